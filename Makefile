@@ -1,0 +1,72 @@
+# The house in one place. `make` alone says what there is.
+# PYTHON=...  the interpreter for .venv (else the first good one of python3, python3.13, python3.12)
+# ARGS=...    more arguments for pytest in `make test` and `make bench`, for `leasehold demo` in `make demo`
+
+SHELL    := /bin/bash
+VENV     := .venv
+BIN      := $(VENV)/bin
+STAMP    := $(VENV)/.installed
+PACKAGES := leasehold tui auditor appliance timeagent
+SUITES   := $(wildcard $(addprefix tests/,unit property faults golden tui simulation))
+ARGS     ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check fmt bench clean
+
+help: ## say what there is
+	@echo 'leasehold: make TARGET'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-11s %s\n' "$$t" "$$d"; done
+
+install: $(STAMP) ## make .venv with everything in it; .venv/bin/leasehold is the command
+
+# An interpreter counts when it runs, is new enough and can make virtual environments: a name on PATH proves nothing.
+$(STAMP): pyproject.toml constraints.txt
+	@good() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; }; \
+	if good $(BIN)/python; then exit 0; fi; \
+	for candidate in $(PYTHON) python3 python3.13 python3.12; do \
+	    if good "$$candidate"; then \
+	        echo "install: $(VENV) with $$candidate ($$("$$candidate" -V))"; \
+	        exec "$$candidate" -m venv --clear $(VENV); \
+	    fi; \
+	done; \
+	{ echo 'install: no Python 3.12 or newer that can make a virtual environment.'; \
+	  echo "install: tried, in this order: $(strip $(PYTHON) python3 python3.13 python3.12)"; \
+	  echo 'install: install one (Debian 13, Ubuntu 24.04: apt install python3 python3-venv;'; \
+	  echo 'install: Fedora, RHEL: dnf install python3.12), or name it: make install PYTHON=/path/to/python3.12'; } >&2; \
+	exit 1
+	@echo 'install: dependencies as pinned in constraints.txt'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt pip
+	@$(BIN)/python -m pip install -qq -c constraints.txt --group dev
+	@$(BIN)/python -m pip install -qq -c constraints.txt --no-build-isolation --editable .
+	@touch $@
+	@echo 'install: done; the command is $(BIN)/leasehold'
+
+demo: install ## run a cluster on this machine, then audit it
+	@$(BIN)/leasehold demo $(ARGS)
+
+test: install ## run the tests: unit, property, faults, golden, tui, a short simulation
+	@$(BIN)/python -m pytest -q -m 'not slow and not lab' $(SUITES) $(ARGS)
+
+# All four run, also when one fails: one call says everything there is to repair.
+check: install ## check format, lint, types and layers
+	@failed=; \
+	step() { name=$$1; shift; echo "check: $$name"; "$(BIN)/$$@" || failed="$$failed $$name"; }; \
+	step format ruff format --check --output-format concise .; \
+	step lint ruff check .; \
+	step types mypy $(PACKAGES) tests; \
+	step layers lint-imports --no-logo; \
+	if [ -n "$$failed" ]; then echo "check: failed:$$failed (make fmt repairs what is safe to repair)" >&2; exit 1; fi; \
+	echo 'check: good'
+
+fmt: install ## format, and repair what can be repaired safely
+	@$(BIN)/ruff check -q --fix-only .
+	@$(BIN)/ruff format .
+
+bench: install ## compare with what one would use instead, in one run, as ratios
+	@if [ -d tests/bench ]; then $(BIN)/python -m pytest -q -s tests/bench $(ARGS); \
+	else echo 'bench: there are no benchmarks yet (tests/bench does not exist)' >&2; exit 1; fi
+
+clean: ## remove .venv, caches and what was built
+	@rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo 'clean: done'

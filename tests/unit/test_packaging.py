@@ -1,0 +1,53 @@
+"""What an installation puts on the import path: five packages and not a word more."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PACKAGES = {"leasehold", "tui", "auditor", "appliance", "timeagent"}
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_wheel_holds_the_five_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
+    assert len(tops) == len(PACKAGES) + 1
+
+
+def test_wheel_says_that_each_package_is_typed(wheel: zipfile.ZipFile) -> None:
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(wheel.namelist())
+
+
+# Templates, schemas and style sheets are code too: without them the command starts and then fails.
+def test_wheel_holds_every_file_of_the_packages(wheel: zipfile.ZipFile, repository: Path) -> None:
+    here = {
+        path.relative_to(repository).as_posix()
+        for package in PACKAGES
+        for path in (repository / package).rglob("*")
+        if path.is_file() and path.suffix in {".py", ".sql", ".tcss", ".typed"}
+    }
+    assert here <= set(wheel.namelist())
+
+
+def test_wheel_installs_one_command(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
+    lines = wheel.read(name).decode().split("\n")
+    assert [line for line in lines if "=" in line] == ["leasehold = leasehold.__main__:main"]
+
+
+# An __init__.py there would shadow an installed `systemd`, and make `tests` importable by everybody.
+@pytest.mark.parametrize("folder", ["systemd", "tests"])
+def test_folders_that_are_no_packages_have_no_init(repository: Path, folder: str) -> None:
+    assert not list((repository / folder).rglob("__init__.py"))

@@ -1,0 +1,78 @@
+"""What is loaded when: the judge loads nothing of the accused, and a command only its own family."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def modules_after(statement: str, root: Path) -> set[str]:
+    """Names in sys.modules of a fresh interpreter after that statement."""
+    script = f"{statement}\nimport sys\nprint('\\n'.join(['', *sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def loaded(modules: set[str], *unwanted: str) -> list[str]:
+    return sorted(name for name in modules if any(name == u or name.startswith(f"{u}.") for u in unwanted))
+
+
+def test_auditor_loads_nothing_of_the_accused(repository: Path) -> None:
+    if not Path(repository, "auditor", "cli.py").exists():
+        pytest.skip("auditor/cli.py does not exist yet: NOTHING is known about what the judge loads")
+    modules = modules_after("import auditor.cli", repository)
+    assert "auditor.cli" in modules
+    assert loaded(modules, "textual", "watchdog", "tui", "leasehold", "appliance.bag", "appliance.lease") == []
+
+
+def test_command_loads_no_family_before_it_is_called(repository: Path) -> None:
+    modules = modules_after("import leasehold.__main__", repository)
+    assert "leasehold.__main__" in modules
+    assert loaded(modules, "textual", "watchdog", "cryptography", "apsw", "numpy", "tui") == []
+
+
+def test_help_loads_no_family(repository: Path) -> None:
+    statement = "import leasehold.__main__ as m\ntry: m.main(['--help'])\nexcept SystemExit: pass"
+    assert loaded(modules_after(statement, repository), "textual", "watchdog", "cryptography") == []
+
+
+def test_a_module_loaded_on_the_way_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "deep.py").touch()
+    (tmp_path / "outer.py").write_text("import inner.deep\n")
+    modules = modules_after("import outer", tmp_path)
+    assert loaded(modules, "inner", "out", "deep") == ["inner", "inner.deep"]
+
+
+# One line in an __init__.py would load a package's inside for everybody who names any of its modules.
+def test_every_init_but_the_facade_is_empty(repository: Path) -> None:
+    packages = ("tui", "auditor", "appliance", "timeagent")
+    inits = [path for package in packages for path in sorted((repository / package).rglob("__init__.py"))]
+    assert len(inits) >= len(packages)
+    assert [path for path in inits if path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_optimised_python_is_refused_at_start(repository: Path, by: str) -> None:
+    flags, environment = (["-O"], {}) if by == "flag" else ([], {"PYTHONOPTIMIZE": "1"})
+    done = subprocess.run(
+        [sys.executable, *flags, "-m", "leasehold", "--help"],
+        cwd=repository,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "-O" in done.stderr
+    assert done.stdout == ""

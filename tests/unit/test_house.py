@@ -1,0 +1,191 @@
+"""The guards of the house are shown to work: in a small copy of it, each planted breach is named, and only that."""
+
+import fnmatch
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("leasehold", "tui", "auditor", "appliance", "timeagent")
+
+# A small house with every edge that pyproject.toml allows by name.
+HOUSE = {
+    "leasehold/__main__.py": "import tui.app\n",
+    "tui/app.py": "import textual\nimport watchdog\n\nimport auditor.load\n",
+    "auditor/load.py": "import appliance.formats.frame\nimport timeagent.keys\n",
+    "auditor/index.py": "import apsw\n",
+    "appliance/errors.py": "",
+    "appliance/formats/frame.py": "import appliance.errors\n",
+    "appliance/bag/posix.py": "import appliance.formats.frame\n",
+    "appliance/lease/store.py": "import apsw\n",
+    "appliance/session.py": "import appliance.bag.posix\nimport appliance.lease.store\nimport timeagent.clock\n",
+    "appliance/cluster.py": "import appliance.session\n",
+    "timeagent/clock.py": "",
+    "timeagent/keys.py": "import cryptography\n",
+}
+
+# The files that ruff excuses from TID251, each with the families that it is excused from, and why. ruff can excuse a
+# file only as a whole: this table is what keeps an excuse for one family from being one for all.
+EXCUSES = {
+    "appliance/bag/posix.py": {"mount"},  # the one place for calls on the shared mount
+    "appliance/runtime.py": {"mount", "flock"},  # directory and lock of this machine, on tmpfs
+    "appliance/cluster.py": {"chance"},  # a main: wires the ports
+    "appliance/cli/*": {"mount", "chance"},  # mains: files of the machine, not of the mount
+    "auditor/load.py": {"mount"},  # reads a copy
+    "timeagent/clock.py": {"clock"},  # the one reader of the machine's clocks
+    "timeagent/keys.py": {"mount", "chance"},  # a private key: its mode from the first byte; its seed
+    "tests/*": {"mount", "clock"},  # never chance: a test that draws without a seed cannot be repeated
+}
+
+
+@pytest.fixture
+def house(repository: Path, tmp_path: Path) -> Path:
+    shutil.copy(repository / "pyproject.toml", tmp_path)
+    for name, text in HOUSE.items():
+        plant(tmp_path, name, text)
+    return tmp_path
+
+
+def plant(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in path.relative_to(root).parents:
+        if folder.name and folder.parts[0] in PACKAGES:
+            (root / folder / "__init__.py").touch()
+    path.write_text((path.read_text() if path.exists() else "") + text)
+
+
+def lint_imports(root: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def broken(report: str) -> list[str]:
+    return re.findall(r"^(.+) BROKEN\b", report, re.MULTILINE)
+
+
+def banned(root: Path) -> dict[str, set[str]]:
+    """What TID251 says with every excuse taken away, by file: the families of the calls found."""
+    command = ["check", "--select", "TID251", "--ignore-noqa", "--config", "lint.per-file-ignores={}", "--no-cache"]
+    found: dict[str, set[str]] = {}
+    for each in ruff(root, *command):
+        family = each["message"].split(" is banned: ")[1].split(":")[0]
+        found.setdefault(Path(each["filename"]).relative_to(root).as_posix(), set()).add(family)
+    return found
+
+
+def ruff(root: Path, *arguments: str) -> list[dict[str, str]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *arguments, "--output-format", "json", "."],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    found: list[dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+def excused(name: str) -> set[str]:
+    return {family for glob, families in EXCUSES.items() if fnmatch.fnmatch(name, glob) for family in families}
+
+
+def unexcused(found: dict[str, set[str]]) -> dict[str, set[str]]:
+    return {name: rest for name, families in found.items() if (rest := families - excused(name))}
+
+
+def test_small_house_keeps_every_contract(house: Path) -> None:
+    status, report = lint_imports(house)
+    assert (status, broken(report)) == (0, []), report
+
+
+BREACHES = [
+    ("timeagent/clock.py", "appliance.errors", "the house"),
+    ("appliance/session.py", "auditor.load", "the house"),
+    ("auditor/load.py", "appliance.bag.posix", "the judge"),
+    ("auditor/load.py", "appliance.errors", "the judge"),
+    ("appliance/lease/store.py", "appliance.bag.posix", "inside appliance"),
+    ("appliance/bag/posix.py", "apsw", "SQLite"),
+    ("appliance/session.py", "cryptography", "cryptography"),
+    ("auditor/load.py", "textual", "the screen"),
+]
+
+
+@pytest.mark.parametrize(("name", "imported", "contract"), BREACHES)
+def test_forbidden_import_is_named(house: Path, name: str, imported: str, contract: str) -> None:
+    plant(house, name, f"import {imported}\n")
+    status, report = lint_imports(house)
+    assert status == 1
+    assert any(each.startswith(contract) for each in broken(report)), report
+    importer = name.removesuffix(".py").replace("/", ".")
+    assert re.search(rf"{re.escape(importer)}\s*->\s*{re.escape(imported)}\b", report), report
+
+
+# Nobody has to remember to forbid it: what is new in appliance is closed to the auditor, and has no layer yet.
+def test_new_module_of_appliance_is_closed_to_the_auditor(house: Path) -> None:
+    plant(house, "appliance/brandnew/inner.py", "")
+    plant(house, "auditor/load.py", "import appliance.brandnew.inner\n")
+    status, report = lint_imports(house)
+    assert status == 1
+    assert [each.split(":")[0] for each in broken(report)] == [
+        "inside appliance",
+        "the judge shares the file format with the accused, never the logic",
+    ], report
+
+
+CALLS = [
+    ("auditor/chains.py", "import os\n\nos.link('a', 'b')\n", "mount"),
+    ("auditor/chains.py", "from os import link\n\nlink('a', 'b')\n", "mount"),
+    ("appliance/session.py", "import time\n\ntime.time()\n", "clock"),
+    ("appliance/session.py", "from datetime import UTC, datetime\n\ndatetime.now(UTC)\n", "clock"),
+    ("appliance/session.py", "import datetime as dt\n\ndt.date.today()\n", "clock"),
+    ("timeagent/units.py", "import os\n\nos.rename('a', 'b')\n", "rename"),
+    ("tui/app.py", "import shutil\n\nshutil.move('a', 'b')\n", "rename"),
+    ("tui/app.py", "import fcntl\n\nfcntl.flock(0, 2)\n", "flock"),
+    ("leasehold/__main__.py", "import random\n\nrandom.random()\n", "chance"),
+    ("leasehold/__main__.py", "import secrets\n\nsecrets.token_bytes(8)\n", "chance"),
+    ("leasehold/__main__.py", "import uuid\n\nuuid.uuid4()\n", "chance"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "family"), CALLS)
+def test_banned_call_is_named_with_the_way_out(house: Path, name: str, text: str, family: str) -> None:
+    plant(house, name, text)
+    found = ruff(house, "check", "--select", "TID251", "--no-cache")
+    assert {each["code"] for each in found} == {"TID251"}
+    assert {Path(each["filename"]).relative_to(house).as_posix() for each in found} == {name}
+    assert all(f" is banned: {family}: " in each["message"] for each in found)
+
+
+def test_seeded_generator_and_its_annotation_are_allowed(house: Path) -> None:
+    plant(
+        house,
+        "timeagent/units.py",
+        "import random\n\n\ndef draw(chance: random.Random) -> float: ...\n\n\nrandom.Random(7)\n",
+    )
+    assert ruff(house, "check", "--select", "TID251", "--no-cache") == []
+
+
+# A file excused for its calls on the mount may still not read a clock.
+def test_excuse_for_one_family_is_none_for_another(house: Path) -> None:
+    text = "import os\nimport time\n\nos.link('a', 'b')\nos.rename('a', 'b')\ntime.time()  # noqa: TID251\n"
+    plant(house, "appliance/bag/posix.py", text)
+    assert ruff(house, "check", "--select", "TID251", "--no-cache") == []
+    assert unexcused(banned(house)) == {"appliance/bag/posix.py": {"rename", "clock"}}
+
+
+def test_repository_calls_only_what_each_file_is_excused_for(repository: Path) -> None:
+    assert unexcused(banned(repository)) == {}

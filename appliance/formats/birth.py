@@ -1,0 +1,51 @@
+"""A log's birth record: what is fixed about it for ever. Immutable, stamped by the node that made it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from timeagent.canonical import Bytes16, Record, U64
+from timeagent.errors import BadConfiguration
+from timeagent.units import DAY, MS, SECOND, span_text
+
+
+class BagKind(StrEnum):
+    """How messages get into a log's bags."""
+
+    MAILDIR = "maildir"
+    LOG = "log"
+
+
+class LogBirth(Record, frozen=True):
+    """Kind, and the grid on which the log's bags and racks lie. Another grid is another log."""
+
+    cluster_id: Bytes16
+    log: str
+    kind: BagKind
+    created_ns: U64
+    """The start of the first bag, a multiple of the span: nothing of this log is older."""
+    span_ns: U64
+    grace_ns: U64
+    rack_ns: U64
+    created_by: str
+
+
+SPAN_NS_MIN: Final = 10 * MS
+
+
+def check_grid(span_ns: int, grace_ns: int, rack_ns: int) -> None:
+    """Raise BadConfiguration unless the names of bags and racks can say these numbers exactly.
+
+    Spans are whole milliseconds and divide the rack; racks are whole seconds and divide the day.
+    """
+    if span_ns < SPAN_NS_MIN or span_ns % MS or grace_ns % MS or rack_ns % span_ns:
+        raise BadConfiguration(
+            "bad-grid",
+            f"a span of {span_text(span_ns)} with a grace of {span_text(grace_ns)} does not fit a rack of {span_text(rack_ns)}",
+            hint=f"spans and graces are whole milliseconds, at least {span_text(SPAN_NS_MIN)}, and a rack holds whole spans",
+        )
+    if rack_ns % SECOND or DAY % rack_ns:
+        raise BadConfiguration(
+            "bad-grid", f"a rack of {span_text(rack_ns)} does not divide the day", hint="use 10 s, 1 min, 10 min or 1 h"
+        )

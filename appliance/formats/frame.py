@@ -1,0 +1,150 @@
+"""A frame: a batch of messages under one set of witnesses, one signed time (docs/protocol/bag.md).
+
+The payload of its piece: u32 length of the head, the head (a record), then columns: timestamps (i64 each), lengths (u32
+each), and the messages' bytes end to end. Columns are little-endian, so that reading in bulk needs no loop per message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from timeagent.canonical import Bytes16, Bytes32, Bytes8, Record, Token, U64, decode, digest, encode
+from timeagent.errors import BadRequest, Damaged
+from timeagent.signedtime import SignedTime
+
+from .framing import Kind, Piece, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+MESSAGE_BYTES_MAX: Final = 1024 * 1024
+"""The largest message. Larger things belong in a file of their own, whose name and digest a message can carry."""
+FRAME_MESSAGES_MAX: Final = 65_536
+FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
+LEASES_MAX: Final = 64
+"""How many leases one frame may be written under."""
+
+_U32: Final = struct.Struct("<I")
+
+
+class Attempt(Record, frozen=True):
+    """One try to write: its id, and how many of the frame's next messages belong to it."""
+
+    id: Bytes16
+    messages: U64
+
+
+class CommittedFrame(Record, frozen=True):
+    """The writer's last frame that it knew Committed when it built this one."""
+
+    sequence: U64
+    digest: Bytes32
+
+
+class FrameHead(Record, frozen=True):
+    """Everything that the messages of a frame share."""
+
+    cluster_id: Bytes16
+    log: str
+    writer: str
+    incarnation: Bytes8
+    sequence: U64
+    attempts: tuple[Attempt, ...]
+    committed: CommittedFrame | None
+    time: Token
+    witnesses: tuple[bytes, ...]
+    """The newest SignedWitness of each lease that the frame is written under, encoded."""
+    trust_number: U64
+    policy_number: U64
+
+    def signed_time(self, where: str = "a frame") -> SignedTime:
+        """Return the signed time of the messages. Raises Damaged."""
+        return SignedTime.decode(self.time, where)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A decoded frame. Columns are views of the bytes read."""
+
+    head: FrameHead
+    timestamps: NDArray[np.int64]
+    """Shape (messages,), strictly increasing, nanoseconds."""
+    lengths: NDArray[np.uint32]
+    body: memoryview
+    digest: bytes
+
+    def payloads(self) -> Iterator[bytes]:
+        """Yield the messages' bytes, in order."""
+        start = 0
+        for length in self.lengths.tolist():
+            yield bytes(self.body[start : start + length])
+            start += length
+
+
+def frame_digest(payload: bytes) -> bytes:
+    """Return the digest by which the writer's later frames name this one."""
+    return digest("frame", payload)
+
+
+def encode_frame(head: FrameHead, timestamps: Sequence[int], payloads: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return the frame's piece and its digest. Raises BadRequest for what is over a limit."""
+    assert len(timestamps) == len(payloads) > 0
+    assert all(a < b for a, b in itertools.pairwise(timestamps)), "timestamps increase strictly"
+    assert sum(attempt.messages for attempt in head.attempts) == len(payloads)
+    check_payloads(payloads)
+    raw_head = encode(head)
+    columns = np.asarray(timestamps, "<i8").tobytes() + np.asarray([len(p) for p in payloads], "<u4").tobytes()
+    payload = b"".join((_U32.pack(len(raw_head)), raw_head, _U32.pack(len(payloads)), columns, *payloads))
+    return pack(Kind.FRAME, payload), frame_digest(payload)
+
+
+def check_payloads(payloads: Sequence[bytes]) -> None:
+    """Raise BadRequest for an empty batch, a message or a batch over its limit."""
+    if not payloads:
+        raise BadRequest("empty-batch", "a publication holds at least one message", hint="publish something")
+    largest = max(map(len, payloads))
+    if largest > MESSAGE_BYTES_MAX:
+        raise BadRequest(
+            "message-too-large",
+            f"a message of {largest} bytes exceeds the limit of {MESSAGE_BYTES_MAX}",
+            hint="put it in a file and publish its name and digest",
+        )
+    if len(payloads) > FRAME_MESSAGES_MAX or sum(map(len, payloads)) > FRAME_BYTES_MAX:
+        raise BadRequest(
+            "batch-too-large",
+            f"{len(payloads)} messages of {sum(map(len, payloads))} bytes exceed {FRAME_MESSAGES_MAX} messages "
+            f"or {FRAME_BYTES_MAX} bytes",
+            hint="publish in several calls",
+        )
+
+
+def open_frame(piece: Piece, where: str) -> Frame:
+    """Read a frame from its piece. Raises Damaged, naming ``where``. No signature is checked here."""
+    payload = piece.payload
+    view = memoryview(payload)
+    try:
+        (head_bytes,) = _U32.unpack_from(payload, 0)
+        head = decode(FrameHead, payload[4 : 4 + head_bytes], where)
+        (count,) = _U32.unpack_from(payload, 4 + head_bytes)
+    except struct.error:
+        raise Damaged("frame-damaged", f"{where}: the frame is too short for its head") from None
+    columns = 8 + head_bytes
+    body = columns + 12 * count
+    if piece.kind is not Kind.FRAME or not 0 < count <= FRAME_MESSAGES_MAX or body > len(payload):
+        raise Damaged("frame-damaged", f"{where}: a frame of {count} messages does not fit {len(payload)} bytes")
+    timestamps = np.frombuffer(payload, "<i8", count, columns)
+    lengths = np.frombuffer(payload, "<u4", count, columns + 8 * count)
+    if int(lengths.sum(dtype=np.uint64)) != len(payload) - body:
+        raise Damaged("frame-damaged", f"{where}: the lengths do not add up to {len(payload) - body} bytes")
+    if int(timestamps[0]) < 0 or bool((np.diff(timestamps) <= 0).any()):
+        raise Damaged("frame-damaged", f"{where}: the timestamps do not increase")
+    if sum(attempt.messages for attempt in head.attempts) != count or any(a.messages == 0 for a in head.attempts):
+        raise Damaged("frame-damaged", f"{where}: the attempts do not cover {count} messages")
+    return Frame(head, timestamps, lengths, view[body:], frame_digest(payload))

@@ -1,0 +1,114 @@
+"""Self-delimiting, checksummed pieces: what every file of ours on the mount is made of (docs/protocol/formats.md).
+
+A piece is a 12-byte header (magic, kind, version, two zero bytes, payload length), the payload, and the first 16 bytes of
+the SHA-256 over both. Most files hold exactly one piece; data files and ledgers hold a run of them, and end, for
+readers, where the last whole piece ends: a torn tail was never there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from timeagent.errors import BadRequest, Damaged
+
+VERSION: Final = 1
+PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A bound on memory for who reads a damaged length; frames stay far below it."""
+
+_HEADER: Final = struct.Struct(">4sBBHI")
+HEADER_BYTES: Final = _HEADER.size
+CHECKSUM_BYTES: Final = 16
+OVERHEAD_BYTES: Final = HEADER_BYTES + CHECKSUM_BYTES
+_MAGIC: Final = b"LHLD"
+
+
+class Kind(IntEnum):
+    """What a piece holds. Numbers are for ever."""
+
+    FRAME = 1
+    LOCK = 2
+    SEAL = 3
+    LEDGER = 4
+    BIRTH = 5
+    POLICY = 6
+    TRUST = 7
+    MAP = 8
+    CEILING = 9
+    PACK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One whole piece inside some bytes: payload at ``[offset + HEADER_BYTES, end - CHECKSUM_BYTES)``."""
+
+    kind: Kind
+    offset: int
+    end: int
+    payload: bytes
+
+
+def pack(kind: Kind, payload: bytes) -> bytes:
+    """Return the piece's bytes. Raises BadRequest above PAYLOAD_BYTES_MAX."""
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise BadRequest(
+            "piece-too-large", f"{len(payload)} bytes exceed the limit of {PAYLOAD_BYTES_MAX}", hint="split the batch"
+        )
+    head = _HEADER.pack(_MAGIC, kind, VERSION, 0, len(payload)) + payload
+    return head + hashlib.sha256(head).digest()[:CHECKSUM_BYTES]
+
+
+def piece_at(data: bytes, offset: int) -> Piece | str:
+    """Return the whole piece that begins there, or why there is none."""
+    if len(data) - offset < HEADER_BYTES:
+        return f"{len(data) - offset} bytes are too few for a header"
+    magic, kind, version, zero, length = _HEADER.unpack_from(data, offset)
+    if magic != _MAGIC or version != VERSION or zero or length > PAYLOAD_BYTES_MAX or kind not in _KINDS:
+        return f"no header of ours: {data[offset : offset + HEADER_BYTES].hex()}"
+    body_end = offset + HEADER_BYTES + length
+    end = body_end + CHECKSUM_BYTES
+    if end > len(data):
+        return f"the piece needs {end - offset} bytes, {len(data) - offset} are there"
+    if hashlib.sha256(memoryview(data)[offset:body_end]).digest()[:CHECKSUM_BYTES] != data[body_end:end]:
+        return "the checksum does not match"
+    return Piece(Kind(kind), offset, end, data[offset + HEADER_BYTES : body_end])
+
+
+def pieces(data: bytes) -> tuple[list[Piece], str]:
+    """Parse from the beginning: the whole pieces, and why the rest is none ("" when nothing is left over).
+
+    The effective size of the bytes is the end of the last piece. Never raises.
+    """
+    found: list[Piece] = []
+    offset = 0
+    while offset < len(data):
+        piece = piece_at(data, offset)
+        if isinstance(piece, str):
+            return found, piece
+        found.append(piece)
+        offset = piece.end
+    return found, ""
+
+
+def effective_size(data: bytes) -> int:
+    """Return where the last whole piece ends: 0 when the first is torn."""
+    found, _ = pieces(data)
+    return found[-1].end if found else 0
+
+
+def unpack(data: bytes, kind: Kind, where: str) -> bytes:
+    """Return the payload of a file that holds exactly one piece. Raises Damaged: file, offset, expected, found."""
+    piece = piece_at(data, 0)
+    if isinstance(piece, str):
+        raise Damaged("piece-damaged", f"{where}, offset 0: expected a {kind.name.lower()}, but {piece}")
+    if piece.kind is not kind:
+        raise Damaged("piece-damaged", f"{where}: expected a {kind.name.lower()}, found a {piece.kind.name.lower()}")
+    if piece.end != len(data):
+        raise Damaged("piece-damaged", f"{where}, offset {piece.end}: {len(data) - piece.end} bytes too many")
+    return piece.payload
+
+
+_KINDS: Final = frozenset(Kind)

@@ -1,0 +1,84 @@
+"""The lock file of a bag and the seal of a rack: what exists, for ever. Both are stamped by the nonce door."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timeagent.canonical import Bytes16, Bytes32, Record, U64, decode
+from timeagent.errors import Damaged
+
+from .framing import Kind
+from .stamped import Stamped, open_stamped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class LockEntry(Record, frozen=True):
+    """One data file: its effective size, and the SHA-256 of that many bytes."""
+
+    name: str
+    size: U64
+    digest: Bytes32
+
+
+class LockFile(Record, frozen=True):
+    """What a bag holds for ever, and by which rules its messages are judged for ever."""
+
+    cluster_id: Bytes16
+    log: str
+    bag: str
+    """The bag's path under the root: a lock file copied elsewhere says so."""
+    closer: str
+    trust_number: U64
+    policy_number: U64
+    entries: tuple[LockEntry, ...]
+    """In order of name, each name once."""
+
+    def by_name(self) -> Mapping[str, LockEntry]:
+        """Return the entries by file name."""
+        return {entry.name: entry for entry in self.entries}
+
+
+class SealEntry(Record, frozen=True):
+    """One bag of the rack: its directory name and its lock file, byte by byte."""
+
+    bag: str
+    lock: bytes
+
+
+class RackSeal(Record, frozen=True):
+    """The bags of a rack: no other bag of that stretch of time exists."""
+
+    cluster_id: Bytes16
+    log: str
+    rack: str
+    """The rack's path under the root."""
+    sealer: str
+    entries: tuple[SealEntry, ...]
+    """In order of bag name, each name once."""
+
+    def lock_of(self, bag: str) -> bytes | None:
+        """Return the lock file of a bag of this rack, or None: that bag does not exist."""
+        return next((entry.lock for entry in self.entries if entry.bag == bag), None)
+
+
+def _check_sorted(names: list[str], where: str) -> None:
+    if any(a >= b for a, b in zip(names, names[1:], strict=False)):
+        raise Damaged("record-not-canonical", f"{where} lists its names out of order or twice")
+
+
+def open_lock(data: bytes, where: str) -> tuple[LockFile, Stamped]:
+    """Read a lock file: the list and its stamp. Raises Damaged. The signed time is not verified here."""
+    stamped = open_stamped(Kind.LOCK, data, where)
+    lock = decode(LockFile, stamped.body, where)
+    _check_sorted([entry.name for entry in lock.entries], where)
+    return lock, stamped
+
+
+def open_seal(data: bytes, where: str) -> tuple[RackSeal, Stamped]:
+    """Read a seal: the list and its stamp. Raises Damaged. The signed time is not verified here."""
+    stamped = open_stamped(Kind.SEAL, data, where)
+    seal = decode(RackSeal, stamped.body, where)
+    _check_sorted([entry.bag for entry in seal.entries], where)
+    return seal, stamped

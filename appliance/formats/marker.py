@@ -1,0 +1,46 @@
+"""The file LEASEHOLD at a root: this directory is that cluster. Plain text, so that people can read it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from timeagent.errors import Damaged
+from timeagent.keys import fingerprint, parse_public_line, public_line
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Which cluster a root belongs to, and the public half of its root key."""
+
+    cluster_id: bytes
+    root_key: bytes
+
+    def encode(self) -> bytes:
+        """Return the file's bytes."""
+        return (
+            f"leasehold root, format {FORMAT}\ncluster {self.cluster_id.hex()}\n"
+            f"{public_line(self.root_key, 'leasehold-root')}\n"
+        ).encode("ascii")
+
+    @property
+    def fingerprint(self) -> str:
+        """What to compare by eye: the root key's fingerprint."""
+        return fingerprint(self.root_key)
+
+
+def decode_marker(data: bytes, where: str) -> Marker:
+    """Read the file. Raises Damaged, naming ``where``, also for a format that this version does not know."""
+    lines = data.decode("ascii", "replace").splitlines()
+    head = f"leasehold root, format {FORMAT}"
+    if len(lines) != 3 or lines[0] != head or not lines[1].startswith("cluster "):  # noqa: PLR2004
+        raise Damaged("bad-marker", f"{where} is not the marker of a leasehold root: it must begin with {head!r}")
+    try:
+        marker = Marker(bytes.fromhex(lines[1].removeprefix("cluster ")), parse_public_line(lines[2], where))
+    except ValueError:
+        raise Damaged("bad-marker", f"{where} names no cluster: {lines[1]!r}") from None
+    if len(marker.cluster_id) != 16 or marker.encode() != data:  # noqa: PLR2004
+        raise Damaged("bad-marker", f"{where} is not written as this version writes it")
+    return marker

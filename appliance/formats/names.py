@@ -1,0 +1,77 @@
+"""Names that people choose, and the rules that they keep: domains, logs, nodes, purposes."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+from timeagent.errors import BadRequest
+
+DOMAIN_BYTES_MAX: Final = 512
+PURPOSE_BYTES_MAX: Final = 128
+
+_NODE: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_LOG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def check_domain(name: str) -> str:
+    """Return the name. Raises BadRequest: UTF-8, 1 to 512 bytes, no control characters."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise BadRequest("bad-domain", f"the domain {name!r} is not UTF-8", hint="use text without surrogates") from None
+    if not 1 <= size <= DOMAIN_BYTES_MAX:
+        raise BadRequest(
+            "bad-domain",
+            f"the domain {name[:60]!r} has {size} bytes; a domain has 1 to {DOMAIN_BYTES_MAX}",
+            hint="shorten it, or use a digest of it",
+        )
+    control = next((c for c in name if unicodedata.category(c) == "Cc"), None)
+    if control is not None:
+        raise BadRequest(
+            "bad-domain", f"the domain {name[:60]!r} holds the control character {control!r}", hint="remove it"
+        )
+    return name
+
+
+def check_log(name: str) -> str:
+    """Return the name. Raises BadRequest: 1 to 100 of letters, digits, dot, underscore, hyphen; not a dot first."""
+    if not _LOG.fullmatch(name):
+        raise BadRequest(
+            "bad-log-name",
+            f"{name[:120]!r} is not a log name: 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit",
+            hint="choose another name",
+        )
+    return name
+
+
+def check_node(name: str) -> str:
+    """Return the name. Raises BadRequest: what a host name's first label may be."""
+    if not _NODE.fullmatch(name):
+        raise BadRequest(
+            "bad-node-name",
+            f"{name[:80]!r} is not a node name: 1 to 63 of a-z 0-9 -, no hyphen at either end",
+            hint="use the host's short name in lower case",
+        )
+    return name
+
+
+def check_purpose(text: str) -> str:
+    """Return what a holder says it is doing. Raises BadRequest: at most 128 bytes, no control characters."""
+    if len(text.encode(errors="replace")) > PURPOSE_BYTES_MAX or any(unicodedata.category(c) in ("Cc", "Cs") for c in text):
+        raise BadRequest(
+            "bad-purpose", f"the purpose {text[:60]!r} is not plain text of at most {PURPOSE_BYTES_MAX} bytes", hint="shorten it"
+        )
+    return text
+
+
+def tree_of(domain: str) -> str:
+    """Return the part of a domain that decides its shard.
+
+    A name that begins with a slash is a path in a tree and hashes by its first component, so that a tree lives in one
+    shard; every other name hashes whole.
+    """
+    if not domain.startswith("/"):
+        return domain
+    return "/" + domain[1:].split("/", 1)[0]

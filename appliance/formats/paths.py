@@ -1,0 +1,192 @@
+"""Names on the mount <-> what they mean. Paths are relative to the root, with forward slashes. No I/O.
+
+```
+logs/<log>/log                                the birth record
+logs/<log>/tmp/<node>/                        files are prepared here before link(2)
+logs/<log>/2026-11-20/22-10/                  a rack; 22-10-30 where racks are not whole minutes
+logs/<log>/2026-11-20/22-10/22-10-07.000-1000-2000/    a bag: start, span and grace in milliseconds
+        <writer>.<incarnation>.<sequence>.msg          a data file of a maildir bag
+```
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
+
+if TYPE_CHECKING:
+    from timeagent.units import Instant
+
+    from .birth import LogBirth
+
+MARKER: Final = "LEASEHOLD"
+PRELOCK: Final = "prelock"
+LOCK: Final = "lock"
+SEAL: Final = "seal"
+BIRTH: Final = "log"
+TMP: Final = "tmp"
+LOGS: Final = "logs"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DATA: Final = re.compile(r"([a-z0-9-]{1,63})\.([0-9a-f]{16})\.([0-9]{8,})\.(msg|log)")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_NUMBER: Final = re.compile(r"[0-9]{8,19}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DataName:
+    """The name of a data file: who wrote it, and which of that writer's flushes it is."""
+
+    writer: str
+    incarnation: bytes
+    sequence: int
+    suffix: str = "msg"
+
+    def text(self) -> str:
+        """Return the file name."""
+        return f"{self.writer}.{self.incarnation.hex()}.{self.sequence:08d}.{self.suffix}"
+
+
+def parse_data_name(name: str) -> DataName | None:
+    """Read a data file's name; None for anything else (a foreign file)."""
+    match = _DATA.fullmatch(name)
+    if match is None:
+        return None
+    parsed = DataName(match[1], bytes.fromhex(match[2]), int(match[3]), match[4])
+    return parsed if parsed.text() == name else None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rack:
+    """One aligned stretch of time of one log."""
+
+    log: str
+    start_ns: Instant
+    end_ns: Instant
+    path: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bag:
+    """One aligned span of time of one log: timestamps in ``[start_ns, end_ns)``; closable surely past ``due_ns``."""
+
+    log: str
+    start_ns: Instant
+    end_ns: Instant
+    due_ns: Instant
+    name: str
+    rack: Rack
+
+    @property
+    def path(self) -> str:
+        """The bag's directory."""
+        return f"{self.rack.path}/{self.name}"
+
+
+class Grid:
+    """The racks and bags of one log. Every instant lies in exactly one of each."""
+
+    def __init__(self, birth: LogBirth) -> None:
+        """Take the numbers from the birth record, which has been checked (birth.check_grid)."""
+        self.birth = birth
+        self.log_path = f"{LOGS}/{birth.log}"
+        self.first_ns = birth.created_ns - birth.created_ns % birth.span_ns
+        self._bags: dict[int, Bag] = {}
+
+    def rack(self, instant: Instant) -> Rack:
+        """Return the rack that holds the instant."""
+        start = instant - instant % self.birth.rack_ns
+        return Rack(self.birth.log, start, start + self.birth.rack_ns, f"{self.log_path}/{self._rack_name(start)}")
+
+    def bag(self, instant: Instant) -> Bag:
+        """Return the bag that holds the instant."""
+        start = instant - instant % self.birth.span_ns
+        known = self._bags.get(start)
+        if known is None:
+            end = start + self.birth.span_ns
+            known = Bag(
+                self.birth.log, start, end, end + self.birth.grace_ns, self._bag_name(start), self.rack(start)
+            )
+            if len(self._bags) > 4096:  # noqa: PLR2004 - a bound on memory only
+                self._bags.clear()
+            self._bags[start] = known
+        return known
+
+    def next_rack(self, rack: Rack) -> Rack:
+        """Return the rack after."""
+        return self.rack(rack.end_ns)
+
+    def previous_rack(self, rack: Rack) -> Rack | None:
+        """Return the rack before, or None for the first of the log."""
+        return self.rack(rack.start_ns - 1) if rack.start_ns > self.first_ns else None
+
+    def bags(self, rack: Rack) -> list[Bag]:
+        """Return every bag of a rack since the log was born, written to or not."""
+        first = max(rack.start_ns, self.first_ns)
+        return [self.bag(start) for start in range(first, rack.end_ns, self.birth.span_ns)]
+
+    def parse_rack(self, day: str, name: str) -> Rack | None:
+        """Read a rack's two directory names; None for names off the grid."""
+        parts = name.split("-")
+        if not _DAY.fullmatch(day) or len(parts) not in (2, 3) or not all(len(p) == 2 and p.isdecimal() for p in parts):  # noqa: PLR2004
+            return None
+        hours, minutes, seconds = (*map(int, parts), 0)[:3]
+        try:
+            midnight = (datetime.fromisoformat(f"{day}T00:00:00+00:00") - _EPOCH) // timedelta(seconds=1) * SECOND
+        except ValueError:
+            return None
+        start = midnight + hours * HOUR + minutes * MINUTE + seconds * SECOND
+        if start < 0 or start % self.birth.rack_ns or start + self.birth.rack_ns <= self.first_ns:
+            return None
+        rack = self.rack(start)
+        return rack if rack.path == f"{self.log_path}/{day}/{name}" else None
+
+    def parse_bag(self, rack: Rack, name: str) -> Bag | None:
+        """Read a bag's directory name inside its rack; None for names off the grid (such a directory does not exist)."""
+        parts = re.split(r"[-.]", name, maxsplit=3)
+        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in parts[:3]):  # noqa: PLR2004
+            return None
+        millis = parts[3][:3]
+        if not (millis.isascii() and millis.isdecimal()):
+            return None
+        hours, minutes, seconds = map(int, parts[:3])
+        in_day = hours * HOUR + minutes * MINUTE + seconds * SECOND + int(millis) * MS
+        bag = self.bag(rack.start_ns - rack.start_ns % DAY + in_day)
+        return bag if bag.name == name and bag.rack == rack and bag.start_ns >= self.first_ns else None
+
+    def _rack_name(self, start: Instant) -> str:
+        moment = _EPOCH + timedelta(seconds=start // SECOND)
+        clock = f"{moment:%H-%M}" if self.birth.rack_ns % MINUTE == 0 else f"{moment:%H-%M-%S}"
+        return f"{moment:%Y-%m-%d}/{clock}"
+
+    def _bag_name(self, start: Instant) -> str:
+        moment = _EPOCH + timedelta(seconds=start // SECOND)
+        millis = start % SECOND // MS
+        return f"{moment:%H-%M-%S}.{millis:03d}-{self.birth.span_ns // MS}-{self.birth.grace_ns // MS}"
+
+
+def record_name(number: int) -> str:
+    """Return the file name of a numbered record: eight digits or more."""
+    return f"{number:08d}"
+
+
+def parse_record_name(name: str) -> int | None:
+    """Read the name of a numbered record; None for anything else."""
+    if not _NUMBER.fullmatch(name):
+        return None
+    number = int(name)
+    return number if record_name(number) == name and number > 0 else None
+
+
+def chain_path(map_number: int, shard: int) -> str:
+    """Return the directory of a shard's ceiling chain under a map."""
+    return f"shards/{record_name(map_number)}/{shard:04d}"
+
+
+def ledger_path(map_number: int, shard: int, incarnation: bytes) -> str:
+    """Return the file that one run of a shard appends its ledger blocks to."""
+    return f"ledger/{record_name(map_number)}/{shard:04d}/{incarnation.hex()}.ledger"

@@ -1,0 +1,113 @@
+"""The policy record: the numbers that a whole cluster shares, and the relations that must hold between them.
+
+Numbered, immutable, signed by the cluster root key. What enters the promises about the record (longest term, radius,
+tolerance) is judged by the policy that a bag's lock file names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timeagent.canonical import Bytes16, Record, U64
+from timeagent.embedded import STALENESS_NS
+from timeagent.errors import BadConfiguration
+from timeagent.units import MINUTE, MS, SECOND, span_text
+
+from .birth import check_grid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Policy(Record, frozen=True):
+    """All spans in nanoseconds. ``span``, ``grace`` and ``rack`` are what new logs are born with."""
+
+    number: U64
+    cluster_id: Bytes16
+    span_ns: U64 = SECOND
+    grace_ns: U64 = 2 * SECOND
+    rack_ns: U64 = 10 * MINUTE
+    seal_delay_ns: U64 = MINUTE
+    """How long after a rack's end it is sealed."""
+    radius_ns_max: U64 = 250 * MS
+    """A clock known less well than this neither grants nor writes."""
+    assumed_radius_ns: U64 = 0
+    """Where no time source has a bound: take the machine's clock to be this good. 0: refuse to work instead."""
+    r1_tolerance_ns: U64 = SECOND
+    lease_term_max_ns: U64 = 10 * SECOND
+    renew_period_ns: U64 = 3_333 * MS
+    holder_margin_ns: U64 = 500 * MS
+    """How long before the expiry the holder stops."""
+    attempt_timeout_ns: U64 = 1_500 * MS
+    """How long one request to a shard may take."""
+    batch_ns_max: U64 = 250 * MS
+    """How long a writer may gather messages before it flushes."""
+    ceiling_ahead_ns: U64 = 2 * SECOND
+    """How far beyond the longest term a shard extends its ceiling."""
+    ceiling_period_ns: U64 = SECOND
+
+    def takeover_ns(self) -> int:
+        """Return how long a domain is blocked, at worst, after its holder died just after renewing."""
+        closing = self.span_ns + self.grace_ns + 2 * self.radius_ns_max
+        return self.lease_term_max_ns + self.radius_ns_max + closing
+
+    def restart_ns(self) -> int:
+        """Return how long every domain of a shard is blocked, at worst, after the shard died."""
+        closing = self.span_ns + self.grace_ns + 2 * self.radius_ns_max
+        return self.lease_term_max_ns + self.ceiling_ahead_ns + 2 * self.radius_ns_max + closing
+
+
+def _relations(p: Policy) -> Iterator[tuple[bool, str]]:
+    def say(name: str, value: int) -> str:
+        return f"{name} ({span_text(value)})"
+
+    half_term = p.lease_term_max_ns // 2
+    yield (
+        p.renew_period_ns < half_term,
+        f"{say('renew_period_ns', p.renew_period_ns)} must be below half of "
+        f"{say('lease_term_max_ns', p.lease_term_max_ns)}",
+    )
+    attempts = 3 * p.attempt_timeout_ns + p.holder_margin_ns
+    yield (
+        attempts < p.lease_term_max_ns - p.renew_period_ns,
+        f"three times {say('attempt_timeout_ns', p.attempt_timeout_ns)} plus "
+        f"{say('holder_margin_ns', p.holder_margin_ns)} must be below {say('lease_term_max_ns', p.lease_term_max_ns)} "
+        f"minus {say('renew_period_ns', p.renew_period_ns)}",
+    )
+    yield (
+        p.holder_margin_ns >= 2 * p.radius_ns_max,
+        f"{say('holder_margin_ns', p.holder_margin_ns)} must be at least twice {say('radius_ns_max', p.radius_ns_max)}",
+    )
+    yield (
+        p.grace_ns > 2 * p.radius_ns_max + SECOND,
+        f"{say('grace_ns', p.grace_ns)} must be above twice {say('radius_ns_max', p.radius_ns_max)} plus 1 s",
+    )
+    yield (
+        p.r1_tolerance_ns > STALENESS_NS + p.radius_ns_max + p.batch_ns_max,
+        f"{say('r1_tolerance_ns', p.r1_tolerance_ns)} must be above the staleness of a signed time "
+        f"({span_text(STALENESS_NS)}) plus {say('radius_ns_max', p.radius_ns_max)} plus "
+        f"{say('batch_ns_max', p.batch_ns_max)}",
+    )
+    yield (
+        p.seal_delay_ns > p.span_ns + p.grace_ns + 4 * p.radius_ns_max,
+        f"{say('seal_delay_ns', p.seal_delay_ns)} must be above {say('span_ns', p.span_ns)} plus "
+        f"{say('grace_ns', p.grace_ns)} plus four times {say('radius_ns_max', p.radius_ns_max)}",
+    )
+    yield (
+        p.assumed_radius_ns <= p.radius_ns_max,
+        f"{say('assumed_radius_ns', p.assumed_radius_ns)} must not exceed {say('radius_ns_max', p.radius_ns_max)}",
+    )
+    yield (
+        0 < p.ceiling_period_ns <= p.ceiling_ahead_ns // 2,
+        f"{say('ceiling_period_ns', p.ceiling_period_ns)} must be positive and at most half of "
+        f"{say('ceiling_ahead_ns', p.ceiling_ahead_ns)}",
+    )
+
+
+def check_policy(policy: Policy) -> Policy:
+    """Return the policy. Raises BadConfiguration, naming both values, if a relation between its numbers fails."""
+    check_grid(policy.span_ns, policy.grace_ns, policy.rack_ns)
+    for holds, rule in _relations(policy):
+        if not holds:
+            raise BadConfiguration("bad-policy", f"the policy breaks a rule: {rule}", hint="change one of the two")
+    return policy

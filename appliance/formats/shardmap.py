@@ -1,0 +1,27 @@
+"""The map record: how many shards, and which node should own each. Which shard a domain belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+
+from timeagent.canonical import Bytes16, Record, U64
+
+from .names import tree_of
+
+
+class ShardMap(Record, frozen=True):
+    """Numbered, immutable, signed by the cluster root key."""
+
+    number: U64
+    cluster_id: Bytes16
+    owners: tuple[str, ...]
+    """The node that should own each shard, by shard number."""
+
+    def shard_of(self, domain: str) -> int:
+        """Return the shard of a domain, by rendezvous hashing of its tree: a new shard takes only its own share."""
+        tree = tree_of(domain).encode()
+
+        def weight(shard: int) -> bytes:
+            return hashlib.sha256(b"%d\0%d\0" % (self.number, shard) + tree).digest()
+
+        return max(range(len(self.owners)), key=weight)

@@ -1,0 +1,233 @@
+"""Witnesses: a shard's signed statements about one grant, upgrade or renewal (docs/protocol/witness.md).
+
+A shard signs a batch at a time: the head carries the Merkle root of the batch's entries, the shard's signed time and the
+digest of the head before, so that all heads of one incarnation are a chain. A holder gets its entry with the path to
+the root; the ledger keeps the head with all entries. Both are the same bytes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.canonical import Bytes16, Bytes32, Bytes64, Bytes8, Record, Token, U64, decode, digest, encode
+from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
+from timeagent.trust import Purpose
+
+from .lease import Domain, Ending, Holder, Mode, Phase
+from .merkle import root_and_paths, root_of_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from timeagent.keys import Signer
+    from timeagent.trust import Keyring
+
+HEAD_CONTEXT: Final = "witness batch"
+NO_HEAD: Final = bytes(32)
+"""What the first head of an incarnation names as the one before."""
+
+
+class WitnessKind(StrEnum):
+    """What a witness testifies."""
+
+    GRANT = "grant"
+    RENEWAL = "renewal"
+    UPGRADE = "upgrade"
+
+
+class Witness(Record, frozen=True, tag="witness"):
+    """One grant, upgrade or renewal. The shard, its incarnation and its signed time stand in the batch head."""
+
+    kind: WitnessKind
+    domain: Domain
+    mode: Mode
+    phase: Phase
+    holder: Holder
+    correlation_id: Bytes16
+    fence: U64
+    expiry_ns: U64
+    floor_ns: U64
+    """What the holder must write above."""
+    settle_to_ns: U64
+    """Up to where the holder must settle a log before it first reads or writes it."""
+    session_id: Bytes16 | None
+    previous_id: Bytes16 | None
+    """The domain's previous grant, if this incarnation knows of one."""
+    last_ended: Ending | None
+    floor_set_by: Ending | None
+    """The lease that set the floor, where it is not ``last_ended``."""
+    others: U64
+    """How many leases ended since the previous grant beside these two."""
+    others_digest: Bytes32 | None
+
+
+class Ended(Record, frozen=True, tag="ended"):
+    """A lease ended. In the ledger only: what a later witness says in short."""
+
+    domain: Domain
+    ending: Ending
+    floor_ns: U64
+    settle_to_ns: U64
+
+
+class CeilingCopy(Record, frozen=True, tag="ceiling"):
+    """A copy of a ceiling record that the shard linked (the file's bytes): the chain itself is pruned."""
+
+    record: bytes
+
+
+class Stopped(Record, frozen=True, tag="stopped"):
+    """The shard stopped orderly: no later entry of this incarnation exists."""
+
+    floor_ns: U64
+    settle_to_ns: U64
+
+
+type Entry = Witness | Ended | CeilingCopy | Stopped
+
+
+class BatchHead(Record, frozen=True):
+    """What is signed, once for all entries of a turn."""
+
+    cluster_id: Bytes16
+    node: str
+    map_number: U64
+    shard: U64
+    incarnation: Bytes8
+    ceiling_number: U64
+    """The newest ceiling record of this incarnation: nothing in the batch expires after its ceiling."""
+    ceiling_ns: U64
+    sequence: U64
+    """1 for the first batch of an incarnation, then each next number."""
+    previous: Bytes32
+    """head_digest of the batch before; NO_HEAD for the first."""
+    count: U64
+    root: Bytes32
+    time: Token
+    """The shard's signed time, by the page door."""
+    key_id: Bytes16
+
+    def signed_time(self, where: str = "a witness") -> SignedTime:
+        """Return the shard's signed time. Raises Damaged."""
+        return SignedTime.decode(self.time, where)
+
+
+def head_digest(head: bytes) -> bytes:
+    """Return the digest by which the next head names this one."""
+    return digest("witness batch head", head)
+
+
+class SignedWitness(Record, frozen=True):
+    """A witness with all that is needed to verify it: what a holder keeps and a frame carries."""
+
+    entry: bytes
+    index: U64
+    path: tuple[Bytes32, ...]
+    head: bytes
+    signature: Bytes64
+
+    def witness(self, where: str = "a witness") -> Witness:
+        """Return the statement. Raises Damaged."""
+        entry = decode_entry(self.entry, where)
+        if not isinstance(entry, Witness):
+            raise Damaged("record-damaged", f"{where} holds a {type(entry).__name__}, not a Witness")
+        return entry
+
+    def batch_head(self, where: str = "a witness") -> BatchHead:
+        """Return the head. Raises Damaged."""
+        return decode(BatchHead, self.head, where)
+
+    def refused_by(self, keyring: Keyring, cluster_id: bytes) -> str | None:
+        """Return why this witness proves nothing, or None: path, head signature and signed time all verify."""
+        head = self.batch_head()
+        if root_of_path(self.entry, self.index, head.count, self.path) != head.root:
+            return "the witness is not in the batch that its head signs"
+        return head_refused(self.head, self.signature, keyring, cluster_id)
+
+
+def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: bytes) -> str | None:
+    """Return why a batch head is not accepted, or None. Raises Damaged. Costs two signature checks: cache by bytes."""
+    head = decode(BatchHead, raw, "a witness head")
+    token = head.signed_time()
+    if head.cluster_id != cluster_id:
+        return f"the witness is of another cluster, {head.cluster_id.hex()}"
+    owner = keyring.node_of(head.key_id)
+    if owner is not None and owner != head.node:
+        return f"the witness says node {head.node}, its key is of {owner}"
+    reason = keyring.refuses_signature(
+        head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature
+    )
+    return reason or keyring.refuses_time(token)
+
+
+
+
+_entries: Final = msgspec.msgpack.Decoder(Witness | Ended | CeilingCopy | Stopped)
+
+
+def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
+    """Read one entry of a batch. Raises Damaged."""
+    try:
+        entry: Entry = _entries.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("record-damaged", f"{where} is no entry of a batch: {problem}") from None
+    if encode(entry) != data:
+        raise Damaged("record-not-canonical", f"{where} is in a non-canonical encoding")
+    return entry
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A signed turn: the head's bytes, its signature, and each entry's bytes, in order."""
+
+    head: bytes
+    signature: bytes
+    entries: tuple[bytes, ...]
+    paths: tuple[tuple[bytes, ...], ...]
+
+    def signed_witness(self, index: int) -> SignedWitness:
+        """Return one entry with its path."""
+        return SignedWitness(
+            entry=self.entries[index], index=index, path=self.paths[index], head=self.head, signature=self.signature
+        )
+
+
+def sign_batch(  # noqa: PLR0913 - the fields of the head
+    entries: Sequence[Entry],
+    signer: Signer,
+    *,
+    cluster_id: bytes,
+    node: str,
+    map_number: int,
+    shard: int,
+    incarnation: bytes,
+    ceiling_number: int,
+    ceiling_ns: int,
+    sequence: int,
+    previous: bytes,
+    time: SignedTime,
+) -> Batch:
+    """Sign a turn's entries, at least one, with one signature."""
+    raw = tuple(encode(entry) for entry in entries)
+    top, paths = root_and_paths(raw)
+    head = encode(
+        BatchHead(
+            cluster_id=cluster_id,
+            node=node,
+            map_number=map_number,
+            shard=shard,
+            incarnation=incarnation,
+            ceiling_number=ceiling_number,
+            ceiling_ns=ceiling_ns,
+            sequence=sequence,
+            previous=previous,
+            count=len(raw),
+            root=top,
+            time=time.encode(),
+            key_id=signer.id,
+        )
+    )
+    return Batch(head, signer.sign(HEAD_CONTEXT, head), raw, tuple(paths))

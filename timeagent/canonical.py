@@ -1,0 +1,66 @@
+"""Canonical bytes: one value, one encoding; and what exactly a signature or a digest covers.
+
+A record is a msgpack array of its fields in order, every integer in its shortest form. A decoder keeps the bytes as
+they came, checks types and lengths, and refuses bytes that do not encode back to themselves: two different byte strings
+never mean the same record. Signing is over bytes as sent, never over values encoded again.
+
+Signatures and digests are domain-separated: ``"leasehold v1 " + context + NUL + u64 length + payload``. No bytes signed
+for one purpose can be presented for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Final
+
+import msgspec
+
+from .errors import Damaged
+
+DIGEST_BYTES: Final = 32
+
+type U64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+type Bytes8 = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+type Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+type Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+type Bytes64 = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+type Token = Annotated[bytes, msgspec.Meta(min_length=128, max_length=128)]
+"""An encoded SignedTime."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of everything that is stored or signed as a msgpack array."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = {}
+
+
+def encode(record: Record) -> bytes:
+    """Return the record's only encoding."""
+    return _encoder.encode(record)
+
+
+def decode[R: Record](kind: type[R], data: bytes | memoryview, where: str = "") -> R:
+    """Read a record. Raises Damaged, naming ``where``, for wrong types, rests, and encodings that are not canonical."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    try:
+        record = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("record-damaged", f"{where or 'a record'} is not a {kind.__name__}: {problem}") from None
+    if _encoder.encode(record) != data:
+        raise Damaged("record-not-canonical", f"{where or 'a record'} is a {kind.__name__} in a non-canonical encoding")
+    assert isinstance(record, kind)
+    return record
+
+
+def signed_bytes(context: str, payload: bytes) -> bytes:
+    """Return what a signature over ``payload`` covers in this context."""
+    return b"leasehold v1 " + context.encode("ascii") + b"\0" + len(payload).to_bytes(8, "big") + payload
+
+
+def digest(context: str, payload: bytes) -> bytes:
+    """Return the SHA-256 of ``signed_bytes``: 32 bytes."""
+    return hashlib.sha256(signed_bytes(context, payload)).digest()

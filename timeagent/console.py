@@ -1,0 +1,91 @@
+"""What all command-line families share: a command's shape, JSON and error output, progress on a terminal.
+
+stdout is data, stderr is diagnostics. Each family is a module with a ``COMMANDS`` table; ``leasehold`` imports a family
+only when one of its commands is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .units import rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .errors import LeaseholdError
+    from .units import Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word of the command line."""
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    """Returns the exit code (docs/exit-codes.md); may raise LeaseholdError."""
+
+
+def print_json(schema: str, fields: dict[str, Any], *, version: int = 1) -> None:
+    """Print one object with its schema and version, keys in the order given, on one line."""
+    sys.stdout.write(msgspec.json.encode({"schema": schema, "version": version} | fields).decode() + "\n")
+    sys.stdout.flush()
+
+
+def instant_fields(name: str, instant: Instant | None) -> dict[str, Any]:
+    """Return an instant as JSON shows it: ``name`` in RFC 3339 and ``name_ns`` as an integer."""
+    return {name: None if instant is None else rfc3339(instant), f"{name}_ns": instant}
+
+
+def say(text: str = "") -> None:
+    """Print a line of data."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """Print a line of diagnostics."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def report_error(problem: LeaseholdError) -> int:
+    """Print an error with its code and way out on stderr; return its exit code."""
+    note(f"leasehold: {problem.message} [{problem.code}]")
+    if problem.hint:
+        note(f"  way out: {problem.hint}")
+    return problem.exit_status
+
+
+class Progress:
+    """One line on stderr that is rewritten in place; silent where stderr is no terminal."""
+
+    def __init__(self, label: str, total: int | None = None) -> None:
+        """Start with nothing done. ``total``: how many units there are, if known."""
+        self._label = label
+        self._total = total
+        self._shown = sys.stderr.isatty()
+        self._last = ""
+
+    def show(self, done: int, detail: str = "") -> None:
+        """Say how far it is."""
+        if not self._shown:
+            return
+        share = f"{done}/{self._total}" if self._total else f"{done}"
+        line = f"{self._label}: {share} {detail}"[:118]
+        if line != self._last:
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+            self._last = line
+
+    def done(self) -> None:
+        """Clear the line."""
+        if self._shown and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._last = ""

@@ -1,0 +1,87 @@
+"""Errors, grouped by what the caller should do; each group has an exit code (docs/exit-codes.md).
+
+Expected results are values, never exceptions: a denied lease, a write that is not committed. A bug is an
+AssertionError. Everything here carries a stable ``code``, a message that names the value and the rule (not part of
+the interface), and a ``hint``: the way out.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LeaseholdError(Exception):
+    """What the caller must do something about."""
+
+    exit_status: ClassVar[int] = 74
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        """Keep the parts apart, so that the command line can print them on lines of their own."""
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the message and the way out in one line."""
+        return f"{self.message} [{self.code}]" + (f"; {self.hint}" if self.hint else "")
+
+
+class TryAgain(LeaseholdError):
+    """The same call may succeed later."""
+
+    exit_status = 75
+
+
+class ShardUnavailable(TryAgain):
+    """No shard answers for this domain now."""
+
+    exit_status = 69
+
+
+class LeaseLost(LeaseholdError):
+    """Stop writing; acquire again."""
+
+    exit_status = 76
+
+
+class UnknownOutcome(LeaseholdError):
+    """Whether it happened cannot be told now. Only convenience wrappers raise it; the protocol returns Unknown."""
+
+    exit_status = 4
+
+
+class BadRequest(LeaseholdError):
+    """Fix the call."""
+
+    exit_status = 2
+
+
+class BadConfiguration(BadRequest):
+    """Fix the policy or the settings."""
+
+    exit_status = 78
+
+
+class BadTime(LeaseholdError):
+    """Time cannot be trusted now."""
+
+    exit_status = 75
+
+
+class Damaged(LeaseholdError):
+    """Bytes break the format. ``message`` says which file, where, what was expected and what was found."""
+
+    exit_status = 65
+
+
+class Environment(LeaseholdError):
+    """The mount or the operating system is not what is needed."""
+
+    exit_status = 74
+
+
+class NotTrusted(Environment):
+    """A key, a cluster or a user is not the one that was expected."""
+
+    exit_status = 77

@@ -1,0 +1,151 @@
+"""Keys: Ed25519 signers and verifiers, key ids, key files. The only module that imports ``cryptography``.
+
+Private keys are PKCS#8 PEM files that only their owner may read; public keys are one OpenSSH line, so that people can
+diff them and ``ssh-keygen -lf`` prints their fingerprint. A key id is the first 16 bytes of SHA-512(0xff || public), as
+Roughtime has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+from typing import TYPE_CHECKING, Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_public_key,
+)
+
+from .canonical import signed_bytes
+from .errors import BadConfiguration, Environment, NotTrusted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY_ID_BYTES: Final = 16
+SIGNATURE_BYTES: Final = 64
+
+
+def key_id(public: bytes) -> bytes:
+    """Return the 16-byte id of a raw 32-byte public key."""
+    return hashlib.sha512(b"\xff" + public).digest()[:KEY_ID_BYTES]
+
+
+def fingerprint(public: bytes) -> str:
+    """Return what ``ssh-keygen -l`` prints for this key: ``SHA256:...``."""
+    name = b"ssh-ed25519"
+    blob = len(name).to_bytes(4, "big") + name + len(public).to_bytes(4, "big") + public
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode("ascii").rstrip("=")
+
+
+class Verifier:
+    """A public key."""
+
+    __slots__ = ("_key", "id", "public")
+
+    def __init__(self, public: bytes) -> None:
+        """Take the raw 32 bytes. Raises NotTrusted for bytes that are no public key."""
+        try:
+            self._key = Ed25519PublicKey.from_public_bytes(public)
+        except ValueError as problem:
+            raise NotTrusted("bad-public-key", f"{public.hex()} is not an Ed25519 public key: {problem}") from None
+        self.public = public
+        self.id = key_id(public)
+
+    def verifies(self, context: str, payload: bytes, signature: bytes) -> bool:
+        """Whether the signature is this key's over the payload in this context."""
+        try:
+            self._key.verify(signature, signed_bytes(context, payload))
+        except InvalidSignature:
+            return False
+        return True
+
+
+class Signer:
+    """A private key."""
+
+    __slots__ = ("_key", "id", "public")
+
+    def __init__(self, seed: bytes) -> None:
+        """Take the 32-byte seed."""
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self.id = key_id(self.public)
+
+    @classmethod
+    def generate(cls) -> Signer:
+        """Make a new key from the operating system's randomness."""
+        return cls(os.urandom(32))
+
+    @classmethod
+    def from_pem(cls, data: bytes, where: str) -> Signer:
+        """Read a PKCS#8 PEM. Raises BadConfiguration, naming ``where``."""
+        try:
+            key = load_pem_private_key(data, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
+            raise BadConfiguration("bad-key-file", f"{where} is not a private key: {problem}") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise BadConfiguration("bad-key-file", f"{where} is not an Ed25519 key", hint="make one with leasehold init")
+        return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
+
+    def sign(self, context: str, payload: bytes) -> bytes:
+        """Return 64 bytes over the payload in this context."""
+        return self._key.sign(signed_bytes(context, payload))
+
+    def verifier(self) -> Verifier:
+        """Return the public half."""
+        return Verifier(self.public)
+
+    def to_pem(self) -> bytes:
+        """Return the private half as PKCS#8 PEM."""
+        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def save_private_key(path: Path, signer: Signer) -> None:
+    """Write a new private key file, mode 0600, never over an existing one. Blocks; a local disk, not the mount."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise Environment("key-exists", f"{path} exists already", hint="keep it, or move it away first") from None
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+        file.write(signer.to_pem())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_private_key(path: Path) -> Signer:
+    """Read a private key file. Raises NotTrusted if others may read it, BadConfiguration if it is missing or no key."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(65536)
+    except OSError as problem:
+        raise BadConfiguration(
+            "key-unreadable", f"cannot read the private key {path}: {problem.strerror}", hint="join the cluster first"
+        ) from None
+    if mode & 0o077:
+        raise NotTrusted("key-mode", f"{path} has mode {mode & 0o777:04o}; others may read it", hint=f"chmod 600 {path}")
+    return Signer.from_pem(data, str(path))
+
+
+def public_line(public: bytes, name: str) -> str:
+    """Return ``ssh-ed25519 AAAA... name``, without a newline."""
+    key = Ed25519PublicKey.from_public_bytes(public)
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii") + f" {name}"
+
+
+def parse_public_line(line: str, where: str) -> bytes:
+    """Return the raw 32 bytes of an OpenSSH line. Raises BadConfiguration, naming ``where``."""
+    with contextlib.suppress(ValueError, UnsupportedAlgorithm):
+        key = load_ssh_public_key(line.encode("ascii", "replace"))
+        if isinstance(key, Ed25519PublicKey):
+            return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    raise BadConfiguration("bad-public-key", f"{where} holds no ssh-ed25519 line: {line[:80]!r}")

@@ -1,0 +1,155 @@
+"""``SignedTime``: midpoint and radius, signed by a node's time key. 128 bytes, laid out in docs/protocol/time.md.
+
+Two doors make it. The *page* door signs a time every period, ahead of its use: cheap, shared by every message until the
+next. The *nonce* door signs a time together with 32 bytes of the caller's: proof that it was signed after they existed.
+The two have contexts of their own, so that neither can stand for the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, Final
+
+from .errors import Damaged
+from .interval import TimeInterval
+
+if TYPE_CHECKING:
+    from .keys import Signer, Verifier
+    from .units import Instant, Span
+
+PAGE_CONTEXT: Final = "signed time"
+NONCE_CONTEXT: Final = "signed time over digest"
+BODY_BYTES: Final = 64
+TOKEN_BYTES: Final = 128
+
+_MAGIC: Final = b"LHST"
+_VERSION: Final = 1
+_BODY: Final = struct.Struct(">4sBBHQQQQQ16s")
+assert _BODY.size == BODY_BYTES
+
+
+class ClockStatus(IntEnum):
+    """What a node knows of its clock's error."""
+
+    UNKNOWN = 0
+    SYNCHRONIZED = 1
+    FREE_RUNNING = 2
+    DISRUPTED = 3
+
+    @property
+    def usable(self) -> bool:
+        """Whether leases may be granted and messages stamped in this status."""
+        return self in (ClockStatus.SYNCHRONIZED, ClockStatus.FREE_RUNNING)
+
+
+class TimeFlags(IntFlag):
+    """How the time was made."""
+
+    NONE = 0
+    NONCE = 1
+    """Made by the nonce door."""
+    ASSUMED = 2
+    """The radius is a statement of the policy, not a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedTime:
+    """A node's signed statement: true time was in midpoint plus or minus radius when this was signed."""
+
+    status: ClockStatus
+    flags: TimeFlags
+    midpoint_ns: Instant
+    radius_ns: Span
+    staleness_ns: Span
+    """How long after signing the page door may still hand it out; 0 from the nonce door."""
+    sequence: int
+    clock_epoch: int
+    key_id: bytes
+    signature: bytes
+
+    @property
+    def interval(self) -> TimeInterval:
+        """Midpoint plus or minus radius."""
+        return TimeInterval.around(self.midpoint_ns, self.radius_ns)
+
+    def body(self) -> bytes:
+        """Return the 64 signed bytes."""
+        return _BODY.pack(
+            _MAGIC,
+            _VERSION,
+            self.status,
+            self.flags,
+            self.midpoint_ns,
+            self.radius_ns,
+            self.staleness_ns,
+            self.sequence,
+            self.clock_epoch,
+            self.key_id,
+        )
+
+    def encode(self) -> bytes:
+        """Return the 128 bytes: body and signature."""
+        return self.body() + self.signature
+
+    @classmethod
+    def decode(cls, data: bytes, where: str = "a signed time") -> SignedTime:
+        """Read 128 bytes. Raises Damaged, naming ``where``. The signature is not checked here."""
+        if len(data) != TOKEN_BYTES:
+            raise Damaged("time-damaged", f"{where} has {len(data)} bytes, not {TOKEN_BYTES}")
+        magic, version, status, flags, midpoint, radius, staleness, sequence, epoch, key = _BODY.unpack_from(data)
+        if magic != _MAGIC or version != _VERSION or status > ClockStatus.DISRUPTED or flags > TimeFlags.NONCE | 2:
+            raise Damaged("time-damaged", f"{where} has an unknown head: {data[:8].hex()}")
+        if midpoint >= 2**63 or radius >= 2**62 or staleness >= 2**62:
+            raise Damaged("time-damaged", f"{where} has an instant out of range")
+        return cls(
+            ClockStatus(status), TimeFlags(flags), midpoint, radius, staleness, sequence, epoch, key, data[BODY_BYTES:]
+        )
+
+    def verified_by(self, key: Verifier, digest: bytes | None = None) -> bool:
+        """Whether this key signed it: by the page door, or over ``digest`` (32 bytes) by the nonce door."""
+        if key.id != self.key_id or (digest is not None) != bool(self.flags & TimeFlags.NONCE):
+            return False
+        if digest is None:
+            return key.verifies(PAGE_CONTEXT, self.body(), self.signature)
+        return key.verifies(NONCE_CONTEXT, self.body() + digest, self.signature)
+
+
+def sign_time(  # noqa: PLR0913 - the fields of the token
+    signer: Signer,
+    interval: TimeInterval,
+    *,
+    status: ClockStatus,
+    flags: TimeFlags,
+    staleness_ns: Span,
+    sequence: int,
+    clock_epoch: int,
+    digest: bytes | None = None,
+) -> SignedTime:
+    """Sign an interval; with ``digest`` (32 bytes) by the nonce door."""
+    flags = flags | TimeFlags.NONCE if digest is not None else flags & ~TimeFlags.NONCE
+    unsigned = SignedTime(
+        status,
+        flags,
+        interval.midpoint,
+        interval.radius,
+        staleness_ns if digest is None else 0,
+        sequence,
+        clock_epoch,
+        signer.id,
+        b"",
+    )
+    context = PAGE_CONTEXT if digest is None else NONCE_CONTEXT
+    signature = signer.sign(context, unsigned.body() + (digest or b""))
+    return SignedTime(
+        unsigned.status,
+        unsigned.flags,
+        unsigned.midpoint_ns,
+        unsigned.radius_ns,
+        unsigned.staleness_ns,
+        sequence,
+        clock_epoch,
+        signer.id,
+        signature,
+    )

@@ -1,0 +1,105 @@
+"""The trust record: which key spoke for which node, for what, from when until when.
+
+Numbered, immutable, signed by the cluster root key. A revocation names the instant from which it counts: what was signed
+for an earlier instant stays accepted.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from .canonical import Bytes16, Bytes32, Record, U64
+from .keys import Verifier, key_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .signedtime import SignedTime
+    from .units import Instant
+
+
+class Purpose(StrEnum):
+    """What a key may sign."""
+
+    TIME = "time"
+    WITNESS = "witness"
+
+
+class KeyEntry(Record, frozen=True):
+    """One key of one node. Valid from its first instant until, and without, its last."""
+
+    node: str
+    purpose: Purpose
+    public: Bytes32
+    valid_from_ns: U64
+    valid_until_ns: U64
+    revoked_from_ns: U64 | None = None
+
+
+class TrustRecord(Record, frozen=True):
+    """All keys of a cluster, as of one number."""
+
+    number: U64
+    cluster_id: Bytes16
+    keys: tuple[KeyEntry, ...]
+
+
+class Keyring:
+    """The keys of a trust record, by key id. Verifies; never raises for what it does not know."""
+
+    def __init__(self, keys: Iterable[KeyEntry]) -> None:
+        """Index the entries."""
+        self._entries = {key_id(entry.public): entry for entry in keys}
+        self._verifiers: dict[bytes, Verifier] = {}
+
+    def node_of(self, identifier: bytes) -> str | None:
+        """Return the name of the node that owns this key id, or None."""
+        entry = self._entries.get(identifier)
+        return entry.node if entry else None
+
+    def verifier(self, identifier: bytes) -> Verifier | None:
+        """Return the public key with this id, whatever its validity, or None."""
+        entry = self._entries.get(identifier)
+        if entry is None:
+            return None
+        if identifier not in self._verifiers:
+            self._verifiers[identifier] = Verifier(entry.public)
+        return self._verifiers[identifier]
+
+    def refuses(self, identifier: bytes, purpose: Purpose, at: Instant) -> str | None:
+        """Return why this key may not sign for this purpose at this instant, or None if it may."""
+        entry = self._entries.get(identifier)
+        if entry is None:
+            return f"key {identifier.hex()} is not in the trust record"
+        if entry.purpose is not purpose:
+            return f"key {identifier.hex()} of {entry.node} is for {entry.purpose}, not for {purpose}"
+        if not entry.valid_from_ns <= at < entry.valid_until_ns:
+            return f"key {identifier.hex()} of {entry.node} is not valid at {at}"
+        if entry.revoked_from_ns is not None and at >= entry.revoked_from_ns:
+            return f"key {identifier.hex()} of {entry.node} is revoked from {entry.revoked_from_ns}"
+        return None
+
+    def refuses_signature(  # noqa: PLR0913 - what a signature is about
+        self, identifier: bytes, purpose: Purpose, at: Instant, context: str, payload: bytes, signature: bytes
+    ) -> str | None:
+        """Return why this signature is not accepted, or None if it is."""
+        reason = self.refuses(identifier, purpose, at)
+        if reason:
+            return reason
+        key = self.verifier(identifier)
+        if key is None or not key.verifies(context, payload, signature):
+            return f"the signature by key {identifier.hex()} does not verify"
+        return None
+
+    def refuses_time(self, token: SignedTime, digest: bytes | None = None) -> str | None:
+        """Return why this signed time (over ``digest``, if by the nonce door) is not accepted, or None if it is."""
+        reason = self.refuses(token.key_id, Purpose.TIME, token.midpoint_ns)
+        if reason:
+            return reason
+        if not token.status.usable:
+            return f"the signed time has status {token.status.name.lower()}"
+        key = self.verifier(token.key_id)
+        if key is None or not token.verified_by(key, digest):
+            return f"the signed time by key {token.key_id.hex()} does not verify"
+        return None

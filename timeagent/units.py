@@ -1,0 +1,76 @@
+"""Integer nanoseconds, and how people read and write them.
+
+An instant is nanoseconds since the Unix epoch (UTC, leap seconds as the kernel has them); a span is a length of time.
+Both are plain ``int``: a float cannot hold today's date to the nanosecond. Nothing here touches a clock.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from .errors import BadRequest
+
+type Instant = int
+type Span = int
+
+US: Final[Span] = 1_000
+MS: Final[Span] = 1_000_000
+SECOND: Final[Span] = 1_000_000_000
+MINUTE: Final[Span] = 60 * SECOND
+HOUR: Final[Span] = 60 * MINUTE
+DAY: Final[Span] = 24 * HOUR
+
+INSTANT_MAX: Final[Instant] = 2**63 - 1
+"""The last instant that fits a signed 64-bit column (the year 2262)."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SPAN: Final = re.compile(r"(\d+)(?:\.(\d{1,9}))?(ns|us|ms|s|m|h|d)?")
+_UNITS: Final = {"ns": 1, "us": US, "ms": MS, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+_RFC3339: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|\+00:00)")
+
+
+def rfc3339(instant: Instant) -> str:
+    """Return the instant as RFC 3339 in UTC with nine digits: ``2026-11-20T22:10:07.000000001Z``."""
+    seconds, rest = divmod(instant, SECOND)
+    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def parse_instant(text: str) -> Instant:
+    """Read RFC 3339 in UTC, or bare integer nanoseconds. Raises BadRequest that names the text."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise BadRequest(
+            "bad-instant", f"{text!r} is not an instant", hint="write 2026-11-20T22:10:07.5Z or integer nanoseconds"
+        )
+    day, clock, fraction = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock}+00:00")
+    except ValueError as problem:
+        raise BadRequest("bad-instant", f"{text!r} is not an instant: {problem}", hint="check day and time") from None
+    whole = (moment - _EPOCH) // timedelta(seconds=1)
+    return whole * SECOND + int((fraction or "").ljust(9, "0"))
+
+
+def parse_span(text: str) -> Span:
+    """Read ``1.5s``, ``250ms``, ``10m``; a bare number is seconds. Raises BadRequest that names the text."""
+    match = _SPAN.fullmatch(text.strip())
+    if match is None:
+        raise BadRequest("bad-span", f"{text!r} is not a span of time", hint="write 250ms, 1.5s, 10m or 2h")
+    whole, fraction, unit = match.groups()
+    scale = _UNITS[unit or "s"]
+    return int(whole) * scale + int((fraction or "0").ljust(9, "0")) * scale // SECOND
+
+
+def span_text(span: Span) -> str:
+    """Return a span for people, in the largest unit that keeps it short: ``1.5 s``, ``250 ms``."""
+    size = abs(span)
+    for unit, scale in (("h", HOUR), ("min", MINUTE), ("s", SECOND), ("ms", MS), ("us", US)):
+        if size >= scale:
+            whole, rest = divmod(size, scale)
+            digits = f"{rest * 1000 // scale:03d}".rstrip("0")
+            return f"{'-' if span < 0 else ''}{whole}{'.' + digits if digits else ''} {unit}"
+    return f"{span} ns"

@@ -140,5 +140,7 @@ class EmbeddedTime:
         self._sample = None
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self.refusals.items())
         raise BadTime(
-            "no-time", f"no time source has a bound ({reasons})", hint="run chrony, or state assumed_radius_ns in the policy"
+            "no-time",
+            f"no time source has a bound ({reasons})",
+            hint="run chrony, or state assumed_radius_ns in the policy",
         )

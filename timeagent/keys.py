@@ -93,7 +93,9 @@ class Signer:
         except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
             raise BadConfiguration("bad-key-file", f"{where} is not a private key: {problem}") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise BadConfiguration("bad-key-file", f"{where} is not an Ed25519 key", hint="make one with leasehold init")
+            raise BadConfiguration(
+                "bad-key-file", f"{where} is not an Ed25519 key", hint="make one with leasehold init"
+            )
         return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
 
     def sign(self, context: str, payload: bytes) -> bytes:
@@ -132,7 +134,9 @@ def load_private_key(path: Path) -> Signer:
             "key-unreadable", f"cannot read the private key {path}: {problem.strerror}", hint="join the cluster first"
         ) from None
     if mode & 0o077:
-        raise NotTrusted("key-mode", f"{path} has mode {mode & 0o777:04o}; others may read it", hint=f"chmod 600 {path}")
+        raise NotTrusted(
+            "key-mode", f"{path} has mode {mode & 0o777:04o}; others may read it", hint=f"chmod 600 {path}"
+        )
     return Signer.from_pem(data, str(path))
 
 

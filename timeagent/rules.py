@@ -1,7 +1,7 @@
 """R1 and R2: the two rules that tie instants to signed times. One pure function each.
 
-R1 is used by writer, shard, reader and auditor alike. R2 is used by holders, who refuse a witness that breaks it, and by
-the auditor; it never makes a reader drop a message.
+R1 is used by writer, shard, reader and auditor alike. R2 is used by holders, who refuse a witness that breaks it, and
+by the auditor; it never makes a reader drop a message.
 """
 
 from __future__ import annotations

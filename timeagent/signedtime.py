@@ -116,7 +116,7 @@ class SignedTime:
         return key.verifies(NONCE_CONTEXT, self.body() + digest, self.signature)
 
 
-def sign_time(  # noqa: PLR0913 - the fields of the token
+def sign_time(
     signer: Signer,
     interval: TimeInterval,
     *,

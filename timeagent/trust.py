@@ -1,7 +1,7 @@
 """The trust record: which key spoke for which node, for what, from when until when.
 
-Numbered, immutable, signed by the cluster root key. A revocation names the instant from which it counts: what was signed
-for an earlier instant stays accepted.
+Numbered, immutable, signed by the cluster root key. A revocation names the instant from which it counts: what was
+signed for an earlier instant stays accepted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .canonical import Bytes16, Bytes32, Record, U64
+from .canonical import U64, Bytes16, Bytes32, Record
 from .keys import Verifier, key_id
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Keyring:
             return f"key {identifier.hex()} of {entry.node} is revoked from {entry.revoked_from_ns}"
         return None
 
-    def refuses_signature(  # noqa: PLR0913 - what a signature is about
+    def refuses_signature(
         self, identifier: bytes, purpose: Purpose, at: Instant, context: str, payload: bytes, signature: bytes
     ) -> str | None:
         """Return why this signature is not accepted, or None if it is."""

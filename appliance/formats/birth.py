@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from timeagent.canonical import Bytes16, Record, U64
+from timeagent.canonical import U64, Bytes16, Record
 from timeagent.errors import BadConfiguration
 from timeagent.units import DAY, MS, SECOND, span_text
 
@@ -42,8 +42,10 @@ def check_grid(span_ns: int, grace_ns: int, rack_ns: int) -> None:
     if span_ns < SPAN_NS_MIN or span_ns % MS or grace_ns % MS or rack_ns % span_ns:
         raise BadConfiguration(
             "bad-grid",
-            f"a span of {span_text(span_ns)} with a grace of {span_text(grace_ns)} does not fit a rack of {span_text(rack_ns)}",
-            hint=f"spans and graces are whole milliseconds, at least {span_text(SPAN_NS_MIN)}, and a rack holds whole spans",
+            f"a span of {span_text(span_ns)} with a grace of {span_text(grace_ns)} "
+            f"does not fit a rack of {span_text(rack_ns)}",
+            hint=f"spans and graces are whole milliseconds, spans at least {span_text(SPAN_NS_MIN)}; "
+            "a rack holds whole spans",
         )
     if rack_ns % SECOND or DAY % rack_ns:
         raise BadConfiguration(

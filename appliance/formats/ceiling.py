@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from timeagent.canonical import Bytes16, Bytes8, Record, Token, U64, decode
+from timeagent.canonical import U64, Bytes8, Bytes16, Record, Token, decode
 
 from .framing import Kind
 from .stamped import Signed, open_signed

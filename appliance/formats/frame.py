@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from timeagent.canonical import Bytes16, Bytes32, Bytes8, Record, Token, U64, decode, digest, encode
+from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, digest, encode
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 

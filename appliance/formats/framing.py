@@ -1,7 +1,7 @@
 """Self-delimiting, checksummed pieces: what every file of ours on the mount is made of (docs/protocol/formats.md).
 
-A piece is a 12-byte header (magic, kind, version, two zero bytes, payload length), the payload, and the first 16 bytes of
-the SHA-256 over both. Most files hold exactly one piece; data files and ledgers hold a run of them, and end, for
+A piece is a 12-byte header (magic, kind, version, two zero bytes, payload length), the payload, and the first 16 bytes
+of the SHA-256 over both. Most files hold exactly one piece; data files and ledgers hold a run of them, and end, for
 readers, where the last whole piece ends: a torn tail was never there.
 """
 

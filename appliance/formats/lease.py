@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from timeagent.canonical import Bytes16, Bytes32, Bytes8, Record, Token, U64
+from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token
 
 type Domain = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
-from timeagent.canonical import Bytes16, Bytes32, Record, U64, decode
+from timeagent.canonical import U64, Bytes16, Bytes32, Record, decode
 from timeagent.errors import Damaged
 
 from .framing import Kind
@@ -64,7 +65,7 @@ class RackSeal(Record, frozen=True):
 
 
 def _check_sorted(names: list[str], where: str) -> None:
-    if any(a >= b for a, b in zip(names, names[1:], strict=False)):
+    if any(a >= b for a, b in itertools.pairwise(names)):
         raise Damaged("record-not-canonical", f"{where} lists its names out of order or twice")
 
 

@@ -20,7 +20,9 @@ def check_domain(name: str) -> str:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise BadRequest("bad-domain", f"the domain {name!r} is not UTF-8", hint="use text without surrogates") from None
+        raise BadRequest(
+            "bad-domain", f"the domain {name!r} is not UTF-8", hint="use text without surrogates"
+        ) from None
     if not 1 <= size <= DOMAIN_BYTES_MAX:
         raise BadRequest(
             "bad-domain",
@@ -59,9 +61,13 @@ def check_node(name: str) -> str:
 
 def check_purpose(text: str) -> str:
     """Return what a holder says it is doing. Raises BadRequest: at most 128 bytes, no control characters."""
-    if len(text.encode(errors="replace")) > PURPOSE_BYTES_MAX or any(unicodedata.category(c) in ("Cc", "Cs") for c in text):
+    if len(text.encode(errors="replace")) > PURPOSE_BYTES_MAX or any(
+        unicodedata.category(c) in ("Cc", "Cs") for c in text
+    ):
         raise BadRequest(
-            "bad-purpose", f"the purpose {text[:60]!r} is not plain text of at most {PURPOSE_BYTES_MAX} bytes", hint="shorten it"
+            "bad-purpose",
+            f"the purpose {text[:60]!r} is not plain text of at most {PURPOSE_BYTES_MAX} bytes",
+            hint="shorten it",
         )
     return text
 

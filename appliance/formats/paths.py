@@ -108,9 +108,7 @@ class Grid:
         known = self._bags.get(start)
         if known is None:
             end = start + self.birth.span_ns
-            known = Bag(
-                self.birth.log, start, end, end + self.birth.grace_ns, self._bag_name(start), self.rack(start)
-            )
+            known = Bag(self.birth.log, start, end, end + self.birth.grace_ns, self._bag_name(start), self.rack(start))
             if len(self._bags) > 4096:  # noqa: PLR2004 - a bound on memory only
                 self._bags.clear()
             self._bags[start] = known
@@ -146,7 +144,7 @@ class Grid:
         return rack if rack.path == f"{self.log_path}/{day}/{name}" else None
 
     def parse_bag(self, rack: Rack, name: str) -> Bag | None:
-        """Read a bag's directory name inside its rack; None for names off the grid (such a directory does not exist)."""
+        """Read a bag's directory name inside its rack; None for names off the grid: such a directory does not exist."""
         parts = re.split(r"[-.]", name, maxsplit=3)
         if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in parts[:3]):  # noqa: PLR2004
             return None

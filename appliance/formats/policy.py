@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from timeagent.canonical import Bytes16, Record, U64
+from timeagent.canonical import U64, Bytes16, Record
 from timeagent.embedded import STALENESS_NS
 from timeagent.errors import BadConfiguration
 from timeagent.units import MINUTE, MS, SECOND, span_text
@@ -64,15 +64,19 @@ def _relations(p: Policy) -> Iterator[tuple[bool, str]]:
     half_term = p.lease_term_max_ns // 2
     yield (
         p.renew_period_ns < half_term,
-        f"{say('renew_period_ns', p.renew_period_ns)} must be below half of "
-        f"{say('lease_term_max_ns', p.lease_term_max_ns)}",
+        (
+            f"{say('renew_period_ns', p.renew_period_ns)} must be below half of "
+            f"{say('lease_term_max_ns', p.lease_term_max_ns)}"
+        ),
     )
     attempts = 3 * p.attempt_timeout_ns + p.holder_margin_ns
     yield (
         attempts < p.lease_term_max_ns - p.renew_period_ns,
-        f"three times {say('attempt_timeout_ns', p.attempt_timeout_ns)} plus "
-        f"{say('holder_margin_ns', p.holder_margin_ns)} must be below {say('lease_term_max_ns', p.lease_term_max_ns)} "
-        f"minus {say('renew_period_ns', p.renew_period_ns)}",
+        (
+            f"three times {say('attempt_timeout_ns', p.attempt_timeout_ns)} plus "
+            f"{say('holder_margin_ns', p.holder_margin_ns)} must be below "
+            f"{say('lease_term_max_ns', p.lease_term_max_ns)} minus {say('renew_period_ns', p.renew_period_ns)}"
+        ),
     )
     yield (
         p.holder_margin_ns >= 2 * p.radius_ns_max,
@@ -84,14 +88,18 @@ def _relations(p: Policy) -> Iterator[tuple[bool, str]]:
     )
     yield (
         p.r1_tolerance_ns > STALENESS_NS + p.radius_ns_max + p.batch_ns_max,
-        f"{say('r1_tolerance_ns', p.r1_tolerance_ns)} must be above the staleness of a signed time "
-        f"({span_text(STALENESS_NS)}) plus {say('radius_ns_max', p.radius_ns_max)} plus "
-        f"{say('batch_ns_max', p.batch_ns_max)}",
+        (
+            f"{say('r1_tolerance_ns', p.r1_tolerance_ns)} must be above the staleness of a signed time "
+            f"({span_text(STALENESS_NS)}) plus {say('radius_ns_max', p.radius_ns_max)} plus "
+            f"{say('batch_ns_max', p.batch_ns_max)}"
+        ),
     )
     yield (
         p.seal_delay_ns > p.span_ns + p.grace_ns + 4 * p.radius_ns_max,
-        f"{say('seal_delay_ns', p.seal_delay_ns)} must be above {say('span_ns', p.span_ns)} plus "
-        f"{say('grace_ns', p.grace_ns)} plus four times {say('radius_ns_max', p.radius_ns_max)}",
+        (
+            f"{say('seal_delay_ns', p.seal_delay_ns)} must be above {say('span_ns', p.span_ns)} plus "
+            f"{say('grace_ns', p.grace_ns)} plus four times {say('radius_ns_max', p.radius_ns_max)}"
+        ),
     )
     yield (
         p.assumed_radius_ns <= p.radius_ns_max,
@@ -99,8 +107,10 @@ def _relations(p: Policy) -> Iterator[tuple[bool, str]]:
     )
     yield (
         0 < p.ceiling_period_ns <= p.ceiling_ahead_ns // 2,
-        f"{say('ceiling_period_ns', p.ceiling_period_ns)} must be positive and at most half of "
-        f"{say('ceiling_ahead_ns', p.ceiling_ahead_ns)}",
+        (
+            f"{say('ceiling_period_ns', p.ceiling_period_ns)} must be positive and at most half of "
+            f"{say('ceiling_ahead_ns', p.ceiling_ahead_ns)}"
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from timeagent.canonical import Bytes16, Record, U64
+from timeagent.canonical import U64, Bytes16, Record
 
 from .names import tree_of
 

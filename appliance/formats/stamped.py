@@ -1,6 +1,7 @@
-"""Two envelopes: a body *stamped* by the nonce door (birth, lock file, seal), a body *signed* by a key (registers, ceilings).
+"""Two envelopes: a body *stamped* by the nonce door, and a body *signed* by a key (docs/protocol/formats.md).
 
-Both keep the body as the bytes that were signed. Each context is used for one kind of body only.
+Stamped are birth records, lock files and seals; signed are numbered records and ceilings. Both keep the body as the
+bytes that were signed. Each context is used for one kind of body only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Witnesses: a shard's signed statements about one grant, upgrade or renewal (docs/protocol/witness.md).
 
-A shard signs a batch at a time: the head carries the Merkle root of the batch's entries, the shard's signed time and the
-digest of the head before, so that all heads of one incarnation are a chain. A holder gets its entry with the path to
-the root; the ledger keeps the head with all entries. Both are the same bytes.
+A shard signs a batch at a time: the head carries the Merkle root of the batch's entries, the shard's signed time and
+the digest of the head before, so that all heads of one incarnation are a chain. A holder gets its entry with the path
+to the root; the ledger keeps the head with all entries. Both are the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.canonical import Bytes16, Bytes32, Bytes64, Bytes8, Record, Token, U64, decode, digest, encode
+from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Bytes64, Record, Token, decode, digest, encode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Purpose
@@ -158,12 +158,8 @@ def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: byt
     owner = keyring.node_of(head.key_id)
     if owner is not None and owner != head.node:
         return f"the witness says node {head.node}, its key is of {owner}"
-    reason = keyring.refuses_signature(
-        head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature
-    )
+    reason = keyring.refuses_signature(head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature)
     return reason or keyring.refuses_time(token)
-
-
 
 
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended | CeilingCopy | Stopped)

@@ -1,8 +1,8 @@
 """The source *assumed*: no measurement at all, a radius that the policy states.
 
-For laptops and test machines whose clocks nobody disciplines, and for clusters on one machine, where all processes share
-one clock. It is labelled in every signed time that it makes. A radius that is too small breaks no promise about the
-record; it makes writes fail and the auditor speak up.
+For laptops and test machines whose clocks nobody disciplines, and for clusters on one machine, where all processes
+share one clock. It is labelled in every signed time that it makes. A radius that is too small breaks no promise
+about the record; it makes writes fail and the auditor speak up.
 """
 
 from __future__ import annotations

@@ -41,6 +41,20 @@ def encode(record: Record) -> bytes:
     return _encoder.encode(record)
 
 
+def encode_for_ever(record: Record) -> bytes:
+    """Return the record's only encoding, after making sure that every decoder will take it.
+
+    For what wins its name for ever: a value out of its range is found here, as an AssertionError, and not by every
+    reader from now on.
+    """
+    raw = encode(record)
+    try:
+        decode(type(record), raw)
+    except Damaged as problem:
+        raise AssertionError(f"a record that nobody could read: {problem.message}") from None
+    return raw
+
+
 def decode[R: Record](kind: type[R], data: bytes | memoryview, where: str = "") -> R:
     """Read a record. Raises Damaged, naming ``where``, for wrong types, rests, and encodings that are not canonical."""
     decoder = _decoders.get(kind)

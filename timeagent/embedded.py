@@ -2,62 +2,62 @@
 
 The stand-in for a node's time agent where none runs. ``now`` and ``token`` keep the same rules as the agent's: a sample
 ages by the drift bound, a token is signed at most once per period and handed out until the next, a step of the clock
-starts a new clock epoch. Thread-safe.
+starts a new clock epoch (timeagent/sampled.py). Thread-safe.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from .clock import boot_id
+from .clock import MachineClock, boot_id
 from .errors import BadTime
 from .interval import TimeInterval
-from .signedtime import TimeFlags, sign_time
-from .units import MS, SECOND, span_text
+from .keys import Signer
+from .sampled import Look, SampledClock
+from .signedtime import SignedTime, TimeFlags, sign_time
+from .sources.port import Sample, Source
+from .units import MS, Span, span_text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .clock import MachineClock
-    from .keys import Signer
-    from .signedtime import SignedTime
-    from .sources.port import Sample, Source
-    from .units import Span
-
-DRIFT_PPM: Final = 200
-"""How fast a machine's clock may run away between samples, in parts per million. Measured slews reach 145."""
-
-SAMPLE_PERIOD_NS: Final[Span] = SECOND
 TOKEN_PERIOD_NS: Final[Span] = 50 * MS
 STALENESS_NS: Final[Span] = 250 * MS
 """How old a token of the page door may be when it is used; stated in the token."""
 
-STEP_NS: Final[Span] = 50 * MS
-"""CLOCK_REALTIME moving against CLOCK_BOOTTIME by more than this between two looks is a step, not a slew."""
+_SIGNINGS_MAX: Final = 3
 
 
 class EmbeddedTime:
     """A NodeTime without an agent."""
 
     def __init__(
-        self, machine: MachineClock, sources: Sequence[Source], signer: Signer, *, radius_ns_max: Span
+        self,
+        machine: MachineClock,
+        sources: Sequence[Source],
+        signer: Signer,
+        *,
+        radius_ns_max: Span,
+        clock_epoch: int | None = None,
     ) -> None:
-        """Take the sources in order of preference: the first that has a bound is used. Asks none of them yet."""
+        """Take the sources in order of preference: the first that has a bound is used. Asks none of them yet.
+
+        ``clock_epoch`` is the first epoch's name; without it, one that no other process of this node has.
+        """
         self._machine = machine
-        self._sources = sources
         self._signer = signer
-        self._radius_ns_max = radius_ns_max
         self._lock = Lock()
-        self._sample: Sample | None = None
+        first = _epoch_of_process(machine) if clock_epoch is None else clock_epoch
+        self._clock = SampledClock(machine, sources, radius_ns_max=radius_ns_max, clock_epoch=first)
         self._token: SignedTime | None = None
         self._token_boot_ns = 0
         self._sequence = 0
-        self._epoch = int.from_bytes(hashlib.sha256(boot_id().encode()).digest()[:7], "big")
-        self._difference: int | None = None
-        self.refusals: dict[str, str] = {}
+
+    @property
+    def refusals(self) -> dict[str, str]:
         """Why each source that was asked last had nothing to give, by its name."""
+        return self._clock.refusals
 
     def boot_ns(self) -> int:
         """Return CLOCK_BOOTTIME."""
@@ -68,79 +68,58 @@ class EmbeddedTime:
         self._machine.sleep(span)
 
     def sample(self) -> Sample:
-        """Return the sample in use, fresh enough. Raises BadTime when no source has a bound."""
+        """Return the sample in use, fresh enough. Raises BadTime as ``now`` does."""
         with self._lock:
-            return self._fresh_sample()
+            return self._clock.look().sample
 
     def now(self) -> TimeInterval:
-        """Return the interval that holds true time. Raises BadTime: no source, or wider than the policy allows."""
+        """Return the interval that holds true time. Raises BadTime: no source, too wide for the policy, disrupted."""
         with self._lock:
-            return self._now()
+            return self._clock.look().now
 
     def token(self) -> SignedTime:
-        """Return the current signed time, at most one period old. Raises BadTime."""
+        """Return the current signed time, at most one period old when it is looked up. Raises BadTime."""
         with self._lock:
-            now = self._now()
-            boot = self._machine.boot_ns()
-            epoch = self._token.clock_epoch if self._token else None
-            if self._token is None or epoch != self._epoch or boot - self._token_boot_ns >= TOKEN_PERIOD_NS:
-                self._token = self._sign(now, None)
-                self._token_boot_ns = boot
-            return self._token
+            for _ in range(_SIGNINGS_MAX):
+                look = self._clock.look()
+                token = self._token
+                if (
+                    token is None
+                    or token.clock_epoch != look.clock_epoch
+                    or look.boot_ns - self._token_boot_ns >= TOKEN_PERIOD_NS
+                ):
+                    token = self._token = self._sign(look, None)
+                    self._token_boot_ns = look.boot_ns
+                # A process can be stopped between any two lines, also while it signs.
+                age = self._machine.boot_ns() - self._token_boot_ns
+                if age <= STALENESS_NS:
+                    return token
+        raise BadTime(
+            "stalled",
+            f"a signed time was {span_text(age)} old when it was ready; {span_text(STALENESS_NS)} are allowed",
+            hint="this machine is overloaded or was paused; try again",
+        )
 
     def token_over(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now. Raises BadTime."""
         with self._lock:
-            return self._sign(self._now(), digest)
+            return self._sign(self._clock.look(), digest)
 
-    def _sign(self, now: TimeInterval, digest: bytes | None) -> SignedTime:
-        sample = self._fresh_sample()
+    def _sign(self, look: Look, digest: bytes | None) -> SignedTime:
         self._sequence += 1
         return sign_time(
             self._signer,
-            now,
-            status=sample.status,
-            flags=TimeFlags.ASSUMED if sample.assumed else TimeFlags.NONE,
+            look.now,
+            status=look.sample.status,
+            flags=TimeFlags.ASSUMED if look.sample.assumed else TimeFlags.NONE,
             staleness_ns=STALENESS_NS,
             sequence=self._sequence,
-            clock_epoch=self._epoch,
+            clock_epoch=look.clock_epoch,
             digest=digest,
         )
 
-    def _now(self) -> TimeInterval:
-        boot, real = self._machine.boot_ns(), self._machine.realtime_ns()
-        difference = real - boot
-        if self._difference is not None and abs(difference - self._difference) > STEP_NS:
-            self._epoch += 1
-            self._sample = None
-        self._difference = difference
-        sample = self._fresh_sample()
-        aged = sample.offset.widened(max(0, boot - sample.boot_ns) * DRIFT_PPM // 1_000_000)
-        now = aged.shifted(real)
-        if now.radius > self._radius_ns_max:
-            raise BadTime(
-                "radius-too-wide",
-                f"the clock is known to {span_text(now.radius)} (source {sample.source}); "
-                f"the policy allows {span_text(self._radius_ns_max)}",
-                hint="wait for the clock to settle, or mend its time service",
-            )
-        return now
 
-    def _fresh_sample(self) -> Sample:
-        if self._sample is not None and self._machine.boot_ns() - self._sample.boot_ns < SAMPLE_PERIOD_NS:
-            return self._sample
-        self.refusals = {}
-        for source in self._sources:
-            try:
-                self._sample = source.sample()
-            except BadTime as problem:
-                self.refusals[source.name] = str(problem)
-            else:
-                return self._sample
-        self._sample = None
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.refusals.items())
-        raise BadTime(
-            "no-time",
-            f"no time source has a bound ({reasons})",
-            hint="run chrony, or state assumed_radius_ns in the policy",
-        )
+def _epoch_of_process(machine: MachineClock) -> int:
+    """Name the epoch for this boot, process and instant: sequence numbers begin anew in each."""
+    names = f"{boot_id()} {os.getpid()} {machine.boot_ns()}"
+    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:7], "big")

@@ -1,8 +1,8 @@
 """Keys: Ed25519 signers and verifiers, key ids, key files. The only module that imports ``cryptography``.
 
 Private keys are PKCS#8 PEM files that only their owner may read; public keys are one OpenSSH line, so that people can
-diff them and ``ssh-keygen -lf`` prints their fingerprint. A key id is the first 16 bytes of SHA-512(0xff || public), as
-Roughtime has it.
+diff them and ``ssh-keygen -lf`` prints their fingerprint. A key id is the first 16 bytes of SHA-512(0xff || public):
+the first half of the name that Roughtime gives a server.
 """
 
 from __future__ import annotations
@@ -117,6 +117,10 @@ def save_private_key(path: Path, signer: Signer) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise Environment("key-exists", f"{path} exists already", hint="keep it, or move it away first") from None
+    except OSError as problem:
+        raise Environment(
+            "key-unwritable", f"cannot write the private key {path}: {problem.strerror}", hint="check its directory"
+        ) from None
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(signer.to_pem())
         file.flush()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Final
 
+from .canonical import DIGEST_BYTES
 from .errors import Damaged
 from .interval import TimeInterval
 
@@ -52,6 +53,9 @@ class TimeFlags(IntFlag):
     """Made by the nonce door."""
     ASSUMED = 2
     """The radius is a statement of the policy, not a measurement."""
+
+
+_FLAGS: Final = TimeFlags.NONCE | TimeFlags.ASSUMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,12 @@ class SignedTime:
         if len(data) != TOKEN_BYTES:
             raise Damaged("time-damaged", f"{where} has {len(data)} bytes, not {TOKEN_BYTES}")
         magic, version, status, flags, midpoint, radius, staleness, sequence, epoch, key = _BODY.unpack_from(data)
-        if magic != _MAGIC or version != _VERSION or status > ClockStatus.DISRUPTED or flags > TimeFlags.NONCE | 2:
+        if magic != _MAGIC or version != _VERSION or status > ClockStatus.DISRUPTED or flags & ~_FLAGS:
             raise Damaged("time-damaged", f"{where} has an unknown head: {data[:8].hex()}")
         if midpoint >= 2**63 or radius >= 2**62 or staleness >= 2**62:
             raise Damaged("time-damaged", f"{where} has an instant out of range")
+        if flags & TimeFlags.NONCE and staleness:
+            raise Damaged("time-damaged", f"{where} came by the nonce door and claims a staleness of {staleness}")
         return cls(
             ClockStatus(status), TimeFlags(flags), midpoint, radius, staleness, sequence, epoch, key, data[BODY_BYTES:]
         )
@@ -113,6 +119,7 @@ class SignedTime:
             return False
         if digest is None:
             return key.verifies(PAGE_CONTEXT, self.body(), self.signature)
+        assert len(digest) == DIGEST_BYTES
         return key.verifies(NONCE_CONTEXT, self.body() + digest, self.signature)
 
 
@@ -128,6 +135,7 @@ def sign_time(
     digest: bytes | None = None,
 ) -> SignedTime:
     """Sign an interval; with ``digest`` (32 bytes) by the nonce door."""
+    assert digest is None or len(digest) == DIGEST_BYTES
     flags = flags | TimeFlags.NONCE if digest is not None else flags & ~TimeFlags.NONCE
     unsigned = SignedTime(
         status,

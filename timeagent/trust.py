@@ -38,11 +38,16 @@ class KeyEntry(Record, frozen=True):
 
 
 class TrustRecord(Record, frozen=True):
-    """All keys of a cluster, as of one number."""
+    """All keys of a cluster, as of one number. A key stands in it once: it has one node, one purpose, one validity."""
 
     number: U64
     cluster_id: Bytes16
     keys: tuple[KeyEntry, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse (ValueError; Damaged while decoding) a key that stands twice: which entry counts would be a guess."""
+        if len({entry.public for entry in self.keys}) != len(self.keys):
+            raise ValueError("a key stands twice in the trust record")
 
 
 class Keyring:

@@ -25,10 +25,11 @@ DAY: Final[Span] = 24 * HOUR
 INSTANT_MAX: Final[Instant] = 2**63 - 1
 """The last instant that fits a signed 64-bit column (the year 2262)."""
 
+_DIGITS_MAX: Final = len(str(INSTANT_MAX))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SPAN: Final = re.compile(r"(\d+)(?:\.(\d{1,9}))?(ns|us|ms|s|m|h|d)?")
+_SPAN: Final = re.compile(r"(\d+)(?:\.(\d{1,9}))?(ns|us|ms|s|m|h|d)?", re.ASCII)
 _UNITS: Final = {"ns": 1, "us": US, "ms": MS, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
-_RFC3339: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|\+00:00)")
+_RFC3339: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|\+00:00)", re.ASCII)
 
 
 def rfc3339(instant: Instant) -> str:
@@ -39,8 +40,8 @@ def rfc3339(instant: Instant) -> str:
 
 def parse_instant(text: str) -> Instant:
     """Read RFC 3339 in UTC, or bare integer nanoseconds. Raises BadRequest that names the text."""
-    if text.isascii() and text.isdecimal():
-        return int(text)
+    if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX:
+        return _in_range(int(text), text)
     match = _RFC3339.fullmatch(text)
     if match is None:
         raise BadRequest(
@@ -52,17 +53,35 @@ def parse_instant(text: str) -> Instant:
     except ValueError as problem:
         raise BadRequest("bad-instant", f"{text!r} is not an instant: {problem}", hint="check day and time") from None
     whole = (moment - _EPOCH) // timedelta(seconds=1)
-    return whole * SECOND + int((fraction or "").ljust(9, "0"))
+    return _in_range(whole * SECOND + int((fraction or "").ljust(9, "0")), text)
+
+
+def _in_range(instant: Instant, text: str) -> Instant:
+    if not 0 <= instant <= INSTANT_MAX:
+        raise BadRequest(
+            "bad-instant",
+            f"{text!r} is not between 1970 and {rfc3339(INSTANT_MAX)}",
+            hint="check the year and the unit",
+        )
+    return instant
 
 
 def parse_span(text: str) -> Span:
-    """Read ``1.5s``, ``250ms``, ``10m``; a bare number is seconds. Raises BadRequest that names the text."""
+    """Read ``1.5s``, ``250ms``, ``10m``; a bare number is seconds. Raises BadRequest that names the text.
+
+    Nothing is rounded: what is no whole number of nanoseconds is refused, and so is what exceeds an instant's range.
+    """
     match = _SPAN.fullmatch(text.strip())
     if match is None:
         raise BadRequest("bad-span", f"{text!r} is not a span of time", hint="write 250ms, 1.5s, 10m or 2h")
     whole, fraction, unit = match.groups()
     scale = _UNITS[unit or "s"]
-    return int(whole) * scale + int((fraction or "0").ljust(9, "0")) * scale // SECOND
+    part, rest = divmod(int((fraction or "0").ljust(9, "0")) * scale, SECOND)
+    if rest or len(whole) > _DIGITS_MAX or int(whole) * scale + part > INSTANT_MAX:
+        raise BadRequest(
+            "bad-span", f"{text!r} is not a whole number of nanoseconds below 2^63", hint="check digits and unit"
+        )
+    return int(whole) * scale + part
 
 
 def span_text(span: Span) -> str:

@@ -39,7 +39,7 @@ def check_grid(span_ns: int, grace_ns: int, rack_ns: int) -> None:
 
     Spans are whole milliseconds and divide the rack; racks are whole seconds and divide the day.
     """
-    if span_ns < SPAN_NS_MIN or span_ns % MS or grace_ns % MS or rack_ns % span_ns:
+    if span_ns < SPAN_NS_MIN or span_ns % MS or grace_ns < 0 or grace_ns % MS or rack_ns % span_ns:
         raise BadConfiguration(
             "bad-grid",
             f"a span of {span_text(span_ns)} with a grace of {span_text(grace_ns)} "
@@ -47,7 +47,7 @@ def check_grid(span_ns: int, grace_ns: int, rack_ns: int) -> None:
             hint=f"spans and graces are whole milliseconds, spans at least {span_text(SPAN_NS_MIN)}; "
             "a rack holds whole spans",
         )
-    if rack_ns % SECOND or DAY % rack_ns:
+    if rack_ns < SECOND or rack_ns % SECOND or DAY % rack_ns:
         raise BadConfiguration(
             "bad-grid", f"a rack of {span_text(rack_ns)} does not divide the day", hint="use 10 s, 1 min, 10 min or 1 h"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, digest, encode
+from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, digest, encode_for_ever
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 
@@ -69,7 +69,7 @@ class FrameHead(Record, frozen=True):
         return SignedTime.decode(self.time, where)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """A decoded frame. Columns are views of the bytes read."""
 
@@ -96,10 +96,18 @@ def frame_digest(payload: bytes) -> bytes:
 def encode_frame(head: FrameHead, timestamps: Sequence[int], payloads: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return the frame's piece and its digest. Raises BadRequest for what is over a limit."""
     assert len(timestamps) == len(payloads) > 0
+    assert timestamps[0] >= 0
     assert all(a < b for a, b in itertools.pairwise(timestamps)), "timestamps increase strictly"
     assert sum(attempt.messages for attempt in head.attempts) == len(payloads)
+    assert all(attempt.messages > 0 for attempt in head.attempts)
     check_payloads(payloads)
-    raw_head = encode(head)
+    if len(head.witnesses) > LEASES_MAX:
+        raise BadRequest(
+            "too-many-leases",
+            f"a frame under {len(head.witnesses)} leases exceeds the limit of {LEASES_MAX}",
+            hint="publish under fewer leases at once, or take one lease that covers them",
+        )
+    raw_head = encode_for_ever(head)
     columns = np.asarray(timestamps, "<i8").tobytes() + np.asarray([len(p) for p in payloads], "<u4").tobytes()
     payload = b"".join((_U32.pack(len(raw_head)), raw_head, _U32.pack(len(payloads)), columns, *payloads))
     return pack(Kind.FRAME, payload), frame_digest(payload)
@@ -143,8 +151,10 @@ def open_frame(piece: Piece, where: str) -> Frame:
     lengths = np.frombuffer(payload, "<u4", count, columns + 8 * count)
     if int(lengths.sum(dtype=np.uint64)) != len(payload) - body:
         raise Damaged("frame-damaged", f"{where}: the lengths do not add up to {len(payload) - body} bytes")
-    if int(timestamps[0]) < 0 or bool((np.diff(timestamps) <= 0).any()):
+    if int(timestamps[0]) < 0 or bool((timestamps[1:] <= timestamps[:-1]).any()):
         raise Damaged("frame-damaged", f"{where}: the timestamps do not increase")
     if sum(attempt.messages for attempt in head.attempts) != count or any(a.messages == 0 for a in head.attempts):
         raise Damaged("frame-damaged", f"{where}: the attempts do not cover {count} messages")
+    if len(head.witnesses) > LEASES_MAX:
+        raise Damaged("frame-damaged", f"{where}: {len(head.witnesses)} witnesses exceed {LEASES_MAX}")
     return Frame(head, timestamps, lengths, view[body:], frame_digest(payload))

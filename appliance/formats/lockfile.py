@@ -6,7 +6,6 @@ import itertools
 from typing import TYPE_CHECKING
 
 from timeagent.canonical import U64, Bytes16, Bytes32, Record, decode
-from timeagent.errors import Damaged
 
 from .framing import Kind
 from .stamped import Stamped, open_stamped
@@ -36,6 +35,10 @@ class LockFile(Record, frozen=True):
     entries: tuple[LockEntry, ...]
     """In order of name, each name once."""
 
+    def __post_init__(self) -> None:
+        """Refuse (ValueError; Damaged while decoding) names out of order: one list, one encoding."""
+        _check_sorted([entry.name for entry in self.entries])
+
     def by_name(self) -> Mapping[str, LockEntry]:
         """Return the entries by file name."""
         return {entry.name: entry for entry in self.entries}
@@ -59,21 +62,25 @@ class RackSeal(Record, frozen=True):
     entries: tuple[SealEntry, ...]
     """In order of bag name, each name once."""
 
+    def __post_init__(self) -> None:
+        """Refuse (ValueError; Damaged while decoding) bags out of order."""
+        _check_sorted([entry.bag for entry in self.entries])
+
     def lock_of(self, bag: str) -> bytes | None:
         """Return the lock file of a bag of this rack, or None: that bag does not exist."""
         return next((entry.lock for entry in self.entries if entry.bag == bag), None)
 
 
-def _check_sorted(names: list[str], where: str) -> None:
-    if any(a >= b for a, b in itertools.pairwise(names)):
-        raise Damaged("record-not-canonical", f"{where} lists its names out of order or twice")
+def _check_sorted(names: list[str]) -> None:
+    for before, after in itertools.pairwise(names):
+        if before >= after:
+            raise ValueError(f"{before!r} stands before {after!r}: names are listed in order, each once")
 
 
 def open_lock(data: bytes, where: str) -> tuple[LockFile, Stamped]:
     """Read a lock file: the list and its stamp. Raises Damaged. The signed time is not verified here."""
     stamped = open_stamped(Kind.LOCK, data, where)
     lock = decode(LockFile, stamped.body, where)
-    _check_sorted([entry.name for entry in lock.entries], where)
     return lock, stamped
 
 
@@ -81,5 +88,4 @@ def open_seal(data: bytes, where: str) -> tuple[RackSeal, Stamped]:
     """Read a seal: the list and its stamp. Raises Damaged. The signed time is not verified here."""
     stamped = open_stamped(Kind.SEAL, data, where)
     seal = decode(RackSeal, stamped.body, where)
-    _check_sorted([entry.bag for entry in seal.entries], where)
     return seal, stamped

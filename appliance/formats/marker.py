@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from timeagent.errors import Damaged
+from timeagent.errors import BadConfiguration, Damaged
 from timeagent.keys import fingerprint, parse_public_line, public_line
 
 FORMAT: Final = 1
@@ -41,6 +41,8 @@ def decode_marker(data: bytes, where: str) -> Marker:
         marker = Marker(bytes.fromhex(lines[1].removeprefix("cluster ")), parse_public_line(lines[2], where))
     except ValueError:
         raise Damaged("bad-marker", f"{where} names no cluster: {lines[1]!r}") from None
+    except BadConfiguration as problem:
+        raise Damaged("bad-marker", problem.message) from None
     if len(marker.cluster_id) != 16 or marker.encode() != data:  # noqa: PLR2004
         raise Damaged("bad-marker", f"{where} is not written as this version writes it")
     return marker

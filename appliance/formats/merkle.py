@@ -50,7 +50,10 @@ def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, ..
 
 
 def root_of_path(leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> bytes | None:
-    """Return the root that this leaf and its path lead to, or None if the path does not fit index and count."""
+    """Return the root that this leaf and its path lead to, or None if the path does not fit index and count.
+
+    ``count`` has to come from what signs the root: trees of different sizes can have paths of the same shape.
+    """
     if not 0 <= index < count:
         return None
     current = leaf_hash(leaf)

@@ -32,8 +32,8 @@ TMP: Final = "tmp"
 LOGS: Final = "logs"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DATA: Final = re.compile(r"([a-z0-9-]{1,63})\.([0-9a-f]{16})\.([0-9]{8,})\.(msg|log)")
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_DATA: Final = re.compile(r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8,19})\.(msg|log)")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
 
 

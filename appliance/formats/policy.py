@@ -61,19 +61,18 @@ def _relations(p: Policy) -> Iterator[tuple[bool, str]]:
     def say(name: str, value: int) -> str:
         return f"{name} ({span_text(value)})"
 
-    half_term = p.lease_term_max_ns // 2
     yield (
-        p.renew_period_ns < half_term,
+        0 < 2 * p.renew_period_ns < p.lease_term_max_ns,
         (
-            f"{say('renew_period_ns', p.renew_period_ns)} must be below half of "
+            f"{say('renew_period_ns', p.renew_period_ns)} must be positive and below half of "
             f"{say('lease_term_max_ns', p.lease_term_max_ns)}"
         ),
     )
     attempts = 3 * p.attempt_timeout_ns + p.holder_margin_ns
     yield (
-        attempts < p.lease_term_max_ns - p.renew_period_ns,
+        p.attempt_timeout_ns > 0 and attempts < p.lease_term_max_ns - p.renew_period_ns,
         (
-            f"three times {say('attempt_timeout_ns', p.attempt_timeout_ns)} plus "
+            f"three times a positive {say('attempt_timeout_ns', p.attempt_timeout_ns)} plus "
             f"{say('holder_margin_ns', p.holder_margin_ns)} must be below "
             f"{say('lease_term_max_ns', p.lease_term_max_ns)} minus {say('renew_period_ns', p.renew_period_ns)}"
         ),

@@ -17,11 +17,19 @@ class ShardMap(Record, frozen=True):
     owners: tuple[str, ...]
     """The node that should own each shard, by shard number."""
 
+    def __post_init__(self) -> None:
+        """Refuse (ValueError; Damaged while decoding) a map without shards."""
+        if not self.owners:
+            raise ValueError("a map has at least one shard")
+
     def shard_of(self, domain: str) -> int:
-        """Return the shard of a domain, by rendezvous hashing of its tree: a new shard takes only its own share."""
+        """Return the shard of a domain, by rendezvous hashing of its tree.
+
+        Weights do not depend on the map's number: a map with one shard more moves only what the new shard takes.
+        """
         tree = tree_of(domain).encode()
 
         def weight(shard: int) -> bytes:
-            return hashlib.sha256(b"%d\0%d\0" % (self.number, shard) + tree).digest()
+            return hashlib.sha256(b"%d\0" % shard + tree).digest()
 
         return max(range(len(self.owners)), key=weight)

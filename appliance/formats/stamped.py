@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from timeagent.canonical import Bytes16, Bytes64, Record, Token, decode, digest, encode
+from timeagent.canonical import Bytes16, Bytes64, Record, Token, decode, digest, encode, encode_for_ever
 from timeagent.signedtime import SignedTime
 
 from .framing import Kind, pack, unpack
@@ -46,7 +46,7 @@ def body_digest(kind: Kind, body: bytes) -> bytes:
 
 def stamp(kind: Kind, body: Record, stamper: Stamper) -> bytes:
     """Return the whole file: the body and a signed time made now over its digest. Raises BadTime."""
-    raw = encode(body)
+    raw = encode_for_ever(body)
     token = stamper.token_over(body_digest(kind, raw))
     return pack(kind, encode(Stamped(body=raw, time=token.encode())))
 
@@ -70,7 +70,7 @@ class Signed(Record, frozen=True):
 
 def sign(kind: Kind, body: Record, signer: Signer) -> bytes:
     """Return the whole file."""
-    raw = encode(body)
+    raw = encode_for_ever(body)
     signed = Signed(body=raw, key_id=signer.id, signature=signer.sign(CONTEXTS[kind], raw))
     return pack(kind, encode(signed))
 

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Bytes64, Record, Token, decode, digest, encode
+from timeagent.canonical import (
+    U64,
+    Bytes8,
+    Bytes16,
+    Bytes32,
+    Bytes64,
+    Record,
+    Token,
+    decode,
+    digest,
+    encode,
+    encode_for_ever,
+)
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Purpose
@@ -158,6 +170,9 @@ def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: byt
     owner = keyring.node_of(head.key_id)
     if owner is not None and owner != head.node:
         return f"the witness says node {head.node}, its key is of {owner}"
+    clock_owner = keyring.node_of(token.key_id)
+    if clock_owner is not None and clock_owner != head.node:
+        return f"the witness says node {head.node}, its signed time is of {clock_owner}"
     reason = keyring.refuses_signature(head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature)
     return reason or keyring.refuses_time(token)
 
@@ -207,9 +222,9 @@ def sign_batch(  # noqa: PLR0913 - the fields of the head
     time: SignedTime,
 ) -> Batch:
     """Sign a turn's entries, at least one, with one signature."""
-    raw = tuple(encode(entry) for entry in entries)
+    raw = tuple(encode_for_ever(entry) for entry in entries)
     top, paths = root_and_paths(raw)
-    head = encode(
+    head = encode_for_ever(
         BatchHead(
             cluster_id=cluster_id,
             node=node,

@@ -1,6 +1,9 @@
 """The source *kernel*: adjtimex(2), read-only, any user.
 
-What it refuses: UNSYNC, and the zero ``maxerror`` that systemd-timesyncd writes: it looks perfect and means nothing.
+What it refuses: UNSYNC, and the zero that systemd-timesyncd writes into ``maxerror`` and ``esterror``: it looks perfect
+and means nothing. The kernel then adds 500 us to ``maxerror`` each second and leaves ``esterror`` alone, so a zero
+``esterror`` beside a whole multiple of 500 us is that zero, grown old.
+
 ``maxerror`` alone is no bound: chrony passes half the root delay plus the root dispersion, without what is still being
 slewed, so the kernel's remaining offset and a fixed allowance are added.
 """
@@ -27,6 +30,8 @@ SLEW_ALLOWANCE_NS: Final = MS
 _STA_UNSYNC: Final = 0x0040
 _STA_NANO: Final = 0x2000
 _TIME_ERROR: Final = 5
+_AGEING_US: Final = 500
+"""What the kernel adds to maxerror each second."""
 
 
 class Timex(ctypes.Structure):
@@ -86,6 +91,7 @@ class KernelSource:
     def sample(self) -> Sample:
         """Ask the kernel. Raises BadTime with what it said."""
         timex = Timex()
+        boot_ns = self._machine.boot_ns()  # before the answer: a pause in between must age it
         state = self._read(timex)
         if state < 0:
             reason = os.strerror(ctypes.get_errno())
@@ -96,12 +102,13 @@ class KernelSource:
                 f"the kernel's clock is unsynchronised (status 0x{timex.status:04x}, maxerror {timex.maxerror} us)",
                 hint="run chrony with rtcsync, or state a radius in the policy (assumed_radius_ns)",
             )
-        if timex.maxerror <= 0:
+        if timex.maxerror <= 0 or (timex.esterror == 0 and timex.maxerror % _AGEING_US == 0):
             raise BadTime(
                 "no-bound",
-                "the kernel's clock claims no error at all: systemd-timesyncd writes that, and it is no bound",
+                f"the kernel's clock claims no error but its age (maxerror {timex.maxerror} us, esterror 0): "
+                "systemd-timesyncd writes that, and it is no bound",
                 hint="run chrony instead, or state a radius in the policy (assumed_radius_ns)",
             )
         pending = abs(timex.offset) * (1 if timex.status & _STA_NANO else US)
         radius = timex.maxerror * US + pending + SLEW_ALLOWANCE_NS
-        return Sample(self.name, TimeInterval(-radius, radius), self._machine.boot_ns(), ClockStatus.SYNCHRONIZED)
+        return Sample(self.name, TimeInterval(-radius, radius), boot_ns, ClockStatus.SYNCHRONIZED)

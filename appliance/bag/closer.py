@@ -1,0 +1,174 @@
+"""Close a bag, so that every reader agrees for ever on what it holds (docs/protocol/bag.md).
+
+Closing is idempotent and waits for nobody: any number of processes may close the same bag at once, stop at any line,
+and begin again. The first lock file linked into place wins; every other closer adopts it. The order of the steps is
+the protocol:
+
+1. prelock    a writer whose file appears from now on sees that it may be late;
+2. list       what is there now is all that can ever be promised;
+3. measure    effective sizes and digests;
+4. number     the newest trust and policy records: never older than what a listed frame was written under;
+5. link       the promise;
+6. read       whatever link said: NFS repeats a LINK whose reply was lost, and the repeat says EEXIST though it had won.
+
+With 2 before 1, a message can be confirmed and then be missing from the lock file: tests/faults/test_bag_mutants.py.
+
+What a lock file says is an answer only by the order of authority (authority.py): the seal of the rack comes first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.framing import Kind, effective_size
+from appliance.formats.lockfile import LockEntry, LockFile, open_lock
+from appliance.formats.paths import LOCK, PRELOCK, parse_data_name
+from appliance.formats.stamped import stamp
+from timeagent.errors import Damaged, TryAgain
+
+if TYPE_CHECKING:
+    from appliance.formats.paths import Bag, Grid
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant
+
+    from .context import BagContext
+
+_LISTINGS: Final = 3
+"""How often a closer lists again when a listed file cannot be found: that is a cache, or a deletion in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The bag's lock file."""
+
+    lock: LockFile
+    raw: bytes
+    """Byte by byte, as a seal embeds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """It is too early to begin, and nobody else has begun."""
+
+    due_ns: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The directory is not there (any more): only the rack's seal knows."""
+
+
+def read_lock(raw: bytes, bag: Bag, cluster_id: bytes) -> Closed:
+    """Return a lock file's content. Raises Damaged, naming the path, also for the lock file of another bag."""
+    where = f"{bag.path}/{LOCK}"
+    lock, _ = open_lock(raw, where)
+    if (lock.cluster_id, lock.log, lock.bag) != (cluster_id, bag.log, bag.path):
+        raise Damaged(
+            "lock-misplaced",
+            f"{where} is the lock file of {lock.bag} in cluster {lock.cluster_id.hex()}",
+            hint="restore the file from a copy of the tree; nothing in this bag can be trusted until then",
+        )
+    return Closed(lock, raw)
+
+
+class Closer:
+    """Closes single bags of one log."""
+
+    def __init__(self, context: BagContext, grid: Grid) -> None:
+        """Touch nothing yet."""
+        self._storage = context.storage
+        self._time = context.time
+        self._records = context.records
+        self._node = context.node
+        self._tmp = context.tmp(grid.birth.log)
+
+    @staticmethod
+    def due(bag: Bag, now: TimeInterval) -> bool:
+        """Whether the bag's end and grace are surely past."""
+        return now.surely_past(bag.due_ns)
+
+    def close(self, bag: Bag) -> Closed | NotDue | Gone:
+        """Close the bag if it is due; at once if somebody has begun. Makes the directory of a bag nobody wrote to.
+
+        Raises BadTime, Environment, Damaged, TryAgain; then nothing is decided, and anybody may try again. Touches the
+        mount; does not wait.
+        """
+        seen = self._storage.look(bag.path, (PRELOCK, LOCK))
+        if seen and LOCK in seen:
+            return self._adopt(bag) or Gone()
+        if seen:
+            return self.help(bag)
+        if not self.due(bag, self._time.now()):
+            return NotDue(bag.due_ns)
+        self._storage.ensure_directory(bag.path)
+        return self.help(bag)
+
+    def help(self, bag: Bag) -> Closed | Gone:
+        """Close the bag because closing has begun, of it or of its rack.
+
+        Asks no clock whether it is due: closing early only voids writes. Raises as ``close`` does. Makes no directory.
+        """
+        if not self._begin(bag):
+            return Gone()
+        found = self._contents(bag)
+        if isinstance(found, Gone):
+            return found
+        if found is not None:
+            self._promise(bag, found)
+        return self.read(bag) or Gone()
+
+    def read(self, bag: Bag) -> Closed | None:
+        """Return the lock file, or None if there is none. Raises Damaged. Touches the mount; makes nothing."""
+        # A look first: an earlier one may have left the lock file's absence in this machine's cache.
+        return self._adopt(bag) if self._storage.look(bag.path, (LOCK,)) else None
+
+    def _adopt(self, bag: Bag) -> Closed | None:
+        raw = self._storage.read(f"{bag.path}/{LOCK}")
+        return None if raw is None else read_lock(raw, bag, self._records.cluster_id)
+
+    def _begin(self, bag: Bag) -> bool:
+        return self._storage.ensure_marker(f"{bag.path}/{PRELOCK}")
+
+    def _contents(self, bag: Bag) -> tuple[LockEntry, ...] | Gone | None:
+        """List and measure; None if a lock file is there already."""
+        for _ in range(_LISTINGS):
+            names = self._storage.list_afresh(bag.path)
+            if names is None:
+                return Gone()
+            if LOCK in names:
+                return None
+            entries = [self._measured(bag, name) for name in names if _is_data(name)]
+            if None not in entries:
+                return tuple(entry for entry in entries if entry is not None)
+        raise TryAgain(
+            "file-unreadable",
+            f"{bag.path} lists a data file that cannot be opened",
+            hint="the mount hides it, or somebody deletes files by hand: look at the directory",
+        )
+
+    def _measured(self, bag: Bag, name: str) -> LockEntry | None:
+        data = self._storage.read(f"{bag.path}/{name}")
+        if data is None:
+            return None
+        size = effective_size(data)
+        return LockEntry(name=name, size=size, digest=hashlib.sha256(memoryview(data)[:size]).digest())
+
+    def _promise(self, bag: Bag, entries: tuple[LockEntry, ...]) -> None:
+        numbers = self._records.newest()
+        lock = LockFile(
+            cluster_id=self._records.cluster_id,
+            log=bag.log,
+            bag=bag.path,
+            closer=self._node,
+            trust_number=numbers.trust,
+            policy_number=numbers.policy,
+            entries=entries,
+        )
+        self._storage.publish(f"{bag.path}/{LOCK}", stamp(Kind.LOCK, lock, self._time), self._tmp)
+
+
+def _is_data(name: str) -> bool:
+    parsed = parse_data_name(name)
+    return parsed is not None and parsed.suffix == "msg"

@@ -1,0 +1,90 @@
+"""Make, open and list logs: a log is what its birth record says, for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.formats.birth import BagKind, LogBirth, check_grid
+from appliance.formats.framing import Kind
+from appliance.formats.names import check_log
+from appliance.formats.paths import BIRTH, LOGS
+from appliance.formats.stamped import open_stamped, stamp
+from timeagent.canonical import decode
+from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
+
+if TYPE_CHECKING:
+    from .context import BagContext
+
+
+def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) -> LogBirth:
+    """Make a log with the newest policy's span, grace and rack, or return the birth of the one that is there.
+
+    Of several that make it at once the first wins, and all return its birth. Raises BadRequest for a bad name, or a
+    kind that this version cannot write. Touches the mount.
+    """
+    if kind is not BagKind.MAILDIR:
+        raise BadRequest("bag-kind", f"this version makes no logs of kind {kind}", hint=f"use {BagKind.MAILDIR}")
+    found = open_log(context, name)
+    if found is not None:
+        return found
+    policy = context.records.policy(context.records.newest().policy)
+    earliest = context.time.now().earliest
+    birth = LogBirth(
+        cluster_id=context.records.cluster_id,
+        log=name,
+        kind=kind,
+        created_ns=earliest - earliest % policy.span_ns,
+        span_ns=policy.span_ns,
+        grace_ns=policy.grace_ns,
+        rack_ns=policy.rack_ns,
+        created_by=context.node,
+    )
+    context.storage.ensure_directory(f"{LOGS}/{name}")
+    context.storage.publish(_path(name), stamp(Kind.BIRTH, birth, context.time), context.tmp(name))
+    found = open_log(context, name)
+    if found is None:
+        raise Environment("log-vanished", f"{_path(name)} is not there after it was made", hint="check the mount")
+    return found
+
+
+def open_log(context: BagContext, name: str) -> LogBirth | None:
+    """Return a log's birth, or None if there is no such log. Raises BadRequest, Damaged. Touches the mount."""
+    check_log(name)
+    if not context.storage.look(f"{LOGS}/{name}", (BIRTH,)):
+        return None
+    where = _path(name)
+    data = context.storage.read(where)
+    if data is None:
+        return None
+    birth = decode(LogBirth, open_stamped(Kind.BIRTH, data, where).body, where)
+    if birth.cluster_id != context.records.cluster_id or birth.log != name:
+        raise Damaged(
+            "birth-misplaced",
+            f"{where} is the birth of {birth.log!r} in cluster {birth.cluster_id.hex()}",
+            hint="restore it from a copy of the tree",
+        )
+    try:
+        check_grid(birth.span_ns, birth.grace_ns, birth.rack_ns)
+    except BadConfiguration as problem:
+        raise Damaged("birth-damaged", f"{where}: {problem.message}") from None
+    if birth.created_ns % birth.span_ns:
+        raise Damaged("birth-damaged", f"{where}: {birth.created_ns} is not the start of a bag")
+    return birth
+
+
+def list_logs(context: BagContext) -> list[str]:
+    """Return the names of all logs, sorted. Touches the mount."""
+    names = context.storage.list_afresh(LOGS) or []
+    return [name for name in names if _is_name(name) and context.storage.look(f"{LOGS}/{name}", (BIRTH,))]
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_log(name)
+    except BadRequest:
+        return False
+    return True
+
+
+def _path(name: str) -> str:
+    return f"{LOGS}/{name}/{BIRTH}"

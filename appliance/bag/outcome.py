@@ -1,0 +1,27 @@
+"""The outcome of a write: three values, and none of them is an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The file is in the record, for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """The file is not in the record and never will be: the messages may be written again, elsewhere."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Cannot be told now. Repeat the same attempt, or close its bag: that decides it."""
+
+    reason: str
+
+
+type Outcome = Committed | NotCommitted | Unknown

@@ -1,0 +1,170 @@
+"""Seal a rack, so that no bag can appear in the past (docs/protocol/bag.md).
+
+A bag that nobody wrote to has no directory, and none may be made later. The steps of one rack:
+
+1. prelock    a writer that looks at the rack from now on sees that its bag may not exist;
+2. list       once: no other bag of this stretch of time will ever exist;
+3. close      every bag of that listing;
+4. link       the seal: each bag's name and its lock file, byte by byte;
+5. read       the seal that won.
+
+Racks are sealed in order, so that the newest seal answers for everything older. Whoever finds a prelock finishes and
+asks no clock. Before the first prelock two clocks are asked: one's own, and the file server's, so that one fast clock
+cannot stop a cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.framing import Kind
+from appliance.formats.lockfile import RackSeal, SealEntry, open_seal
+from appliance.formats.paths import PRELOCK, SEAL
+from appliance.formats.stamped import stamp
+from timeagent.errors import Damaged, TryAgain
+
+from .closer import Gone, NotDue
+from .racks import racks_there
+
+if TYPE_CHECKING:
+    from appliance.formats.paths import Bag, Grid, Rack
+    from timeagent.units import Instant
+
+    from .closer import Closer
+    from .context import BagContext
+
+_KEPT_MAX: Final = 8
+
+
+class Sealer:
+    """Seals the racks of one log."""
+
+    def __init__(self, context: BagContext, grid: Grid, closer: Closer) -> None:
+        """Touch nothing yet."""
+        self._storage = context.storage
+        self._time = context.time
+        self._records = context.records
+        self._node = context.node
+        self._tmp = context.tmp(grid.birth.log)
+        self._grid = grid
+        self._closer = closer
+        self.newest: Rack | None = None
+        """The newest rack that this object has seen sealed. What is sealed stays sealed: never stale, only behind."""
+        self._kept: dict[str, RackSeal] = {}
+
+    def newest_sealed(self) -> Rack | None:
+        """Return the newest sealed rack, or None. Touches the mount: one look where nothing is new."""
+        if self.newest is None:
+            # A sealed rack has a directory for ever, so the search needs no other names than those that are there.
+            self.newest = next((r for r in racks_there(self._storage, self._grid) if self._is_sealed(r)), None)
+        while self.newest is not None and self._is_sealed(following := self._grid.next_rack(self.newest)):
+            self.newest = following
+        return self.newest
+
+    def sealed(self, rack: Rack) -> RackSeal | None:
+        """Return a rack's seal, or None if it is not sealed. Raises Damaged. Touches the mount; makes nothing."""
+        if rack.path in self._kept:
+            return self._kept[rack.path]
+        return self._adopt(rack) if self._storage.look(rack.path, (SEAL,)) else None
+
+    def seal(self, rack: Rack) -> RackSeal | NotDue:
+        """Seal the rack, and before it what is older, if it is due; at once if somebody has begun.
+
+        Raises BadTime, Environment, Damaged, TryAgain; then anybody may try again. Touches the mount; does not wait.
+        """
+        if rack.path in self._kept:
+            return self._kept[rack.path]
+        seen = self._storage.look(rack.path, (PRELOCK, SEAL)) or frozenset()
+        if SEAL in seen:
+            seal = self._adopt(rack)
+            if seal is not None:
+                return seal
+        if PRELOCK not in seen:
+            due = self._not_due_until(rack)
+            if due is not None:
+                return NotDue(due)
+        return self._seal_up_to(rack)
+
+    def _not_due_until(self, rack: Rack) -> Instant | None:
+        """Return when to ask again, or None: both clocks say that the rack's end and the seal delay are past."""
+        now = self._time.now()
+        if not now.surely_past(rack.end_ns):
+            return rack.end_ns
+        due = rack.end_ns + self._records.policy(self._records.newest().policy).seal_delay_ns
+        if not now.surely_past(due) or not self._second_opinion(due):
+            return due
+        return None
+
+    def _second_opinion(self, due: Instant) -> bool:
+        """Whether the file server's clock says so too. A server behind delays seals; it endangers nothing."""
+        return self._storage.server_clock(self._tmp) > due
+
+    def _seal_up_to(self, rack: Rack) -> RackSeal:
+        """Seal in order. What is older than a rack that may be sealed may be sealed: no clock is asked again."""
+        newest = self.newest_sealed()
+        each = self._grid.rack(self._grid.first_ns) if newest is None else self._grid.next_rack(newest)
+        while each.start_ns < rack.start_ns:
+            self._seal_one(each)
+            self.newest = each
+            each = self._grid.next_rack(each)
+        return self._seal_one(rack)
+
+    def _seal_one(self, rack: Rack) -> RackSeal:
+        self._storage.ensure_directory(rack.path)
+        bags = self._begin_and_list(rack)
+        if bags is None:
+            return self._read(rack)
+        entries: list[SealEntry] = []
+        for bag in bags:
+            closed = self._closer.help(bag)
+            if isinstance(closed, Gone):
+                return self._read(rack)  # only what a seal covers is ever deleted
+            entries.append(SealEntry(bag=bag.name, lock=closed.raw))
+        seal = RackSeal(
+            cluster_id=self._records.cluster_id,
+            log=rack.log,
+            rack=rack.path,
+            sealer=self._node,
+            entries=tuple(entries),
+        )
+        self._storage.publish(f"{rack.path}/{SEAL}", stamp(Kind.SEAL, seal, self._time), self._tmp)
+        return self._read(rack)
+
+    def _begin_and_list(self, rack: Rack) -> list[Bag] | None:
+        """Make the prelock, then list; None if there is a seal already."""
+        self._storage.ensure_marker(f"{rack.path}/{PRELOCK}")
+        names = self._storage.list_afresh(rack.path) or []
+        if SEAL in names:
+            return None
+        found = [bag for name in names if (bag := self._grid.parse_bag(rack, name)) is not None]
+        return sorted(found, key=lambda bag: bag.name)
+
+    def _read(self, rack: Rack) -> RackSeal:
+        seal = self.sealed(rack)
+        if seal is None:
+            raise TryAgain(
+                "no-seal",
+                f"{rack.path} has no seal yet, and a bag of it could not be closed",
+                hint="a bag's directory vanished before the rack was sealed: restore it, or try again",
+            )
+        return seal
+
+    def _is_sealed(self, rack: Rack) -> bool:
+        return bool(self._storage.look(rack.path, (SEAL,)))
+
+    def _adopt(self, rack: Rack) -> RackSeal | None:
+        where = f"{rack.path}/{SEAL}"
+        raw = self._storage.read(where)
+        if raw is None:
+            return None
+        seal, _ = open_seal(raw, where)
+        if (seal.cluster_id, seal.log, seal.rack) != (self._records.cluster_id, rack.log, rack.path):
+            raise Damaged(
+                "seal-misplaced",
+                f"{where} is the seal of {seal.rack} in cluster {seal.cluster_id.hex()}",
+                hint="restore the file from a copy of the tree",
+            )
+        if len(self._kept) >= _KEPT_MAX:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[rack.path] = seal  # immutable: never stale
+        return seal

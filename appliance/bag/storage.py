@@ -1,0 +1,89 @@
+"""The storage port: the few operations that behave the same on a local file system, NFS and in the simulator.
+
+Paths are relative to the root, with forward slashes. Every verb may touch the mount and may block for as long as the
+server is away (hard mounts). Not being there is a value, ``None`` or ``ABSENT``, never an exception; every other
+refusal of the operating system is raised as Environment, and then **the verb may or may not have been done**: the reply
+may be what was lost. docs/nfs.md says why each verb is allowed.
+
+The one file with calls on a mount is posix.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from timeagent.units import Instant
+
+
+class Published(Enum):
+    """What became of a publication."""
+
+    WON = "won"
+    """The name is there now, and its content is ours."""
+    LOST = "lost"
+    """The name was there before us: read what it holds."""
+    ABSENT = "absent"
+    """The directory is not there: nothing was published."""
+
+
+class Storage(Protocol):
+    """A shared directory tree, by protocol verbs."""
+
+    def ensure_directory(self, path: str) -> None:
+        """Make a directory and those above it, where they are missing. Idempotent."""
+        ...
+
+    def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
+        """Open the directory afresh, then say which of the names are there; None if the directory is not.
+
+        Whatever was published before this call began is seen: opening the directory drops what this machine had cached
+        about it (revalidation).
+        """
+        ...
+
+    def list_afresh(self, directory: str) -> list[str] | None:
+        """Open the directory afresh and return its names, sorted; None if it is not there. Revalidates like look."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """Return all bytes of a file, as of its last close; None if it is not there; b"" for what is no regular file.
+
+        None may come from a cache, for a name that was looked for in vain before: an absence counts only after ``look``
+        or ``list_afresh`` of its directory.
+        """
+        ...
+
+    def size_of(self, path: str) -> int | None:
+        """Return a file's size by open and fstat, never from cached attributes; None if it is not there."""
+        ...
+
+    def publish(self, path: str, data: bytes, tmp: str) -> Published:
+        """Let a complete, durable file appear under a name that is taken once: the first one wins, for ever.
+
+        Prepared in the directory ``tmp`` (made if missing), written, flushed, closed, and linked. A lost reply to the
+        link is recognised by the link count, so that WON and LOST are true. Never replaces anything.
+        """
+        ...
+
+    def ensure_marker(self, path: str) -> bool:
+        """Make an empty file; true also if it is there already; false if its directory is not there."""
+        ...
+
+    def append(self, path: str, data: bytes, expected_size: int) -> int:
+        """Append to a file that only this process writes; flush, close; return the new size.
+
+        ``expected_size`` 0 makes the file. Raises Environment, code ``size-not-expected``, if somebody else wrote.
+        """
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a name; nothing happens if it is not there."""
+        ...
+
+    def server_clock(self, tmp: str) -> Instant:
+        """Return the file server's clock: the ctime that it gives to a fresh file in ``tmp`` (made if missing)."""
+        ...

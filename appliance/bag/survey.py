@@ -1,0 +1,79 @@
+"""What is on the mount of one log, for people: racks and bags with their states. Judges nothing, closes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.paths import Bag, Grid, Rack
+
+    from .context import BagContext
+
+
+class BagState(StrEnum):
+    """How far the closing of a bag or rack has come, by the names in its directory."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class BagView:
+    """One bag directory that is there. ``files``: its data files, listed or not."""
+
+    bag: Bag
+    state: BagState
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RackView:
+    """One rack directory that is there, with its bags in order."""
+
+    rack: Rack
+    state: BagState
+    bags: tuple[BagView, ...]
+    strangers: tuple[str, ...]
+    """Names in the rack that are neither ours nor on the grid: for the log they do not exist."""
+
+
+def racks(context: BagContext, grid: Grid, *, newest_first: bool = False) -> Iterator[Rack]:
+    """Yield the racks of a log that are there, in order. Touches the mount."""
+    days = context.storage.list_afresh(grid.log_path) or []
+    for day in sorted(days, reverse=newest_first):
+        names = context.storage.list_afresh(f"{grid.log_path}/{day}") or [] if day.count("-") == 2 else []  # noqa: PLR2004
+        found = [rack for name in names if (rack := grid.parse_rack(day, name)) is not None]
+        yield from sorted(found, reverse=newest_first)
+
+
+def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:
+    """Return a rack as it is now: one listing for it, one for each bag. Touches the mount."""
+    names = context.storage.list_afresh(rack.path) or []
+    bags, strangers = [], []
+    for name in names:
+        bag = grid.parse_bag(rack, name)
+        if bag is not None:
+            bags.append(_view_bag(context, bag))
+        elif name not in (PRELOCK, SEAL):
+            strangers.append(name)
+    return RackView(rack, _state(names, SEAL, BagState.SEALED), tuple(bags), tuple(strangers))
+
+
+def _view_bag(context: BagContext, bag: Bag) -> BagView:
+    names = context.storage.list_afresh(bag.path) or []
+    files = tuple(name for name in names if parse_data_name(name) is not None)
+    return BagView(bag, _state(names, LOCK, BagState.CLOSED), files)
+
+
+def _state(names: list[str], last: str, reached: BagState) -> BagState:
+    if last in names:
+        return reached
+    return BagState.CLOSING if PRELOCK in names else BagState.OPEN

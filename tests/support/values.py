@@ -1,0 +1,263 @@
+"""One value of each format, always the same: fixed keys, fixed instants, fixed names."""
+
+import hashlib
+import msgspec
+
+from appliance.formats.birth import BagKind, LogBirth
+from appliance.formats.ceiling import CeilingKind, CeilingRecord
+from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
+from appliance.formats.framing import Kind
+from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
+from appliance.formats.ledger import block_bytes
+from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
+from appliance.formats.marker import Marker
+from appliance.formats.policy import Policy
+from appliance.formats.shardmap import ShardMap
+from appliance.formats.stamped import sign, stamp
+from appliance.formats.witness import (
+    NO_HEAD,
+    Batch,
+    CeilingCopy,
+    Ended,
+    Entry,
+    Stopped,
+    Witness,
+    WitnessKind,
+    sign_batch,
+)
+from tests.support.clocks import HandTime
+from timeagent.canonical import encode
+from timeagent.interval import TimeInterval
+from timeagent.keys import Signer
+from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
+from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
+from timeagent.units import DAY, INSTANT_MAX, MS, SECOND
+
+NOW_NS = 1_795_212_607_500_000_000
+"""2026-11-20T22:10:07.5Z."""
+CLUSTER = bytes(range(16))
+NODE = "node-a"
+ROOT_KEY = Signer(hashlib.sha256(b"root").digest())
+TIME_KEY = Signer(hashlib.sha256(b"time").digest())
+WITNESS_KEY = Signer(hashlib.sha256(b"witness").digest())
+INCARNATION = bytes.fromhex("0011223344556677")
+LOG = "events"
+RACK_PATH = "logs/events/2026-11-20/22-10"
+BAG_NAME = "22-10-07.000-1000-2000"
+
+
+def hand_time(start_ns: int = NOW_NS) -> HandTime:
+    return HandTime(TIME_KEY, start_ns)
+
+
+def page_token(midpoint_ns: int = NOW_NS, radius_ns: int = 5 * MS, signer: Signer = TIME_KEY) -> SignedTime:
+    return sign_time(
+        signer,
+        TimeInterval.around(midpoint_ns, radius_ns),
+        status=ClockStatus.SYNCHRONIZED,
+        flags=TimeFlags.NONE,
+        staleness_ns=250 * MS,
+        sequence=7,
+        clock_epoch=3,
+    )
+
+
+def nonce_token(digest: bytes, midpoint_ns: int = NOW_NS, signer: Signer = TIME_KEY) -> SignedTime:
+    return sign_time(
+        signer,
+        TimeInterval.around(midpoint_ns, 5 * MS),
+        status=ClockStatus.FREE_RUNNING,
+        flags=TimeFlags.ASSUMED,
+        staleness_ns=250 * MS,
+        sequence=8,
+        clock_epoch=3,
+        digest=digest,
+    )
+
+
+def trust_record() -> TrustRecord:
+    def entry(signer: Signer, purpose: Purpose) -> KeyEntry:
+        return KeyEntry(
+            node=NODE,
+            purpose=purpose,
+            public=signer.public,
+            valid_from_ns=NOW_NS - DAY,
+            valid_until_ns=INSTANT_MAX,
+        )
+
+    keys = (entry(TIME_KEY, Purpose.TIME), entry(WITNESS_KEY, Purpose.WITNESS))
+    return TrustRecord(number=1, cluster_id=CLUSTER, keys=keys)
+
+
+def keyring() -> Keyring:
+    return Keyring(trust_record().keys)
+
+
+def holder() -> Holder:
+    return Holder(node=NODE, process=4321, boot=bytes(range(16, 32)), incarnation=INCARNATION, purpose="an example")
+
+
+def ending() -> Ending:
+    return Ending(
+        correlation_id=bytes(range(32, 48)),
+        outcome=LeaseOutcome.RELINQUISHED,
+        ended_ns=NOW_NS - SECOND,
+        watermark_ns=NOW_NS - 2 * SECOND,
+        watermark_time=page_token(NOW_NS - 2 * SECOND).encode(),
+        messages=12,
+        chain_head=bytes(range(32)),
+    )
+
+
+def witness(domain: str = "accounts/7") -> Witness:
+    return Witness(
+        kind=WitnessKind.GRANT,
+        domain=domain,
+        mode=Mode.X,
+        phase=Phase.HELD,
+        holder=holder(),
+        correlation_id=bytes(range(48, 64)),
+        fence=NOW_NS + 1,
+        expiry_ns=NOW_NS + 10 * SECOND,
+        floor_ns=NOW_NS - 2 * SECOND,
+        settle_to_ns=NOW_NS - 60 * SECOND,
+        session_id=None,
+        previous_id=ending().correlation_id,
+        last_ended=ending(),
+        floor_set_by=None,
+        others=0,
+        others_digest=None,
+    )
+
+
+def entries() -> list[Entry]:
+    """One of each kind."""
+    return [
+        witness(),
+        Ended(domain="accounts/8", ending=ending(), floor_ns=NOW_NS - 2 * SECOND, settle_to_ns=0),
+        CeilingCopy(record=ceiling_file()),
+        Stopped(floor_ns=NOW_NS, settle_to_ns=NOW_NS - SECOND),
+    ]
+
+
+def batch(of: list[Entry] | None = None, *, time: SignedTime | None = None, signer: Signer = WITNESS_KEY) -> Batch:
+    return sign_batch(
+        entries() if of is None else of,
+        signer,
+        cluster_id=CLUSTER,
+        node=NODE,
+        map_number=1,
+        shard=0,
+        incarnation=INCARNATION,
+        ceiling_number=1,
+        ceiling_ns=NOW_NS + 12 * SECOND,
+        sequence=1,
+        previous=NO_HEAD,
+        time=time or page_token(),
+    )
+
+
+def ceiling_record() -> CeilingRecord:
+    return CeilingRecord(
+        cluster_id=CLUSTER,
+        map_number=1,
+        shard=0,
+        number=1,
+        node=NODE,
+        incarnation=INCARNATION,
+        kind=CeilingKind.RUNNING,
+        ceiling_ns=NOW_NS + 12 * SECOND,
+        floor_ns=0,
+        settle_to_ns=0,
+        time=page_token().encode(),
+    )
+
+
+def ceiling_file() -> bytes:
+    return sign(Kind.CEILING, ceiling_record(), WITNESS_KEY)
+
+
+PAYLOADS = (b"first", b"", bytes(range(256)))
+TIMESTAMPS = (NOW_NS, NOW_NS + 1, NOW_NS + 2 * MS)
+
+
+def frame_head(**changes: object) -> FrameHead:
+    head = FrameHead(
+        cluster_id=CLUSTER,
+        log=LOG,
+        writer=NODE,
+        incarnation=INCARNATION,
+        sequence=2,
+        attempts=(Attempt(id=bytes(range(16)), messages=1), Attempt(id=bytes(range(1, 17)), messages=2)),
+        committed=CommittedFrame(sequence=1, digest=bytes(range(32))),
+        time=page_token().encode(),
+        witnesses=(encode(batch().signed_witness(0)),),
+        trust_number=1,
+        policy_number=1,
+    )
+    return msgspec.structs.replace(head, **changes)
+
+
+def frame_piece() -> bytes:
+    return encode_frame(frame_head(), TIMESTAMPS, PAYLOADS)[0]
+
+
+def birth() -> LogBirth:
+    return LogBirth(
+        cluster_id=CLUSTER,
+        log=LOG,
+        kind=BagKind.MAILDIR,
+        created_ns=NOW_NS - NOW_NS % SECOND,
+        span_ns=SECOND,
+        grace_ns=2 * SECOND,
+        rack_ns=600 * SECOND,
+        created_by=NODE,
+    )
+
+
+def lock() -> LockFile:
+    data = frame_piece()
+    name = f"{NODE}.{INCARNATION.hex()}.00000002.msg"
+    return LockFile(
+        cluster_id=CLUSTER,
+        log=LOG,
+        bag=f"{RACK_PATH}/{BAG_NAME}",
+        closer=NODE,
+        trust_number=1,
+        policy_number=1,
+        entries=(LockEntry(name=name, size=len(data), digest=hashlib.sha256(data).digest()),),
+    )
+
+
+def lock_bytes() -> bytes:
+    return stamp(Kind.LOCK, lock(), hand_time(NOW_NS + 4 * SECOND))
+
+
+def seal() -> RackSeal:
+    entries = (SealEntry(bag=BAG_NAME, lock=lock_bytes()),)
+    return RackSeal(cluster_id=CLUSTER, log=LOG, rack=RACK_PATH, sealer=NODE, entries=entries)
+
+
+def shard_map() -> ShardMap:
+    return ShardMap(number=1, cluster_id=CLUSTER, owners=(NODE, "node-b"))
+
+
+def all_files() -> dict[str, bytes]:
+    """The bytes of one file, or value, of each kind, by the name of its golden file."""
+    digest = hashlib.sha256(b"what existed before").digest()
+    signed = batch().signed_witness(0)
+    return {
+        "marker": Marker(CLUSTER, ROOT_KEY.public).encode(),
+        "time-page": page_token().encode(),
+        "time-nonce": nonce_token(digest).encode(),
+        "policy": sign(Kind.POLICY, Policy(number=1, cluster_id=CLUSTER), ROOT_KEY),
+        "trust": sign(Kind.TRUST, trust_record(), ROOT_KEY),
+        "map": sign(Kind.MAP, shard_map(), ROOT_KEY),
+        "birth": stamp(Kind.BIRTH, birth(), hand_time()),
+        "ceiling": ceiling_file(),
+        "witness": encode(signed),
+        "ledger": block_bytes(batch()),
+        "frame": frame_piece(),
+        "lock": lock_bytes(),
+        "seal": stamp(Kind.SEAL, seal(), hand_time(NOW_NS + 700 * SECOND)),
+    }

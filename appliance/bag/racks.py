@@ -24,8 +24,9 @@ def racks_there(storage: Storage, grid: Grid, after_ns: Instant = 0) -> Iterator
     for day in reversed(storage.list_afresh(grid.log_path) or []):
         racks = [grid.parse_rack(day, name) for name in _racks_of(storage, grid, day)]
         for rack in sorted((rack for rack in racks if rack is not None), reverse=True):
-            if rack.end_ns > after_ns:
-                yield rack
+            if rack.end_ns <= after_ns:
+                return
+            yield rack
 
 
 def _racks_of(storage: Storage, grid: Grid, day: str) -> list[str]:

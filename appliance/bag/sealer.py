@@ -51,6 +51,7 @@ class Sealer:
         self.newest: Rack | None = None
         """The newest rack that this object has seen sealed. What is sealed stays sealed: never stale, only behind."""
         self._kept: dict[str, RackSeal] = {}
+        self._due: dict[str, Instant] = {}
 
     def newest_sealed(self) -> Rack | None:
         """Return the newest sealed rack, or None. Touches the mount: one look where nothing is new."""
@@ -79,10 +80,8 @@ class Sealer:
             seal = self._adopt(rack)
             if seal is not None:
                 return seal
-        if PRELOCK not in seen:
-            due = self._not_due_until(rack)
-            if due is not None:
-                return NotDue(due)
+        if PRELOCK not in seen and (due := self._not_due_until(rack)) is not None:
+            return NotDue(due)
         return self._seal_up_to(rack)
 
     def _not_due_until(self, rack: Rack) -> Instant | None:
@@ -90,10 +89,11 @@ class Sealer:
         now = self._time.now()
         if not now.surely_past(rack.end_ns):
             return rack.end_ns
-        due = rack.end_ns + self._records.policy(self._records.newest().policy).seal_delay_ns
-        if not now.surely_past(due) or not self._second_opinion(due):
-            return due
-        return None
+        if rack.path not in self._due:
+            # Asked once a rack: a delay that is changed meanwhile counts from the next rack.
+            self._due = {rack.path: rack.end_ns + self._records.policy(self._records.newest().policy).seal_delay_ns}
+        due = self._due[rack.path]
+        return None if now.surely_past(due) and self._second_opinion(due) else due
 
     def _second_opinion(self, due: Instant) -> bool:
         """Whether the file server's clock says so too. A server behind delays seals; it endangers nothing."""

@@ -1,0 +1,134 @@
+"""How far a log is closed, and making it so.
+
+The horizon is the instant before which every bag of a log is closed. It only grows, so what is known of it stays true.
+It needs no file: the newest seal answers for everything older, and in younger racks a lock file in each bag does, by
+the order of authority (authority.py). Bags that nobody wrote to are closed like all others: otherwise one of them could
+be made later, in the past.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.paths import LOCK
+from timeagent.errors import TryAgain
+from timeagent.units import MS, rfc3339
+
+from .authority import Authority
+from .closer import NotDue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from appliance.formats.paths import Grid, Rack
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant, Span
+
+    from .context import BagContext
+
+_SLICE_NS: Final[Span] = 100 * MS
+_SLICE_NS_MIN: Final[Span] = MS
+
+
+class Horizon:
+    """The horizon of one log, as this process knows it."""
+
+    def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
+        """Know nothing but the log's birth: before it there is no bag. Touch nothing yet."""
+        self._storage = context.storage
+        self._time = context.time
+        self._grid = grid
+        self.authority = authority or Authority(context, grid)
+        self._reached = grid.first_ns
+
+    @property
+    def reached(self) -> Instant:
+        """Every bag that begins before this instant is closed. Never stale, only behind; touches nothing."""
+        return self._reached
+
+    def refresh(self) -> Instant:
+        """See how far others have come, and return the horizon. Closes nothing. Raises Environment, Damaged, TryAgain.
+
+        Touches the mount: a look or two, and one for every bag that was closed since.
+        """
+        newest = self.authority.sealer.newest_sealed()
+        if newest is not None:
+            self._reach(newest.end_ns)
+        while self._follow(self._grid.rack(self._reached)):
+            pass
+        return self._reached
+
+    def settle(
+        self,
+        to: Instant,
+        progress: Callable[[Instant], None] | None = None,
+        deadline_boot_ns: int | None = None,
+    ) -> Instant:
+        """Return the horizon once it is at ``to`` or beyond: every bag that holds an instant before ``to`` is closed.
+
+        Helps to close what is due and waits, in slices, for what is not. ``progress`` is called with the horizon after
+        every step and every slice, so that a holder can renew meanwhile. Raises TryAgain past the deadline (boot time),
+        or where the mount has to be asked again; BadTime, Environment, Damaged. What was closed stays closed. Touches
+        the mount unless the horizon is known to be there already.
+        """
+        if self._reached < to:
+            self.refresh()
+        while self._reached < to:
+            due = self.step()
+            if progress is not None:
+                progress(self._reached)
+            if self._reached >= to:
+                break
+            if deadline_boot_ns is not None and self._time.boot_ns() >= deadline_boot_ns:
+                raise TryAgain(
+                    "settle-timed-out",
+                    f"{self._grid.birth.log} is closed up to {rfc3339(self._reached)}, not yet to {rfc3339(to)}",
+                    hint="a bag is closed when its end and grace are surely past; allow more time",
+                )
+            if due is not None:
+                self._wait(due)
+                self.refresh()
+        return self._reached
+
+    def step(self) -> Instant | None:
+        """Close what comes next, one bag or one rack, and return None; or return when it is worth asking again.
+
+        Raises as ``settle``. Touches the mount; does not wait.
+        """
+        if self._seal_whole(self._grid.rack(self._reached)):
+            return None
+        bag = self._grid.bag(self._reached)
+        closed = self.authority.close(bag)
+        if isinstance(closed, NotDue):
+            return closed.due_ns
+        self._reach(bag.end_ns)
+        return None
+
+    def _seal_whole(self, rack: Rack) -> bool:
+        """Seal a rack that is long past: nobody need close its empty bags one by one."""
+        if not self._time.now().surely_past(rack.end_ns) or isinstance(self.authority.sealer.seal(rack), NotDue):
+            return False
+        self._reach(rack.end_ns)
+        return True
+
+    def _follow(self, rack: Rack) -> bool:
+        """Follow the lock files of a rack; true if it is closed to its end."""
+        end = self._reached
+        while end < rack.end_ns and self._storage.look((bag := self._grid.bag(end)).path, (LOCK,)):
+            end = bag.end_ns
+        if end == self._reached:
+            return False
+        if self.authority.rack_begun(rack):
+            # What a directory says no longer counts, and with the seal the whole rack is closed.
+            if isinstance(self.authority.sealer.seal(rack), NotDue):
+                return False
+            end = rack.end_ns
+        self._reach(end)
+        return end == rack.end_ns
+
+    def _reach(self, instant: Instant) -> None:
+        self._reached = max(self._reached, instant)
+
+    def _wait(self, due: Instant) -> None:
+        now: TimeInterval = self._time.now()
+        self._time.sleep(max(_SLICE_NS_MIN, min(_SLICE_NS, due + 1 - now.earliest)))

@@ -1,0 +1,271 @@
+"""What goes over the wire between holders and a shard: requests, replies, frames (docs/protocol/lease.md).
+
+A call is one frame with a list of requests of one shard; its answer is one frame with as many replies, in the same
+order. A frame is a u32 length (big-endian) and that many bytes of msgpack. Every record is an array that begins with
+its tag. A request that changes something carries an id: the same id has the same answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token
+from timeagent.errors import BadRequest, Damaged
+
+from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
+
+PROTOCOL_VERSION: Final = 1
+REQUEST_FRAME_BYTES_MAX: Final = 1024 * 1024
+REPLY_FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+REQUESTS_MAX: Final = 1024
+"""How many requests one call may hold."""
+PAGE_LEASES_MAX: Final = 256
+
+_LENGTH: Final = struct.Struct(">I")
+LENGTH_BYTES: Final = _LENGTH.size
+
+
+class Age(Record, frozen=True, order=True):
+    """Which of two sets of leases was asked for first: a total order that survives retries."""
+
+    first_try_ns: U64
+    request_id: Bytes16
+    """The id of the first try's request."""
+
+
+class Hello(Record, frozen=True, tag="hello"):
+    """Ask who is there, and whether we speak the same version."""
+
+    version: U64
+    cluster_id: Bytes16
+
+
+class Acquire(Record, frozen=True, tag="acquire"):
+    """Take one domain. May be asked again with the same id as long as it is denied."""
+
+    request_id: Bytes16
+    domain: Domain
+    mode: Mode
+    phase: Phase
+    holder: Holder
+    age: Age
+    term_ns: U64
+    """At most this long from the grant; the shard may grant less."""
+    expiry_ns_max: U64
+    """Never longer than until then, however late the request arrives."""
+
+
+class Upgrade(Record, frozen=True, tag="upgrade"):
+    """Make a tentative lease held. Floor and settle_to are stated anew."""
+
+    request_id: Bytes16
+    domain: Domain
+    correlation_id: Bytes16
+    term_ns: U64
+    expiry_ns_max: U64
+
+
+class Renew(Record, frozen=True, tag="renew"):
+    """Move a lease's expiry."""
+
+    request_id: Bytes16
+    domain: Domain
+    correlation_id: Bytes16
+    term_ns: U64
+    expiry_ns_max: U64
+
+
+class Relinquish(Record, frozen=True, tag="relinquish"):
+    """Give a lease back: it was over for the holder before this was sent."""
+
+    request_id: Bytes16
+    domain: Domain
+    correlation_id: Bytes16
+    watermark_ns: U64 | None
+    """The highest timestamp written under the lease; None, or the floor that was given, where nothing was written."""
+    watermark_time: Token | None
+    """The signed time of the message that set the watermark."""
+    messages: U64
+    """How many messages are known Committed."""
+    chain_head: Bytes32 | None
+    """The digest of the last frame under the lease."""
+
+
+class Inspect(Record, frozen=True, tag="inspect"):
+    """Show leases, in the order of their domains, from behind one domain ("" for the first page)."""
+
+    after_domain: str
+    leases_max: U64
+
+
+type Request = Acquire | Upgrade | Renew | Relinquish | Inspect | Hello
+
+
+class Reason(StrEnum):
+    """Why a lease is denied: another has the domain."""
+
+    HELD = "held"
+    TENTATIVE = "tentative"
+    """A tentative lease of an older request: a younger one does not break it."""
+
+
+class Welcome(Record, frozen=True, tag="welcome"):
+    """The answer to Hello."""
+
+    version: U64
+    node: str
+    map_number: U64
+    shard: U64
+    incarnation: Bytes8
+
+
+class Granted(Record, frozen=True, tag="granted"):
+    """A grant, an upgrade or a renewal, with its proof."""
+
+    request_id: Bytes16
+    signed: bytes
+    """An encoded SignedWitness."""
+
+
+class Denied(Record, frozen=True, tag="denied"):
+    """Another has it: who, since when, until when, and the earliest instant at which asking again can help."""
+
+    request_id: Bytes16
+    domain: Domain
+    reason: Reason
+    holder: Holder
+    since_ns: U64
+    until_ns: U64
+    earliest_ns: U64
+
+
+class Over(Record, frozen=True, tag="over"):
+    """The lease has ended. ``unknown`` without an ending: the shard knows nothing of that correlation id (any more)."""
+
+    request_id: Bytes16
+    outcome: LeaseOutcome
+    ending: Ending | None
+
+
+class Refused(Record, frozen=True, tag="refused"):
+    """The request breaks a rule: value, rule, way out. Asking the same again is refused again."""
+
+    request_id: Bytes16
+    code: str
+    message: str
+    hint: str
+
+
+class Unavailable(Record, frozen=True, tag="unavailable"):
+    """Not now: nothing happened, asking again later may help."""
+
+    request_id: Bytes16
+    code: str
+    message: str
+
+
+class LeaseView(Record, frozen=True):
+    """One lease as its shard knows it, unsigned: for people."""
+
+    domain: Domain
+    mode: Mode
+    phase: Phase
+    holder: Holder
+    correlation_id: Bytes16
+    fence: U64
+    granted_ns: U64
+    expiry_ns: U64
+    floor_ns: U64
+    settle_to_ns: U64
+
+
+class ShardNumbers(Record, frozen=True):
+    """How a shard stands, unsigned: for people."""
+
+    node: str
+    map_number: U64
+    shard: U64
+    incarnation: Bytes8
+    floor_ns: U64
+    settle_to_ns: U64
+    ceiling_number: U64
+    ceiling_ns: U64
+    domains: U64
+    """How many domains it remembers."""
+    leases: U64
+    """How many of them are leased."""
+    batches: U64
+    blocks_lost: U64
+    """Ledger blocks that their sink refused: gaps for the auditor."""
+
+
+class Page(Record, frozen=True, tag="page"):
+    """The answer to Inspect. ``more``: ask again from behind the last domain."""
+
+    numbers: ShardNumbers
+    leases: tuple[LeaseView, ...]
+    more: bool
+
+
+type Reply = Granted | Denied | Over | Refused | Unavailable | Welcome | Page
+
+NO_REQUEST: Final = bytes(16)
+"""The request id in an answer to a request that has none."""
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_requests: Final = msgspec.msgpack.Decoder(list[Acquire | Upgrade | Renew | Relinquish | Inspect | Hello])
+_replies: Final = msgspec.msgpack.Decoder(list[Granted | Denied | Over | Refused | Unavailable | Welcome | Page])
+
+
+def encode_call(requests: list[Request]) -> bytes:
+    """Return the frame of a call. Raises BadRequest above its limits."""
+    body = _encoder.encode(requests)
+    if len(requests) > REQUESTS_MAX or len(body) > REQUEST_FRAME_BYTES_MAX:
+        raise BadRequest(
+            "call-too-large",
+            f"{len(requests)} requests of {len(body)} bytes exceed {REQUESTS_MAX} requests or "
+            f"{REQUEST_FRAME_BYTES_MAX} bytes",
+            hint="ask in several calls",
+        )
+    return _LENGTH.pack(len(body)) + body
+
+
+def encode_answer(replies: list[Reply]) -> bytes:
+    """Return the frame of an answer."""
+    body = _encoder.encode(replies)
+    assert len(body) <= REPLY_FRAME_BYTES_MAX, f"an answer of {len(body)} bytes to at most {REQUESTS_MAX} requests"
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_call(body: bytes) -> list[Request]:
+    """Read a call's bytes. Raises Damaged."""
+    try:
+        requests: list[Request] = _requests.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("call-damaged", f"a call is no list of requests: {problem}") from None
+    if len(requests) > REQUESTS_MAX:
+        raise Damaged("call-damaged", f"a call holds {len(requests)} requests, more than {REQUESTS_MAX}")
+    return requests
+
+
+def decode_answer(body: bytes, requests: int) -> list[Reply]:
+    """Read an answer's bytes: one reply for each request. Raises Damaged."""
+    try:
+        replies: list[Reply] = _replies.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("answer-damaged", f"an answer is no list of replies: {problem}") from None
+    if len(replies) != requests:
+        raise Damaged("answer-damaged", f"{len(replies)} replies to {requests} requests")
+    return replies
+
+
+def body_length(head: bytes | bytearray | memoryview, limit: int) -> int:
+    """Return how many bytes follow a frame's first four. Raises Damaged above the limit."""
+    (length,) = _LENGTH.unpack_from(head)
+    if length > limit:
+        raise Damaged("frame-too-large", f"a frame of {length} bytes exceeds the limit of {limit}")
+    return int(length)

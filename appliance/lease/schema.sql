@@ -1,0 +1,14 @@
+-- One row for each domain that the shard remembers. The file lives on tmpfs and starts empty, always.
+-- kind, expiry_ns and newest_ns repeat what is in the state, for the few questions about many rows.
+CREATE TABLE entry (
+    domain    TEXT PRIMARY KEY,
+    revision  INTEGER NOT NULL,   -- what compare-and-swap compares
+    kind      INTEGER NOT NULL,   -- 0 free, 1 tentative, 2 held
+    expiry_ns INTEGER NOT NULL,   -- of the lease; 0 where there is none
+    fence     INTEGER NOT NULL,
+    floor_ns  INTEGER NOT NULL,
+    settle_ns INTEGER NOT NULL,
+    newest_ns INTEGER NOT NULL,   -- the highest of fence, floor and settle_to
+    state     BLOB NOT NULL,
+    answer    BLOB                -- the newest SignedWitness of the lease; NULL where there is none
+) WITHOUT ROWID, STRICT;

@@ -1,0 +1,151 @@
+"""Where a shard keeps its domains: SQLite on tmpfs, empty at every start. Reads, compares and swaps; no policy.
+
+The only module of the appliance that imports apsw. One writer, one thread. Nothing here has to survive anything: a
+shard's past is its ceiling chain, so journal and synchronisation are as light as ROLLBACK allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+import apsw
+import msgspec
+
+from .state import Free, Held, Memory, State, Tentative
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from timeagent.units import Instant
+
+_FREE, _TENTATIVE, _HELD = range(3)
+_PRAGMAS: Final = (
+    "PRAGMA journal_mode = MEMORY",  # OFF would leave ROLLBACK undefined
+    "PRAGMA synchronous = OFF",
+    "PRAGMA locking_mode = EXCLUSIVE",
+    "PRAGMA cache_size = -65536",
+    "PRAGMA temp_store = MEMORY",
+)
+_SELECT: Final = "SELECT state, revision FROM entry WHERE domain = ?"
+_INSERT: Final = "INSERT INTO entry VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SWAP: Final = (
+    "UPDATE entry SET revision = revision + 1, kind = ?, expiry_ns = ?, fence = ?, floor_ns = ?, settle_ns = ?,"
+    " newest_ns = ?, state = ?, answer = ? WHERE domain = ? AND revision = ?"
+)
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Free | Tentative | Held)
+
+
+class LeaseStore:
+    """The states of a shard's domains. Blocks only for a local file on tmpfs; never touches the mount."""
+
+    def __init__(self, path: Path) -> None:
+        """Start empty: what an earlier run left under this path is deleted."""
+        for left in (path, path.with_name(path.name + "-journal"), path.with_name(path.name + "-wal")):
+            left.unlink(missing_ok=True)
+        self._connection = apsw.Connection(str(path))
+        for pragma in _PRAGMAS:
+            self._connection.execute(pragma)
+        self._connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"))
+        self._execute = self._connection.execute
+        self.domains = 0
+        """How many domains are remembered."""
+        self.leases = 0
+        """How many of them are leased."""
+
+    def close(self) -> None:
+        """Close the file. It is deleted by the next start, not now."""
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Do a turn in one transaction: all of it, or, when it raises, nothing."""
+        domains, leases = self.domains, self.leases
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._execute("ROLLBACK")
+            self.domains, self.leases = domains, leases
+            raise
+        self._execute("COMMIT")
+
+    def read(self, domain: str) -> tuple[State, int] | None:
+        """Return a domain's state and its revision, or None where nothing is remembered."""
+        row = self._execute(_SELECT, (domain,)).fetchone()
+        if row is None:
+            return None
+        return _decoder.decode(row[0]), row[1]
+
+    def answer(self, domain: str) -> bytes | None:
+        """Return the newest signed witness of the lease on a domain."""
+        row = self._execute("SELECT answer FROM entry WHERE domain = ?", (domain,)).fetchone()
+        return row[0] if row else None
+
+    def insert(self, domain: str, state: State, answer: bytes | None) -> None:
+        """Remember a domain that was not remembered."""
+        self._execute(_INSERT, (domain, *_columns(state), answer))
+        self.domains += 1
+        self.leases += not isinstance(state, Free)
+
+    def swap(self, domain: str, revision: int, before: State, state: State, answer: bytes | None) -> None:
+        """Replace the state that was read under this revision. It must still be that one: there is one writer."""
+        self._execute(_SWAP, (*_columns(state), answer, domain, revision))
+        assert self._connection.changes() == 1, f"{domain!r} changed under its only writer"
+        self.leases += isinstance(before, Free) - isinstance(state, Free)
+
+    def past(self, instant: Instant, limit: int) -> list[str]:
+        """Return domains whose lease expires before an instant, the longest over first."""
+        question = "SELECT domain FROM entry WHERE kind <> 0 AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
+        return [row[0] for row in self._execute(question, (instant, limit))]
+
+    def tentative(self, limit: int) -> list[str]:
+        """Return domains under a tentative lease."""
+        return [row[0] for row in self._execute("SELECT domain FROM entry WHERE kind = 1 LIMIT ?", (limit,))]
+
+    def idle(self, instant: Instant, limit: int) -> list[tuple[str, Memory]]:
+        """Return free domains all of whose numbers lie before an instant, the longest idle first."""
+        question = "SELECT domain, state FROM entry WHERE kind = 0 AND newest_ns < ? ORDER BY newest_ns, domain LIMIT ?"
+        return [(row[0], _decoder.decode(row[1]).memory) for row in self._execute(question, (instant, limit))]
+
+    def forget(self, domain: str) -> None:
+        """Delete a free domain."""
+        self._execute("DELETE FROM entry WHERE domain = ? AND kind = 0", (domain,))
+        assert self._connection.changes() == 1, f"{domain!r} is not free"
+        self.domains -= 1
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._execute("DELETE FROM entry")
+        self.domains = self.leases = 0
+
+    def latest_expiry(self) -> Instant | None:
+        """Return the latest expiry of all leases, or None where none is out."""
+        row = self._execute("SELECT max(expiry_ns) FROM entry WHERE kind <> 0").fetchone()
+        return row[0] if row else None
+
+    def highest(self) -> tuple[int, Instant, Instant]:
+        """Return the highest fence, floor and settle_to of all domains; 0 where there are none."""
+        row = self._execute(
+            "SELECT coalesce(max(fence), 0), coalesce(max(floor_ns), 0), coalesce(max(settle_ns), 0) FROM entry"
+        ).fetchone()
+        assert row is not None
+        return row[0], row[1], row[2]
+
+    def page(self, after: str, limit: int) -> list[tuple[str, Tentative | Held]]:
+        """Return leased domains in their order, from behind one."""
+        question = "SELECT domain, state FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
+        return [(row[0], _decoder.decode(row[1])) for row in self._execute(question, (after, limit))]
+
+
+def _columns(state: State) -> tuple[int, Instant, int, Instant, Instant, int, bytes]:
+    memory = state.memory
+    newest = max(memory.fence, memory.floor_ns, memory.settle_to_ns)
+    kind, expiry = _FREE, 0
+    if not isinstance(state, Free):
+        kind, expiry = (_TENTATIVE if isinstance(state, Tentative) else _HELD), state.lease.expiry_ns
+    return kind, expiry, memory.fence, memory.floor_ns, memory.settle_to_ns, newest, _encoder.encode(state)

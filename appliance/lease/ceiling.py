@@ -1,0 +1,262 @@
+"""The right to grant: one incarnation's side of a ceiling chain (docs/protocol/lease.md, "The ceiling chain").
+
+Nothing that a shard grants or renews expires after the ceiling of a record that it linked itself, with the directory
+looked at afresh afterwards showing that record and no higher number. The order of the steps is the protocol:
+
+1. link     the next number; a number that another has means that another is the owner;
+2. look     afresh: a higher number means the same (a slot that was pruned can be linked again by who slept long);
+3. use      the new ceiling, and only now.
+
+Ceilings never fall from record to record, whatever the clocks say: that, and not a clock, is what a successor's floor
+rests on. A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
+from timeagent.units import rfc3339
+
+from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from ..formats.framing import Kind
+from ..formats.stamped import sign
+
+if TYPE_CHECKING:
+    from timeagent.clock import NodeTime
+    from timeagent.keys import Signer
+    from timeagent.units import Instant
+
+    from ..formats.policy import Policy
+    from .ports import ChainPort
+
+RECORDS_KEPT: Final = 64
+"""The newest records are never pruned: a listing that is made while others link must show what is newest."""
+
+PRUNED_PER_LINK: Final = 8
+LOOKS_MAX: Final = 3
+"""How often a look is repeated that does not show the own record."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIdentity:
+    """One incarnation of one shard on one node."""
+
+    cluster_id: bytes
+    map_number: int
+    shard: int
+    node: str
+    incarnation: bytes
+    """8 random bytes, fresh for every start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The record is linked and seen: the right reaches until its ceiling."""
+
+    record: CeilingRecord
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """Another is the owner, or nobody may be any more: drop the state, grant nothing, ever again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """The mount did not say: the right is what it was before. Trying again decides it."""
+
+    reason: str
+
+
+type Extension = Extended | Deposed | InDoubt
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What a next record has to keep to."""
+
+    number: int
+    ceiling_ns: Instant
+    floor_ns: Instant
+    settle_to_ns: Instant
+
+
+class CeilingChain:
+    """Links records for one incarnation. Not thread-safe; every verb that links touches the mount."""
+
+    def __init__(
+        self, port: ChainPort, time: NodeTime, signer: Signer, policy: Policy, identity: ShardIdentity
+    ) -> None:
+        """Take the ports. Touches nothing yet."""
+        self._port = port
+        self._time = time
+        self._signer = signer
+        self._policy = policy
+        self._identity = identity
+        self._newest: _Before | None = None
+        self._pending: tuple[CeilingRecord, bytes] | None = None
+        self._deposed: Deposed | None = None
+        self._number = 0
+        self._ceiling_ns = 0
+        self._pruned_to = 0
+        self.floor_ns: Instant = 0
+        """The shard floor at the start of this run: from the newest record before it."""
+        self.settle_to_ns: Instant = 0
+
+    @property
+    def number(self) -> int:
+        """The newest record of this incarnation that was linked and seen; 0 before the first."""
+        return self._number
+
+    @property
+    def ceiling_ns(self) -> Instant:
+        """Until when grants may reach now: 0 before the first record, and once deposed."""
+        return 0 if self._deposed else self._ceiling_ns
+
+    @property
+    def deposed(self) -> Deposed | None:
+        """Why this incarnation may never grant again, or None."""
+        return self._deposed
+
+    def begin(self) -> Extension:
+        """Link the first record of this incarnation, on top of whatever is newest. Idempotent until it is linked.
+
+        Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (not the first map).
+        """
+        assert self._number == 0, "a chain begins once for each incarnation"
+        if self._pending is None and self._deposed is None:
+            try:
+                before = self._find_newest()
+            except (Environment, TryAgain) as problem:
+                return InDoubt(f"the chain cannot be read: {problem.message}")
+            if not isinstance(before, _Before):
+                return before
+            self._newest = before
+            self.floor_ns, self.settle_to_ns = before.floor_ns, before.settle_to_ns
+        return self.extend()
+
+    def extend(self) -> Extension:
+        """Link the next running record; the ceiling counts from ``latest``. Never after finish(). Raises BadTime."""
+        assert self._pending is None or self._pending[0].kind is CeilingKind.RUNNING, "the chain is being finished"
+        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns)
+
+    def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
+        """Link the last record: a successor starts from these two numbers. Every lease must have ended. Raises BadTime.
+
+        A running record in doubt is decided first; an orderly one in doubt is linked again as it is, because nothing
+        was granted since.
+        """
+        if self._pending is not None and self._pending[0].kind is CeilingKind.RUNNING:
+            decided = self.extend()
+            if not isinstance(decided, Extended):
+                return decided
+        return self._link(CeilingKind.ORDERLY, floor_ns, settle_to_ns)
+
+    def _find_newest(self) -> _Before | Extension:
+        for _ in range(LOOKS_MAX):
+            numbers = self._port.list_afresh()
+            if not numbers:
+                if self._identity.map_number != 1:
+                    raise BadConfiguration(
+                        "chain-not-begun",
+                        f"shard {self._identity.shard} has no chain under map {self._identity.map_number}",
+                        hint="a chain of a later map begins where those of the map before were terminated",
+                    )
+                return _Before(0, 0, 0, 0)
+            data = self._port.read(numbers[-1])
+            if data is not None:
+                return self._before(numbers[-1], data)
+        return InDoubt("the newest record of the chain is listed and cannot be read")
+
+    def _before(self, number: int, data: bytes) -> _Before | Deposed:
+        mine = self._identity
+        where = f"record {number} of the chain of shard {mine.shard}, map {mine.map_number}"
+        record, _ = open_ceiling(data, where)
+        found = (record.cluster_id, record.map_number, record.shard, record.number)
+        if found != (mine.cluster_id, mine.map_number, mine.shard, number):
+            raise Damaged(
+                "ceiling-misplaced", f"{where} says that it is record {found[3]} of shard {found[2]}, map {found[1]}"
+            )
+        match record.kind:
+            case CeilingKind.TERMINAL:
+                return self._depose(f"{where} is terminal: read the map anew")
+            case CeilingKind.ORDERLY:
+                return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
+            case CeilingKind.RUNNING:
+                return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)
+
+    def _link(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
+        if self._deposed is not None:
+            return self._deposed
+        if self._pending is None:
+            self._pending = self._next_record(kind, floor_ns, settle_to_ns)
+        record, data = self._pending
+        try:
+            taken = not self._port.link(record.number, data) and self._port.read(record.number) != data
+        except (Environment, TryAgain) as problem:
+            return InDoubt(f"record {record.number} may be linked or not: {problem.message}")
+        if taken:
+            return self._depose(f"record {record.number} of the chain is another's")
+        try:
+            listed = self._look(record.number)
+        except (Environment, TryAgain) as problem:
+            return InDoubt(f"record {record.number} is linked and not seen: {problem.message}")
+        if not isinstance(listed, list):
+            return listed
+        self._pending = None
+        self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
+        self._number, self._ceiling_ns = record.number, record.ceiling_ns
+        self._prune([number for number in listed if number <= record.number - RECORDS_KEPT])
+        return Extended(record, data)
+
+    def _next_record(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> tuple[CeilingRecord, bytes]:
+        before = self._newest
+        assert before is not None, "begin() comes first"
+        ceiling = max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)
+        if kind is CeilingKind.RUNNING:
+            ahead = self._policy.lease_term_max_ns + self._policy.ceiling_ahead_ns
+            ceiling = max(ceiling, self._time.now().latest + ahead)
+        record = CeilingRecord(
+            cluster_id=self._identity.cluster_id,
+            map_number=self._identity.map_number,
+            shard=self._identity.shard,
+            number=before.number + 1,
+            node=self._identity.node,
+            incarnation=self._identity.incarnation,
+            kind=kind,
+            ceiling_ns=ceiling,
+            floor_ns=floor_ns,
+            settle_to_ns=settle_to_ns,
+            time=self._time.token().encode(),
+        )
+        return record, sign(Kind.CEILING, record, self._signer)
+
+    def _look(self, number: int) -> Deposed | InDoubt | list[int]:
+        """Return a listing made afresh in which this record is the newest: a listing counts only if it shows it."""
+        for _ in range(LOOKS_MAX):
+            numbers = self._port.list_afresh()
+            if numbers and numbers[-1] > number:
+                return self._depose(f"record {numbers[-1]} of the chain follows our {number}")
+            if number in numbers:
+                return numbers
+        return InDoubt(f"record {number} is linked and not listed")
+
+    def _prune(self, old: list[int]) -> None:
+        """Remove a few of this node's old records. A failure costs nothing: the next link tries again."""
+        try:
+            for number in [number for number in old if number > self._pruned_to][:PRUNED_PER_LINK]:
+                data = self._port.read(number)
+                if data is not None and open_ceiling(data, f"record {number}")[0].node == self._identity.node:
+                    self._port.unlink(number)
+                self._pruned_to = number
+        except (Environment, TryAgain, Damaged):
+            return
+
+    def _depose(self, reason: str) -> Deposed:
+        self._deposed = Deposed(f"{reason}; the right to grant ended before {rfc3339(self._ceiling_ns)}")
+        return self._deposed

@@ -1,0 +1,375 @@
+"""The holder's side: ask one shard for leases, and judge what it says (docs/protocol/lease.md, "The holder").
+
+Every request is asked up to three times under the same id when no answer comes. A witness is believed unless it breaks
+what the holder knows itself (``_suspicion``). Results are values, one for each thing asked for, in order; only BadTime,
+and BadRequest for a call over its limits, are raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from timeagent.canonical import decode
+from timeagent.errors import Damaged, ShardUnavailable
+from timeagent.rules import r2_holds
+from timeagent.units import MS, rfc3339, span_text
+
+from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
+from ..formats.witness import SignedWitness, Witness
+from . import wire
+from .wire import PROTOCOL_VERSION, REQUESTS_MAX, Age, Refused, Welcome
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from timeagent.clock import NodeTime
+    from timeagent.signedtime import SignedTime
+    from timeagent.units import Instant, Span
+
+    from ..formats.policy import Policy
+    from .transport import Transport
+
+ATTEMPTS: Final = 3
+RECHECK_NS_MIN: Final[Span] = 10 * MS
+RECHECK_NS_MAX: Final[Span] = 250 * MS
+"""A waiting holder asks again after this at the latest: a lease may be relinquished before its expiry."""
+
+
+class Named(Protocol):
+    """A lease that this holder has: a Witness is one."""
+
+    @property
+    def domain(self) -> str:
+        """Its domain."""
+        ...
+
+    @property
+    def correlation_id(self) -> bytes:
+        """Its grant."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One domain asked for: keep it to ask again for the same (a retry keeps its id, and a set its age)."""
+
+    domain: str
+    request_id: bytes
+    age: Age
+    time: SignedTime
+    """This node's signed time before it was first sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Giving:
+    """A lease to give back, with the holder's word about what it wrote. Nothing written: leave the rest out."""
+
+    domain: str
+    correlation_id: bytes
+    watermark_ns: Instant | None = None
+    watermark_time: bytes | None = None
+    messages: int = 0
+    chain_head: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The lease is granted, upgraded or renewed."""
+
+    signed: SignedWitness
+    witness: Witness
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Another has the domain. ``earliest_ns``: when asking again can help, unless it is relinquished before."""
+
+    ask: Ask
+    reason: wire.Reason
+    holder: Holder
+    since_ns: Instant
+    until_ns: Instant
+    earliest_ns: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The lease is over. ``unknown``: the shard knows nothing of it (any more)."""
+
+    domain: str
+    outcome: LeaseOutcome
+    ending: Ending | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Not now. With code ``no-answer`` it may have happened: ask again with the same ``ask``, or name the lease."""
+
+    domain: str
+    code: str
+    message: str
+    ask: Ask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
+
+    reason: str
+    signed: SignedWitness
+    witness: Witness
+
+
+type Result = Granted | Denied | Ended | Unavailable | Suspect | Refused
+
+
+class LeaseClient:
+    """One holder's dealings with one shard. Blocks for its transport, at most three time-outs a call."""
+
+    def __init__(
+        self, transport: Transport, time: NodeTime, policy: Policy, holder: Holder, randomness: random.Random
+    ) -> None:
+        """Take the ports. Calls nothing yet."""
+        self._transport = transport
+        self._time = time
+        self._policy = policy
+        self._holder = holder
+        self._randomness = randomness
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def ask(self, domain: str, age: Age | None = None) -> Ask:
+        """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
+        request_id = self._randomness.randbytes(16)
+        age = age or Age(first_try_ns=self._time.now().midpoint, request_id=request_id)
+        return Ask(domain, request_id, age, self._time.token())
+
+    def acquire(
+        self,
+        asks: Sequence[str | Ask],
+        *,
+        phase: Phase = Phase.HELD,
+        mode: Mode = Mode.X,
+        term_ns: Span | None = None,
+    ) -> list[Result]:
+        """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
+
+        What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
+        """
+        asked = [self.ask(each) if isinstance(each, str) else each for each in asks]
+        term = self._policy.lease_term_max_ns if term_ns is None else term_ns
+        until = self._time.now().latest + term
+        requests: list[wire.Request] = [
+            wire.Acquire(
+                request_id=each.request_id,
+                domain=each.domain,
+                mode=mode,
+                phase=phase,
+                holder=self._holder,
+                age=each.age,
+                term_ns=term,
+                expiry_ns_max=until,
+            )
+            for each in asked
+        ]
+        results = self._exchange(requests, [each.domain for each in asked], asked)
+        useless = [
+            each.witness
+            for each in results
+            if isinstance(each, Suspect) or (isinstance(each, Granted) and self._too_late(each.witness))
+        ]
+        if useless:
+            self.relinquish([Giving(each.domain, each.correlation_id) for each in useless])
+        return [self._unless_late(result, ask) for result, ask in zip(results, asked, strict=True)]
+
+    def acquire_within(
+        self,
+        domain: str | Ask,
+        wait_ns: Span,
+        *,
+        phase: Phase = Phase.HELD,
+        mode: Mode = Mode.X,
+        term_ns: Span | None = None,
+    ) -> Result:
+        """Ask for one domain until it is granted or the wait is over; the last answer then. Sleeps. Raises BadTime.
+
+        Asks again at the instant that the denial names, and now and then before, because a lease may be relinquished
+        early; a little later than that by chance, so that those who wait do not come all at once.
+        """
+        ask = self.ask(domain) if isinstance(domain, str) else domain
+        until = self._time.boot_ns() + wait_ns
+        while True:
+            (result,) = self.acquire([ask], phase=phase, mode=mode, term_ns=term_ns)
+            left = until - self._time.boot_ns()
+            if not isinstance(result, Denied | Unavailable) or left <= 0:
+                return result
+            pause = RECHECK_NS_MAX
+            if isinstance(result, Denied):
+                pause = min(max(result.earliest_ns - self._time.now().midpoint, RECHECK_NS_MIN), RECHECK_NS_MAX)
+            self._time.sleep(min(pause + self._randomness.randrange(pause // 4 + 1), left))
+
+    def renew(self, leases: Sequence[Named], *, term_ns: Span | None = None) -> list[Result]:
+        """Move the expiry of leases of one shard. Unavailable: the lease is what it was. Raises BadTime."""
+        term = self._policy.lease_term_max_ns if term_ns is None else term_ns
+        until = self._time.now().latest + term
+        requests: list[wire.Request] = [
+            wire.Renew(
+                request_id=self._randomness.randbytes(16),
+                domain=each.domain,
+                correlation_id=each.correlation_id,
+                term_ns=term,
+                expiry_ns_max=until,
+            )
+            for each in leases
+        ]
+        return [self._unless_late(each, None) for each in self._exchange(requests, [each.domain for each in leases])]
+
+    def upgrade(self, leases: Sequence[Named], *, term_ns: Span | None = None) -> list[Result]:
+        """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime."""
+        term = self._policy.lease_term_max_ns if term_ns is None else term_ns
+        until = self._time.now().latest + term
+        requests: list[wire.Request] = [
+            wire.Upgrade(
+                request_id=self._randomness.randbytes(16),
+                domain=each.domain,
+                correlation_id=each.correlation_id,
+                term_ns=term,
+                expiry_ns_max=until,
+            )
+            for each in leases
+        ]
+        return [self._unless_late(each, None) for each in self._exchange(requests, [each.domain for each in leases])]
+
+    def relinquish(self, givings: Sequence[Giving]) -> list[Result]:
+        """Give leases of one shard back: they are over for the holder before this is called. Raises BadTime.
+
+        Ended says what the shard made of it: ``expired`` if it had broken the lease before.
+        """
+        requests: list[wire.Request] = [
+            wire.Relinquish(
+                request_id=self._randomness.randbytes(16),
+                domain=each.domain,
+                correlation_id=each.correlation_id,
+                watermark_ns=each.watermark_ns,
+                watermark_time=each.watermark_time,
+                messages=each.messages,
+                chain_head=each.chain_head,
+            )
+            for each in givings
+        ]
+        return self._exchange(requests, [each.domain for each in givings])
+
+    def inspect(self, after_domain: str = "", leases_max: int = wire.PAGE_LEASES_MAX) -> wire.Page | Unavailable:
+        """Return a page of the shard's leases, unsigned, for people."""
+        replies = self._call([wire.Inspect(after_domain=after_domain, leases_max=leases_max)])
+        if isinstance(replies, str):
+            return Unavailable("", "no-answer", replies)
+        (page,) = replies
+        assert isinstance(page, wire.Page), page
+        return page
+
+    def hello(self, cluster_id: bytes) -> Welcome | Refused | Unavailable:
+        """Ask who serves the shard; Refused if it is of another cluster or speaks another version."""
+        replies = self._call([wire.Hello(version=PROTOCOL_VERSION, cluster_id=cluster_id)])
+        if isinstance(replies, str):
+            return Unavailable("", "no-answer", replies)
+        (reply,) = replies
+        assert isinstance(reply, Welcome | Refused), reply
+        return reply
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _exchange(
+        self, requests: list[wire.Request], domains: list[str], asks: Sequence[Ask | None] | None = None
+    ) -> list[Result]:
+        """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are."""
+        asks = asks or [None] * len(requests)
+        results: list[Result] = []
+        for start in range(0, len(requests), REQUESTS_MAX):
+            part = requests[start : start + REQUESTS_MAX]
+            before = self._time.token()
+            replies = self._call(part)
+            for offset in range(len(part)):
+                domain, ask = domains[start + offset], asks[start + offset]
+                if isinstance(replies, str):
+                    results.append(Unavailable(domain, "no-answer", replies, ask))
+                else:
+                    results.append(self._judge(replies[offset], domain, ask, before if ask is None else ask.time))
+        return results
+
+    def _call(self, requests: list[wire.Request]) -> list[wire.Reply] | str:
+        """Call up to three times under the same ids; a text says why no answer came."""
+        why = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._time.sleep(self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1))
+            try:
+                return self._transport.call(requests, self._policy.attempt_timeout_ns)
+            except ShardUnavailable as problem:
+                why = problem.message
+        return f"{ATTEMPTS} attempts: {why}"
+
+    def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None, before: SignedTime) -> Result:
+        match reply:
+            case wire.Granted():
+                return self._judge_witness(reply.signed, domain, ask, before)
+            case wire.Denied():
+                assert ask is not None, "only an acquire is denied"
+                return Denied(ask, reply.reason, reply.holder, reply.since_ns, reply.until_ns, reply.earliest_ns)
+            case wire.Over():
+                return Ended(domain, reply.outcome, reply.ending)
+            case Refused():
+                return reply
+            case wire.Unavailable():
+                return Unavailable(domain, reply.code, reply.message, ask)
+            case Welcome() | wire.Page():
+                return Unavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask)
+
+    def _judge_witness(self, raw: bytes, domain: str, ask: Ask | None, before: SignedTime) -> Result:
+        where = f"the shard's witness on {domain!r}"
+        try:
+            signed = decode(SignedWitness, raw, where)
+            witness = signed.witness(where)
+            head_time = signed.batch_head(where).signed_time(where)
+        except Damaged as problem:
+            return Unavailable(domain, "answer-damaged", problem.message, ask)
+        reason = self._suspicion(witness, domain, head_time, before)
+        return Granted(signed, witness) if reason is None else Suspect(reason, signed, witness)
+
+    def _suspicion(self, witness: Witness, domain: str, head_time: SignedTime, before: SignedTime) -> str | None:
+        """Return why this holder must refuse the witness, or None.
+
+        ``before`` was signed before the request was sent, the witness before now: R2 holds between each two of the
+        three, or a clock is out of its bounds. The expiry is no later than any honest shard's clock could make it.
+        """
+        if witness.domain != domain or witness.holder != self._holder:
+            return f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
+        if not r2_holds(before, head_time):
+            return (
+                f"the shard signed at {rfc3339(head_time.interval.latest)} at the latest what was asked for "
+                f"at {rfc3339(before.interval.earliest)} at the earliest"
+            )
+        now, token = self._time.now(), self._time.token()
+        if not r2_holds(head_time, token):
+            return (
+                f"the shard signed at {rfc3339(head_time.interval.earliest)} at the earliest what was here "
+                f"at {rfc3339(token.interval.latest)} at the latest"
+            )
+        bound = now.latest + self._policy.lease_term_max_ns + 2 * self._policy.radius_ns_max
+        if witness.expiry_ns > bound:
+            return f"its expiry {rfc3339(witness.expiry_ns)} lies beyond {rfc3339(bound)}"
+        return None
+
+    def _too_late(self, witness: Witness) -> bool:
+        return not self._time.now().surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
+
+    def _unless_late(self, result: Result, ask: Ask | None) -> Result:
+        if isinstance(result, Granted) and self._too_late(result.witness):
+            why = (
+                f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
+                f"{rfc3339(result.witness.expiry_ns)}"
+            )
+            return Unavailable(result.witness.domain, "late", why, ask)
+        return result

@@ -55,7 +55,7 @@ class TimeFlags(IntFlag):
     """The radius is a statement of the policy, not a measurement."""
 
 
-_FLAGS: Final = TimeFlags.NONCE | TimeFlags.ASSUMED
+_FLAGS: Final = int(TimeFlags.NONCE | TimeFlags.ASSUMED)  # a plain integer: ~ of an IntFlag forgets unknown bits
 
 
 @dataclass(frozen=True, slots=True)

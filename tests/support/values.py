@@ -1,6 +1,7 @@
 """One value of each format, always the same: fixed keys, fixed instants, fixed names."""
 
 import hashlib
+
 import msgspec
 
 from appliance.formats.birth import BagKind, LogBirth

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+
+from timeagent.console import Progress, instant_fields, note, print_json, report_error, say
+from timeagent.errors import BadTime, Damaged
+from timeagent.units import INSTANT_MAX
+
+
+def test_json_is_one_line_with_schema_and_version_first(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json("leasehold.example", {"b": 1, "a": None, **instant_fields("at", INSTANT_MAX)}, version=2)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert list(json.loads(out)) == ["schema", "version", "b", "a", "at", "at_ns"]
+    assert json.loads(out)["at_ns"] == INSTANT_MAX  # not through a float
+
+
+def test_instant_that_is_not_known_is_null_twice() -> None:
+    assert instant_fields("at", None) == {"at": None, "at_ns": None}
+
+
+def test_data_goes_to_stdout_and_diagnostics_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    say("data")
+    say()
+    note("diagnostics")
+    assert capsys.readouterr() == ("data\n\n", "diagnostics\n")
+
+
+def test_error_is_reported_with_code_and_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_error(BadTime("no-time", "no source", hint="run chrony")) == 75
+    assert capsys.readouterr() == ("", "leasehold: no source [no-time]\n  way out: run chrony\n")
+    assert report_error(Damaged("bad", "broken")) == 65
+    assert capsys.readouterr() == ("", "leasehold: broken [bad]\n")
+
+
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("bags", 3)
+    progress.show(1)
+    progress.done()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_rewrites_one_line_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress = Progress("bags", 3)
+    progress.show(1, "x" * 500)
+    progress.show(1, "x" * 500)
+    first = capsys.readouterr().err
+    assert first.count("bags: 1/3") == 1
+    assert len(first) < 130
+    progress.done()
+    assert capsys.readouterr().err == "\r\x1b[K"
+    Progress("bags").done()
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,278 @@
+"""The machine's clock with a bound, driven by hand."""
+
+import pytest
+
+from tests.support.machine import START_NS, HandMachine, StatedSource
+from timeagent.errors import BadTime
+from timeagent.interval import TimeInterval
+from timeagent.sampled import DISRUPTED_NS, SAMPLE_PERIOD_NS, STEP_NS, SampledClock
+from timeagent.sources.assumed import AssumedSource
+from timeagent.sources.port import Source
+from timeagent.units import DAY, HOUR, MS, SECOND
+
+RADIUS = 5 * MS
+WIDE = DAY
+
+
+@pytest.fixture
+def machine() -> HandMachine:
+    return HandMachine()
+
+
+@pytest.fixture
+def source(machine: HandMachine) -> StatedSource:
+    return StatedSource(machine, RADIUS)
+
+
+@pytest.fixture
+def clock(machine: HandMachine, source: StatedSource) -> SampledClock:
+    return SampledClock(machine, [source], radius_ns_max=WIDE, clock_epoch=10)
+
+
+def code_of(clock: SampledClock) -> str:
+    with pytest.raises(BadTime) as refused:
+        clock.look()
+    assert refused.value.hint
+    return refused.value.code
+
+
+def test_interval_is_the_clock_plus_what_the_source_says(clock: SampledClock, source: StatedSource) -> None:
+    source.offset = TimeInterval(-3, 11)
+    look = clock.look()
+    assert look.now == TimeInterval(START_NS - 3, START_NS + 11)
+    assert look.clock_epoch == 10
+    assert look.sample.source == "stated"
+
+
+@pytest.mark.parametrize(
+    ("age", "drift"),
+    [(0, 0), (1, 1), (4_999, 1), (5_000, 1), (5_001, 2), (SECOND // 2, 100_000), (SECOND - 1, 200_000)],
+)
+def test_sample_ages_by_the_drift_bound_rounded_up(
+    clock: SampledClock, machine: HandMachine, age: int, drift: int
+) -> None:
+    clock.look()
+    machine.pass_time(age)
+    assert clock.look().now == TimeInterval.around(machine.real, RADIUS + drift)
+
+
+def test_source_is_asked_again_after_a_period(clock: SampledClock, machine: HandMachine, source: StatedSource) -> None:
+    clock.look()
+    machine.pass_time(SAMPLE_PERIOD_NS - 1)
+    clock.look()
+    assert source.asked == 1
+    machine.pass_time(1)
+    assert clock.look().now.radius == RADIUS
+    assert source.asked == 2
+
+
+@pytest.mark.parametrize(("radius_max", "good"), [(RADIUS, True), (RADIUS - 1, False)])
+def test_radius_at_its_limit_is_taken(
+    machine: HandMachine,
+    source: StatedSource,
+    radius_max: int,
+    good: bool,  # noqa: FBT001
+) -> None:
+    clock = SampledClock(machine, [source], radius_ns_max=radius_max)
+    if good:
+        assert clock.look().now.radius == RADIUS
+    else:
+        assert code_of(clock) == "radius-too-wide"
+
+
+# A policy that states its own maximum must work all the time, not only in the nanosecond of the sample.
+def test_assumed_radius_at_the_limit_never_ages_out(machine: HandMachine) -> None:
+    clock = SampledClock(machine, [AssumedSource(machine, RADIUS)], radius_ns_max=RADIUS)
+    for _ in range(30):
+        assert clock.look().now == TimeInterval.around(machine.real, RADIUS)
+        machine.pass_time(99 * MS)
+
+
+def test_first_source_with_a_bound_is_used_and_refusals_are_kept(machine: HandMachine, source: StatedSource) -> None:
+    clock = SampledClock(machine, [source, AssumedSource(machine, 250 * MS)], radius_ns_max=WIDE)
+    assert clock.look().sample.source == "stated"
+    source.refusal = BadTime("no-bound", "nothing today", hint="x")
+    machine.pass_time(SECOND)
+    assert clock.look().sample.source == "assumed"
+    assert "nothing today" in clock.refusals["stated"]
+    source.refusal = None
+    machine.pass_time(SECOND)
+    assert clock.look().sample.source == "stated"
+    assert clock.refusals == {}
+
+
+# A measured bound that is too wide is not replaced by a narrower one that nobody measured.
+def test_wide_measurement_is_not_replaced_by_an_assumption(machine: HandMachine) -> None:
+    sources: list[Source] = [StatedSource(machine, 300 * MS), AssumedSource(machine, 250 * MS)]
+    assert code_of(SampledClock(machine, sources, radius_ns_max=250 * MS)) == "radius-too-wide"
+
+
+def test_without_a_bound_every_reason_is_named(machine: HandMachine, source: StatedSource) -> None:
+    source.refusal = BadTime("no-bound", "nothing today")
+    clock = SampledClock(machine, [source], radius_ns_max=WIDE)
+    with pytest.raises(BadTime, match="stated: nothing today") as refused:
+        clock.look()
+    assert refused.value.code == "no-time"
+    assert code_of(SampledClock(machine, [], radius_ns_max=WIDE)) == "no-time"
+
+
+def test_old_sample_is_not_used_when_the_source_falls_silent(
+    clock: SampledClock, machine: HandMachine, source: StatedSource
+) -> None:
+    clock.look()
+    source.refusal = BadTime("no-bound", "nothing today")
+    machine.pass_time(SECOND - 1)
+    clock.look()
+    machine.pass_time(1)
+    assert code_of(clock) == "no-time"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("size", "epochs"), [(STEP_NS, 0), (STEP_NS + 1, 1)])
+def test_step_begins_at_its_threshold(machine: HandMachine, sign: int, size: int, epochs: int) -> None:
+    source = StatedSource(machine, SECOND)  # wide enough for both to be true
+    clock = SampledClock(machine, [source], radius_ns_max=WIDE)
+    before = clock.look()
+    machine.step(sign * size)
+    after = clock.look()
+    assert after.clock_epoch - before.clock_epoch == epochs
+    assert source.asked == 2  # either way what was said about the clock before is not what it shows now
+
+
+# Below a millisecond the sample stays, and the interval covers both readings of what happened.
+@pytest.mark.parametrize("size", [1, 700_000, -1, -700_000])
+def test_small_movement_widens_towards_where_the_clock_was(
+    clock: SampledClock, machine: HandMachine, source: StatedSource, size: int
+) -> None:
+    was = clock.look().now
+    machine.step(size)
+    now = clock.look().now
+    assert source.asked == 1
+    assert now.earliest <= min(was.earliest, was.earliest + size)
+    assert now.latest >= max(was.latest, was.latest + size)
+    assert now.latest - now.earliest == 2 * RADIUS + abs(size)
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR, 10 * MS + RADIUS, -60 * MS])
+def test_contradiction_silences_the_clock_and_then_the_new_reading_counts(
+    clock: SampledClock, machine: HandMachine, step: int
+) -> None:
+    first = clock.look()
+    machine.step(step)
+    assert code_of(clock) == "clock-disrupted"
+    machine.pass_time(DISRUPTED_NS - 1)
+    assert code_of(clock) == "clock-disrupted"
+    machine.pass_time(1)
+    look = clock.look()
+    assert look.now.radius <= RADIUS + 200_000
+    assert look.clock_epoch > first.clock_epoch
+    assert look.now.earliest <= machine.real <= look.now.latest
+
+
+# An assumed radius is a statement about the clock: a step within it contradicts nothing, one beyond it does.
+@pytest.mark.parametrize(("step", "good"), [(500 * MS, True), (500 * MS + 1, False), (-500 * MS, True), (-HOUR, False)])
+def test_assumed_clock_may_step_within_what_was_assumed(machine: HandMachine, step: int, good: bool) -> None:  # noqa: FBT001
+    clock = SampledClock(machine, [AssumedSource(machine, 250 * MS)], radius_ns_max=250 * MS)
+    first = clock.look()
+    machine.step(step)
+    if good:
+        look = clock.look()
+        assert look.clock_epoch == first.clock_epoch + 1
+        assert look.now == TimeInterval.around(machine.real, 250 * MS)
+    else:
+        assert code_of(clock) == "clock-disrupted"
+
+
+# The clock is set while nobody can say how good it is: the old word is kept to compare with.
+def test_contradiction_is_found_after_a_time_without_a_source(
+    clock: SampledClock, machine: HandMachine, source: StatedSource
+) -> None:
+    clock.look()
+    machine.step(HOUR)
+    source.refusal = BadTime("not-synchronized", "was set")
+    assert code_of(clock) == "no-time"
+    machine.pass_time(5 * SECOND)
+    source.refusal = None
+    assert code_of(clock) == "clock-disrupted"
+
+
+def test_second_contradiction_begins_the_silence_again(clock: SampledClock, machine: HandMachine) -> None:
+    clock.look()
+    machine.step(HOUR)
+    assert code_of(clock) == "clock-disrupted"
+    machine.pass_time(DISRUPTED_NS - 1)
+    machine.step(-HOUR)
+    assert code_of(clock) == "clock-disrupted"
+    machine.pass_time(DISRUPTED_NS - 1)
+    assert code_of(clock) == "clock-disrupted"
+    machine.pass_time(1)
+    clock.look()
+
+
+# What a source says may move as far as the drift bound allows; a bound that could not have been true is found out.
+@pytest.mark.parametrize(("jump", "good"), [(10 * MS + 200_000, True), (10 * MS + 200_001, False)])
+def test_source_that_contradicts_itself_is_found_without_a_step(
+    clock: SampledClock,
+    machine: HandMachine,
+    source: StatedSource,
+    jump: int,
+    good: bool,  # noqa: FBT001
+) -> None:
+    clock.look()
+    machine.pass_time(SECOND)
+    source.offset = TimeInterval.around(jump, RADIUS)
+    if good:
+        clock.look()
+    else:
+        assert code_of(clock) == "clock-disrupted"
+
+
+# Both clocks run at one pace: hours without a look are no step.
+def test_long_pause_between_looks_is_no_step(clock: SampledClock, machine: HandMachine) -> None:
+    first = clock.look()
+    machine.pass_time(10 * HOUR)
+    assert clock.look().clock_epoch == first.clock_epoch
+
+
+# The process is stopped for a second between its two readings: neither a step, nor an interval of the past.
+def test_pause_between_the_two_readings_is_no_step(clock: SampledClock, machine: HandMachine) -> None:
+    first = clock.look()
+    reads = iter(range(100))
+
+    def pause() -> None:
+        if next(reads) in {1, 2}:
+            machine.pass_time(300 * MS)
+
+    machine.at_read = pause
+    look = clock.look()
+    assert look.clock_epoch == first.clock_epoch
+    assert look.now.earliest <= machine.real <= look.now.latest
+
+
+# The clock is set while the source is being asked: its answer may be about the clock before.
+def test_step_while_a_source_is_asked_drops_its_answer(
+    clock: SampledClock, machine: HandMachine, source: StatedSource
+) -> None:
+    clock.look()
+    machine.pass_time(SECOND)
+    asked = iter([True])
+    source.at_sample = lambda: machine.step(HOUR) if next(asked, False) else None
+    assert code_of(clock) == "clock-disrupted"
+    assert source.asked == 3
+
+
+def test_clock_that_is_set_all_the_time_is_given_up(
+    clock: SampledClock, machine: HandMachine, source: StatedSource
+) -> None:
+    source.at_sample = lambda: machine.step(HOUR)
+    assert code_of(clock) == "clock-unsteady"
+    assert source.asked < 10
+
+
+# A source that takes longer than a period to answer is used, at its age.
+def test_slow_source_is_aged_from_before_it_was_asked(
+    clock: SampledClock, machine: HandMachine, source: StatedSource
+) -> None:
+    source.at_sample = lambda: machine.pass_time(3 * SECOND)
+    assert clock.look().now == TimeInterval.around(machine.real, RADIUS + 600_000)
+    assert source.asked == 1

@@ -19,7 +19,6 @@ from .wire import LENGTH_BYTES, REPLY_FRAME_BYTES_MAX, body_length, decode_answe
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from timeagent.clock import Clock
     from timeagent.units import Span
 
     from .shard import Shard
@@ -37,6 +36,14 @@ class Transport(Protocol):
         Raises ShardUnavailable when no answer came: it may have happened or not. Raises BadRequest above the limits of
         a call.
         """
+        ...
+
+
+class Counter(Protocol):
+    """A clock, as far as a time-out needs one."""
+
+    def boot_ns(self) -> int:
+        """Return nanoseconds since boot."""
         ...
 
 
@@ -58,7 +65,7 @@ class InProcessTransport:
 class UnixTransport:
     """A shard behind a Unix socket. Thread-safe: one call at a time. Opens its connection when it is first used."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Counter) -> None:
         """Take the socket's path. Connects to nothing yet."""
         self._path = path
         self._clock = clock

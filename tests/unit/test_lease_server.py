@@ -1,0 +1,321 @@
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock, Thread
+
+import msgspec
+import pytest
+
+from appliance.lease.client import Giving, Granted, LeaseClient, Unavailable
+from appliance.lease.server import CALLS_PER_CONNECTION, ShardServer
+from appliance.lease.transport import InProcessTransport, UnixTransport
+from appliance.lease.wire import (
+    LENGTH_BYTES,
+    REQUEST_FRAME_BYTES_MAX,
+    REQUESTS_MAX,
+    Hello,
+    Page,
+    Refused,
+    Welcome,
+    decode_answer,
+    encode_answer,
+    encode_call,
+)
+from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire, granted
+from tests.support.values import CLUSTER
+from timeagent.clock import SystemClock
+from timeagent.errors import BadRequest, Environment, ShardUnavailable
+from timeagent.units import SECOND
+
+HELLO = Hello(version=1, cluster_id=CLUSTER)
+PATIENCE_NS = 20 * SECOND
+
+
+class Served:
+    def __init__(self, tmp_path: Path, *, connections_max: int = 8) -> None:
+        self.world = World(tmp_path)
+        self.shard = self.world.started()
+        self.path = tmp_path / "shard.sock"
+        self.guard = Lock()
+        self.server = ShardServer(self.shard, self.path, self.guard, connections_max=connections_max)
+        self.thread = Thread(target=self.server.run)
+        self.thread.start()
+
+    def transport(self) -> UnixTransport:
+        return UnixTransport(self.path, SystemClock())
+
+    def client(self, transport: UnixTransport, seed: int = 1) -> LeaseClient:
+        return LeaseClient(transport, self.world.time, POLICY, HOLDER, random.Random(seed))
+
+    def raw(self) -> socket.socket:
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(20)
+        plain.connect(str(self.path))
+        return plain
+
+    def answers(self) -> None:
+        transport = self.transport()
+        (reply,) = transport.call([HELLO], PATIENCE_NS)
+        transport.close()
+        assert isinstance(reply, Welcome)
+
+    def end(self) -> None:
+        self.server.stop()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        self.world.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    each = Served(tmp_path)
+    yield each
+    each.end()
+
+
+def read_exactly(plain: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = plain.recv(size - len(data))
+        assert part, "closed"
+        data += part
+    return data
+
+
+def read_answer(plain: socket.socket, requests: int) -> list[object]:
+    (length,) = struct.unpack(">I", read_exactly(plain, LENGTH_BYTES))
+    return list(decode_answer(read_exactly(plain, length), requests))
+
+
+def test_lease_is_taken_renewed_and_relinquished_over_a_socket(served: Served) -> None:
+    transport = served.transport()
+    client = served.client(transport)
+    taken = client.acquire([f"d{n}" for n in range(40)])
+    assert all(isinstance(each, Granted) for each in taken)
+    witnesses = [each.witness for each in taken if isinstance(each, Granted)]
+    assert all(isinstance(each, Granted) for each in client.renew(witnesses))
+    client.relinquish([Giving(each.domain, each.correlation_id) for each in witnesses])
+    page = client.inspect()
+    assert isinstance(page, Page)
+    assert (page.numbers.domains, page.numbers.leases) == (40, 0)
+    transport.close()
+
+
+def test_two_clients_and_the_process_itself_share_one_shard(served: Served) -> None:
+    one, two = served.transport(), served.transport()
+    (mine,) = served.client(one, 1).acquire(["a"])
+    (yours,) = served.client(two, 2).acquire(["a"])
+    inside = LeaseClient(
+        InProcessTransport(served.shard, served.guard), served.world.time, POLICY, RIVAL, random.Random(3)
+    )
+    (ours,) = inside.acquire(["a"])
+    assert isinstance(mine, Granted)
+    assert not isinstance(yours, Granted)
+    assert not isinstance(ours, Granted)
+    one.close()
+    two.close()
+
+
+# The bytes of a call may come in any pieces; two calls may come in one.
+def test_half_frames_are_waited_for_and_joined(served: Served) -> None:
+    plain = served.raw()
+    frame = encode_call([HELLO])
+    for at in range(len(frame)):
+        plain.sendall(frame[at : at + 1])
+    assert isinstance(read_answer(plain, 1)[0], Welcome)
+    plain.sendall(frame + frame + frame[:3])
+    assert isinstance(read_answer(plain, 1)[0], Welcome)
+    assert isinstance(read_answer(plain, 1)[0], Welcome)
+    plain.sendall(frame[3:])
+    assert isinstance(read_answer(plain, 1)[0], Welcome)
+    plain.close()
+
+
+def test_many_calls_sent_at_once_are_all_answered_in_order(served: Served) -> None:
+    plain = served.raw()
+    calls = CALLS_PER_CONNECTION * 3 + 1
+    requests = [acquire(served.world, f"d{n}") for n in range(calls)]
+    plain.sendall(b"".join(encode_call([request]) for request in requests))
+    answers = [read_answer(plain, 1)[0] for _ in range(calls)]
+    assert [getattr(each, "request_id", None) for each in answers] == [request.request_id for request in requests]
+    plain.close()
+
+
+BAD_BYTES = [
+    struct.pack(">I", REQUEST_FRAME_BYTES_MAX + 1),
+    struct.pack(">I", 3) + b"abc",
+    struct.pack(">I", 0),
+    struct.pack(">I", 3) + b"\x93\x01\x02",
+    b"GET / HTTP/1.1\r\n\r\n",
+    struct.pack(">I", len(body := msgspec.msgpack.encode([["acquire", b"short"]]))) + body,
+    struct.pack(">I", len(many := msgspec.msgpack.encode([HELLO] * (REQUESTS_MAX + 1)))) + many,
+]
+
+
+@pytest.mark.parametrize("garbage", BAD_BYTES)
+def test_client_that_sends_garbage_loses_its_connection_and_nobody_else(served: Served, garbage: bytes) -> None:
+    bystander = served.raw()
+    plain = served.raw()
+    plain.sendall(garbage)
+    assert plain.recv(1) == b""
+    bystander.sendall(encode_call([HELLO]))
+    assert isinstance(read_answer(bystander, 1)[0], Welcome)
+    for each in (plain, bystander):
+        each.close()
+
+
+def test_client_that_dies_leaves_its_lease_and_the_server(served: Served) -> None:
+    plain = served.raw()
+    plain.sendall(encode_call([acquire(served.world, "a")]))
+    plain.close()
+    dead = served.raw()
+    dead.sendall(encode_call([HELLO])[:5])
+    dead.close()
+    served.answers()
+    with served.guard:
+        (reply,) = served.shard.turn([acquire(served.world, "b")])
+    assert reply is not None
+
+
+# An answer that does not fit the socket stays with the server until it is read, and is then complete.
+def test_client_that_reads_slowly_gets_whole_answers(served: Served) -> None:
+    plain = served.raw()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    calls = [[acquire(served.world, f"{turn}-{n}") for n in range(200)] for turn in range(4)]
+    for call in calls:
+        plain.sendall(encode_call(list(call)))
+    for call in calls:
+        answers = read_answer(plain, len(call))
+        assert [getattr(each, "request_id", None) for each in answers] == [each.request_id for each in call]
+    plain.close()
+
+
+def test_client_that_never_reads_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.lease.server.OUTPUT_BYTES_MAX", 100_000)
+    plain = served.raw()
+    plain.settimeout(20)
+    calls = [encode_call([acquire(served.world, f"{turn}-{n}") for n in range(500)]) for turn in range(40)]
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        plain.sendall(b"".join(calls))
+    plain.close()
+    served.answers()
+
+
+def test_connection_beyond_the_limit_is_refused_and_an_end_makes_room(served: Served) -> None:
+    open_ones = [served.raw() for _ in range(8)]
+    for plain in open_ones:
+        plain.sendall(encode_call([HELLO]))
+        assert isinstance(read_answer(plain, 1)[0], Welcome)
+    refused = served.raw()
+    assert refused.recv(1) == b""
+    refused.close()
+    for plain in open_ones:
+        plain.close()
+    served.answers()
+
+
+def test_transport_opens_a_new_connection_after_the_server_came_back(tmp_path: Path) -> None:
+    first = Served(tmp_path)
+    transport = first.transport()
+    assert isinstance(transport.call([HELLO], PATIENCE_NS)[0], Welcome)
+    first.end()
+    with pytest.raises(ShardUnavailable, match="no answer from the shard"):
+        transport.call([HELLO], PATIENCE_NS)
+    second = Served(tmp_path)
+    assert isinstance(transport.call([HELLO], PATIENCE_NS)[0], Welcome)
+    transport.close()
+    second.end()
+
+
+def test_call_without_an_answer_times_out_and_is_asked_again_on_a_new_connection(tmp_path: Path) -> None:
+    path = tmp_path / "silent.sock"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(4)
+    transport = UnixTransport(path, SystemClock())
+    with pytest.raises(ShardUnavailable, match="timed out"):
+        transport.call([HELLO], 1_000_000)
+    assert transport._socket is None
+    world = World(tmp_path)
+    client = LeaseClient(
+        transport, world.time, msgspec.structs.replace(POLICY, attempt_timeout_ns=1_000_000), HOLDER, random.Random(1)
+    )
+    (result,) = client.acquire(["a"])
+    assert isinstance(result, Unavailable)
+    assert result.code == "no-answer"
+    assert result.ask is not None
+    transport.close()
+    listener.close()
+
+
+def test_answer_that_is_damaged_is_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "odd.sock"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(4)
+    good = encode_answer([Refused(request_id=bytes(16), code="a", message="b", hint="c")])
+
+    def serve() -> None:
+        for data in (good[:4] + b"\xff" * (len(good) - 4), struct.pack(">I", 2**31), encode_answer([]), good[:9]):
+            accepted, _ = listener.accept()
+            accepted.recv(1000)
+            accepted.sendall(data)
+            accepted.close()
+
+    thread = Thread(target=serve)
+    thread.start()
+    transport = UnixTransport(path, SystemClock())
+    for _ in range(4):
+        with pytest.raises(ShardUnavailable):
+            transport.call([HELLO], PATIENCE_NS)
+    thread.join(20)
+    listener.close()
+    transport.close()
+
+
+def test_call_over_its_limits_is_refused_before_it_is_sent(served: Served) -> None:
+    transport = served.transport()
+    with pytest.raises(BadRequest, match="exceed 1024 requests"):
+        transport.call([HELLO] * (REQUESTS_MAX + 1), PATIENCE_NS)
+    transport.close()
+
+
+def test_client_splits_what_is_more_than_one_call(served: Served) -> None:
+    transport = served.transport()
+    results = served.client(transport).acquire([f"d{n}" for n in range(REQUESTS_MAX + 5)])
+    assert len(results) == REQUESTS_MAX + 5
+    assert all(isinstance(each, Granted) for each in results)
+    transport.close()
+
+
+def test_stopped_server_removes_its_socket_and_a_left_one_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "shard.sock"
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(path))
+    left.close()
+    served = Served(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    served.answers()
+    served.end()
+    served.server.stop()
+    assert not path.exists()
+
+
+def test_socket_that_cannot_be_made_is_an_error_with_the_way_out(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with pytest.raises(Environment, match="cannot listen"):
+        ShardServer(world.started(), tmp_path / "no" / "such" / "directory" / "s")
+    world.close()
+
+
+# The loop itself looks after the ceiling: nobody has to ask for it.
+def test_server_extends_the_ceiling_while_leases_are_out(served: Served) -> None:
+    with served.guard:
+        granted(served.shard, acquire(served.world, "a"))
+        served.world.time.advance(2 * SECOND)
+    for _ in range(3):
+        served.answers()
+    with served.guard:
+        assert sorted(served.world.chain.records) == [1, 2]

@@ -113,12 +113,14 @@ class ShardServer:
         self._waiting = {}
         for key, events in ready:
             if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj is self._woken:
+                continue
+            if key.fileobj is self._woken:
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(4096)
             else:
                 self._handle(self._connections[key.fd], events, active)
+        if any(key.fileobj is self._listener for key, _ in ready):
+            self._accept()  # last, because who has just left has made room
         self._turn([each for each in active if each.open])
         with self._guard:
             self._shard.housekeeping()

@@ -1,0 +1,87 @@
+"""leasehold: leases, timestamped messages in closable bags, and their audit, over one shared directory.
+
+The names that applications use. Each is loaded when it is first asked for, so that a command of the command line loads
+only what it needs. Everything else is the inside of the house.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+    from appliance.bag.reader import Message
+    from appliance.cluster import Cluster
+    from appliance.session.held import Lease
+    from appliance.session.session import Leases, Session
+    from timeagent.errors import (
+        BadConfiguration,
+        BadRequest,
+        BadTime,
+        Damaged,
+        Environment,
+        LeaseholdError,
+        LeaseLost,
+        NotTrusted,
+        ShardUnavailable,
+        TryAgain,
+        UnknownOutcome,
+    )
+    from timeagent.interval import TimeInterval
+
+_HOMES: Final = {
+    "BadConfiguration": "timeagent.errors",
+    "BadRequest": "timeagent.errors",
+    "BadTime": "timeagent.errors",
+    "Cluster": "appliance.cluster",
+    "Committed": "appliance.bag.outcome",
+    "Damaged": "timeagent.errors",
+    "Environment": "timeagent.errors",
+    "Lease": "appliance.session.held",
+    "LeaseLost": "timeagent.errors",
+    "LeaseholdError": "timeagent.errors",
+    "Leases": "appliance.session.session",
+    "Message": "appliance.bag.reader",
+    "NotCommitted": "appliance.bag.outcome",
+    "NotTrusted": "timeagent.errors",
+    "Outcome": "appliance.bag.outcome",
+    "Session": "appliance.session.session",
+    "ShardUnavailable": "timeagent.errors",
+    "TimeInterval": "timeagent.interval",
+    "TryAgain": "timeagent.errors",
+    "Unknown": "appliance.bag.outcome",
+    "UnknownOutcome": "timeagent.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+__all__ = [
+    "BadConfiguration",
+    "BadRequest",
+    "BadTime",
+    "Cluster",
+    "Committed",
+    "Damaged",
+    "Environment",
+    "Lease",
+    "LeaseLost",
+    "LeaseholdError",
+    "Leases",
+    "Message",
+    "NotCommitted",
+    "NotTrusted",
+    "Outcome",
+    "Session",
+    "ShardUnavailable",
+    "TimeInterval",
+    "TryAgain",
+    "Unknown",
+    "UnknownOutcome",
+]

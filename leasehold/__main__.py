@@ -1,37 +1,78 @@
-"""The command line's entry: refuse what cannot run safely, then call one family of commands."""
+"""The command ``leasehold``: finds the family of the first word, imports it, and turns errors into exit codes."""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+
+if not __debug__:
+    sys.stderr.write("leasehold: refused to start under python -O: the assertions are part of the program\n")
+    sys.exit(2)
+
+import argparse
+import importlib
 from typing import Final
 
-USAGE_EXIT: Final = 2
+FAMILIES: Final[dict[str, tuple[str, str]]] = {
+    "demo": ("appliance.cli.demo", "a cluster on this machine that you can break, then its audit"),
+    "init": ("appliance.cli.setup", "make a cluster of an empty directory"),
+    "join": ("appliance.cli.setup", "let this machine into a cluster"),
+    "node": ("appliance.cli.node", "run this node's shards and metronome"),
+    "lease": ("appliance.cli.leases", "who holds what: ls, show, acquire, relinquish"),
+    "publish": ("appliance.cli.messages", "write messages under a lease"),
+    "read": ("appliance.cli.messages", "read a log's messages in order"),
+    "bag": ("appliance.cli.bags", "look at bags, close what is due: ls, show, close, settle, seal"),
+    "time": ("timeagent.cli", "what this node knows of the time: now, sources, verify"),
+    "audit": ("auditor.cli", "judge a copy of a tree, offline"),
+    "explain": ("auditor.cli", "one finding of the audit, with its evidence"),
+    "top": ("tui.cli", "the live screen: nodes, leases, bags"),
+}
 
-USAGE: Final = """\
-usage: leasehold [--help] COMMAND ...
-
-Leases, bags and their audit for small clusters that share one file system.
-No command is here yet.
-"""
-
-OPTIMISED: Final = """\
-leasehold: refused: Python was started with -O or PYTHONOPTIMIZE, which removes assertions.
-leasehold: they are part of the protocol and stay on in production; start it without.
-"""
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
-    if not __debug__:
-        sys.stderr.write(OPTIMISED)
-        return USAGE_EXIT
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words in (["--help"], ["-h"]):
-        sys.stdout.write(USAGE)
-        return 0
-    if words:
-        sys.stderr.write(f"leasehold: no such command: {words[0]}\n")
-    sys.stderr.write(USAGE)
-    return USAGE_EXIT
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, FAMILIES))
+    words = "\n".join(f"  {word:{width}}  {summary}" for word, (_, summary) in FAMILIES.items())
+    return argparse.ArgumentParser(
+        prog="leasehold",
+        description="Leases, timestamped messages in closable bags, and their audit, over one shared directory.",
+        epilog=f"commands:\n{words}\n\nleasehold COMMAND --help says more. LEASEHOLD_ROOT names the root.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code (docs/exit-codes.md)."""
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    parser.add_argument("command", metavar="COMMAND", choices=FAMILIES)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(words[:1])
+    command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
+    own = argparse.ArgumentParser(prog=f"leasehold {chosen.command}", description=command.summary)
+    command.add_arguments(own)
+    return _run(command.run, own.parse_args(words[1:]))
+
+
+def _run(run: object, options: argparse.Namespace) -> int:
+    from timeagent.console import note, report_error
+    from timeagent.errors import LeaseholdError
+
+    assert callable(run)
+    try:
+        status = run(options)
+        sys.stdout.flush()
+    except LeaseholdError as problem:
+        return report_error(problem)
+    except KeyboardInterrupt:
+        note("leasehold: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return BROKEN_PIPE
+    assert isinstance(status, int)
+    return status
 
 
 if __name__ == "__main__":

@@ -1,0 +1,160 @@
+"""``leasehold bag``: look at a log's racks and bags, and close what is due."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from appliance.cli.opening import add_cluster_options, open_cluster
+from timeagent.console import Command, Progress, instant_fields, note, print_json, say
+from timeagent.errors import BadRequest
+from timeagent.units import parse_instant, rfc3339
+
+if TYPE_CHECKING:
+    from appliance.bag.survey import BagView
+    from appliance.cluster import Cluster
+    from appliance.formats.paths import Bag
+    from appliance.session.openlog import OpenLog
+
+EXIT_NO: Final = 1
+
+
+def _add_bag(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    ls = verbs.add_parser("ls", help="the racks and bags that are there, with their states")
+    ls.add_argument("log", metavar="LOG")
+    ls.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N racks")
+    show = verbs.add_parser("show", help="one bag: its lock file's list against what is in the directory")
+    show.add_argument("path", metavar="PATH", help="as bag ls prints it")
+    close = verbs.add_parser("close", help="close one bag, if it is due")
+    close.add_argument("path", metavar="PATH")
+    settle = verbs.add_parser("settle", help="wait until everything before an instant is final, helping to close")
+    settle.add_argument("log", metavar="LOG")
+    settle.add_argument("--to", metavar="T", help="an instant (default: now)")
+    seal = verbs.add_parser("seal", help="close and seal whatever is due, once")
+    seal.add_argument("log", metavar="LOG")
+    for verb in (ls, show, close, settle, seal):
+        add_cluster_options(verb)
+
+
+def run_bag(options: argparse.Namespace) -> int:
+    """Run one verb."""
+    verbs = {"ls": _list, "show": _show, "close": _close, "settle": _settle, "seal": _seal}
+    with open_cluster(options) as cluster:
+        return verbs[options.verb](cluster, options)
+
+
+def _list(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.bag.survey import racks, view_rack
+
+    grid = cluster.logs.opened(options.log).grid
+    found = list(racks(cluster.context, grid))[-options.last :] if options.last else racks(cluster.context, grid)
+    for rack in found:
+        view = view_rack(cluster.context, grid, rack)
+        if options.json:
+            print_json(
+                "leasehold.rack", {"path": rack.path, "state": view.state, "bags": [_fields(b) for b in view.bags]}
+            )
+            continue
+        say(f"{rack.path}  {view.state}  {len(view.bags)} bags")
+        for bag in view.bags:
+            say(f"  {bag.bag.path}  {bag.state}  {len(bag.files)} files")
+        for stranger in view.strangers:
+            note(f"leasehold: {rack.path}/{stranger} is not on the log's grid: it does not exist")
+    return 0
+
+
+def _fields(view: BagView) -> dict[str, object]:
+    return {
+        "path": view.bag.path,
+        "state": view.state,
+        "files": len(view.files),
+        **instant_fields("start", view.bag.start_ns),
+        **instant_fields("due", view.bag.due_ns),
+    }
+
+
+def _show(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.formats.lockfile import open_lock
+    from appliance.formats.paths import LOCK
+
+    _, bag = _named_bag(cluster, options.path)
+    storage = cluster.context.storage
+    names = storage.list_afresh(bag.path)
+    if names is None:
+        raise BadRequest("no-such-bag", f"{bag.path} is not there", hint="leasehold bag ls shows what is")
+    raw = storage.read(f"{bag.path}/{LOCK}")
+    listed = dict(open_lock(raw, f"{bag.path}/{LOCK}")[0].by_name()) if raw else {}
+    rows = []
+    for name in sorted({*names, *listed} - {LOCK, "prelock"}):
+        entry = listed.get(name)
+        size = storage.size_of(f"{bag.path}/{name}")
+        if raw is None:
+            state = "open"
+        elif entry is None:
+            state = "void: not on the list"
+        else:
+            state = "missing" if size is None else "short" if size < entry.size else "listed"
+        rows.append({"name": name, "bytes": size, "listed_bytes": entry.size if entry else None, "state": state})
+    if options.json:
+        print_json("leasehold.bag", {"path": bag.path, "closed": raw is not None, "files": rows})
+        return 0
+    state = "closed" if raw else "open"
+    say(f"{bag.path}: {state}, timestamps from {rfc3339(bag.start_ns)} until {rfc3339(bag.end_ns)}")
+    for row in rows:
+        say(f"  {row['name']}  {row['bytes']} bytes  {row['state']}")
+    return 0
+
+
+def _close(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.bag.closer import Closed, Closer, NotDue
+
+    log, bag = _named_bag(cluster, options.path)
+    result = Closer(cluster.context, log.grid).close(bag)
+    if isinstance(result, NotDue):
+        note(f"leasehold: {bag.path} cannot be closed before {rfc3339(result.due_ns)}")
+        return EXIT_NO
+    files = len(result.lock.entries) if isinstance(result, Closed) else None
+    if options.json:
+        print_json("leasehold.close", {"path": bag.path, "closed": files is not None, "files": files})
+    else:
+        say(f"{bag.path} holds {files} files, for ever" if files is not None else f"{bag.path} is gone: ask its seal")
+    return 0
+
+
+def _settle(cluster: Cluster, options: argparse.Namespace) -> int:
+    target = parse_instant(options.to) if options.to else cluster.time.now().latest
+    progress = Progress("settling")
+    horizon = cluster.settle(options.log, target)
+    progress.done()
+    if options.json:
+        print_json("leasehold.settle", {"log": options.log, **instant_fields("horizon", horizon)})
+    else:
+        say(f"everything of {options.log} before {rfc3339(horizon)} is final")
+    return 0
+
+
+def _seal(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.bag.metronome import Metronome
+
+    log = cluster.logs.opened(options.log)
+    report = Metronome(cluster.context, log.grid).turn(cluster.time.now())
+    if options.json:
+        print_json("leasehold.seal", {"log": options.log, "closed": report.bags_closed, "sealed": report.racks_sealed})
+    else:
+        say(f"closed {report.bags_closed} bags, sealed {report.racks_sealed} racks")
+    return 0
+
+
+def _named_bag(cluster: Cluster, path: str) -> tuple[OpenLog, Bag]:
+    parts = path.strip("/").split("/")
+    if len(parts) == 5 and parts[0] == "logs":  # noqa: PLR2004 - logs/LOG/DAY/RACK/BAG
+        log = cluster.logs.opened(parts[1])
+        rack = log.grid.parse_rack(parts[2], parts[3])
+        bag = log.grid.parse_bag(rack, parts[4]) if rack else None
+        if bag is not None:
+            return log, bag
+    raise BadRequest("no-such-bag", f"{path!r} is not the path of a bag", hint="copy it from: leasehold bag ls LOG")
+
+
+COMMANDS: Final = {"bag": Command("Look at a log's racks and bags, and close what is due.", _add_bag, run_bag)}

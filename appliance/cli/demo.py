@@ -1,0 +1,162 @@
+"""``leasehold demo``: a cluster of several nodes on this machine, a power cut, a takeover, and the audit of it all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from timeagent.console import Command, note, print_json, say
+from timeagent.units import MS, SECOND, span_text
+
+if TYPE_CHECKING:
+    from appliance.demo.director import Director
+    from appliance.demo.place import Place
+    from timeagent.clock import MachineClock
+
+EXIT_NO: Final = 1
+NODES_MIN: Final = 2
+FAULTS: Final = ("late-writer", "forged-witness", "altered-file", "lost-file", "early-grant", "overwritten-lock")
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", nargs="?", help="where to put it (default: a new directory)")
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (default 3)")
+    parser.add_argument("--seconds", type=float, default=8.0, metavar="S", help="how long to trade, about (default 8)")
+    parser.add_argument("--fault", choices=FAULTS, help="plant a fault that the audit must name")
+    parser.add_argument("--seed", type=int, help="repeat the random choices of another run: who dies, and when")
+    parser.add_argument("--json", action="store_true", help="the result as one object; the story goes to stderr")
+
+
+class _Story:
+    """The story line by line, each with the seconds since the beginning."""
+
+    def __init__(self, clock: MachineClock, *, json: bool) -> None:
+        self._clock = clock
+        self._start = clock.boot_ns()
+        self._say = note if json else say
+
+    def __call__(self, text: str) -> None:
+        self._say(f"{(self._clock.boot_ns() - self._start) / SECOND:5.1f} s  {text}")
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """Run the whole demo; exit 0 if the promises held and the audit said what it had to."""
+    from appliance.demo.director import Director
+    from appliance.demo.place import set_up_place
+    from timeagent.clock import SystemClock
+    from timeagent.errors import BadRequest
+
+    if options.nodes < NODES_MIN:
+        raise BadRequest("too-few-nodes", f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}")
+    directory = Path(options.directory or tempfile.mkdtemp(prefix="leasehold-demo-")).absolute()
+    clock = SystemClock()
+    seed = int.from_bytes(os.urandom(4), "big") if options.seed is None else options.seed
+    randomness = random.Random(seed)  # noqa: S311 - who dies when; keys come from elsewhere
+    place = set_up_place(directory, options.nodes, clock.realtime_ns(), random.Random(os.urandom(32)))  # noqa: S311
+    story = _Story(clock, json=options.json)
+    story(f"A cluster of {options.nodes} nodes over {place.root} (seed {seed}).")
+    director = Director(place, clock, randomness, story)
+    try:
+        _course(director, options, randomness)
+        return _judge(director, options, story)
+    finally:
+        director.discard()
+
+
+def _course(director: Director, options: argparse.Namespace, randomness: random.Random) -> None:
+    from appliance.demo.faults import during
+
+    whole = int(options.seconds * SECOND)
+    before = randomness.randrange(whole // 8, whole // 2 + 1)
+    director.begin()
+    director.trade(before)
+    director.cut_power()
+    director.take_over()
+    director.trade(whole - before)
+    if options.fault:
+        during(options.fault, director)
+    director.finish()
+    director.close()
+
+
+def _judge(director: Director, options: argparse.Namespace, story: _Story) -> int:
+    from appliance.demo.faults import afterwards
+    from appliance.demo.verify import audit, verify
+
+    place = director.place
+    acknowledged = {each for machine in director.machines for each in machine.acknowledged()}
+    verdict = verify(place, director.course, acknowledged)
+    story(
+        f"Every node reads the same {verdict.transfers_read} transfers."
+        if verdict.nodes_agree
+        else "The nodes do NOT read the same."
+    )
+    if options.fault:
+        afterwards(options.fault, director, story)
+    status, report = audit(place)
+    codes = sorted({finding["code"] for finding in report["findings"]})
+    clean = report["summary"]["violations"] == 0 and report["summary"]["unverifiable"] == 0
+    named = options.fault in codes if options.fault else clean
+    good = verdict.good and named
+    takeovers = director.course.takeover_ns
+    fields: dict[str, Any] = {
+        "transfers_acknowledged": verdict.transfers_acknowledged,
+        "transfers_read": verdict.transfers_read,
+        "sum_conserved": verdict.sum_conserved,
+        "takeovers": len(takeovers),
+        "audit": report["summary"],
+        "audit_exit": status,
+        "finding_codes": codes,
+        **{
+            key: value
+            for key, value in asdict(verdict).items()
+            if key not in ("transfers_acknowledged", "transfers_read")
+        },
+        "victim": director.course.victim,
+        "takeover_ms": {domain: span // MS for domain, span in sorted(takeovers.items())},
+        "fault": options.fault,
+        "directory": str(place.directory),
+    }
+    if options.json:
+        print_json("leasehold.demo", fields)
+    else:
+        _tell(place, fields, options.fault, good=good)
+    return 0 if good else EXIT_NO
+
+
+def _tell(place: Place, fields: dict[str, Any], fault: str | None, *, good: bool) -> None:
+    summary = fields["audit"]
+    slowest = span_text(max(fields["takeover_ms"].values(), default=0) * MS)
+    counts = f"lost {len(fields['lost'])}, doubled {fields['doubled']}"
+    judged = f"{summary['messages']} messages, {summary['witnesses']} witnesses, {summary['violations']} violations"
+    rows = [
+        ("transfers acknowledged", f"{fields['transfers_acknowledged']}"),
+        ("transfers in the record", f"{fields['transfers_read']}  ({counts})"),
+        ("sum conserved", f"{'yes' if fields['sum_conserved'] else 'NO'}, lowest balance {fields['lowest_balance']}"),
+        ("takeovers", f"{fields['takeovers']}, the slowest after {slowest}"),
+        ("audit", judged),
+        *(("", f"found: {code}") for code in fields["finding_codes"]),
+    ]
+    if fault:
+        rows.append(("planted", f"{fault}: {'named by the audit' if fault in fields['finding_codes'] else 'MISSED'}"))
+    say()
+    for label, text in rows:
+        say(f"  {label:24}{text}")
+    say()
+    say("All promises held." if good else "Something is WRONG: keep the directory, it holds the evidence.")
+    say("Try next:")
+    place_of_node = f"--root {place.root} --node-dir {place.machines[0].directory}"
+    superuser = " --allow-root" if os.geteuid() == 0 else ""
+    say(f"  leasehold audit {place.directory}")
+    say(f"  leasehold read bank {place_of_node}{superuser} --json | head -3")
+    say(f"  leasehold top {place.directory}")
+
+
+COMMANDS: Final = {
+    "demo": Command("A cluster on this machine that you can break, then its audit.", _add_demo, run_demo)
+}

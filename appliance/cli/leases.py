@@ -1,0 +1,126 @@
+"""``leasehold lease``: who holds what, and taking or giving back a lease from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Final
+
+from appliance.cli.opening import add_cluster_options, open_cluster
+from timeagent.console import Command, instant_fields, note, print_json, say
+from timeagent.errors import ShardUnavailable
+from timeagent.units import parse_span, span_text
+
+if TYPE_CHECKING:
+    from appliance.cluster import Cluster
+    from appliance.lease.wire import LeaseView
+    from timeagent.units import Instant
+
+EXIT_NO: Final = 1
+
+
+def _add_lease(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    ls = verbs.add_parser("ls", help="all leases of all shards that answer")
+    show = verbs.add_parser("show", help="one domain: held by whom, until when; exit 1 if nobody has it")
+    hold = verbs.add_parser("hold", help="hold domains for a while: for trying things out")
+    show.add_argument("domain", metavar="DOMAIN")
+    hold.add_argument("domains", metavar="DOMAIN", nargs="+")
+    hold.add_argument("--seconds", type=float, default=10.0, metavar="S")
+    hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them")
+    hold.add_argument("--purpose", default="lease hold", metavar="TEXT")
+    for verb in (ls, show, hold):
+        add_cluster_options(verb)
+
+
+def run_lease(options: argparse.Namespace) -> int:
+    """Run one verb."""
+    verbs = {"ls": _list, "show": _show, "hold": _hold}
+    with open_cluster(options) as cluster:
+        return verbs[options.verb](cluster, options)
+
+
+def lease_fields(view: LeaseView) -> dict[str, object]:
+    """Return a lease as JSON shows it."""
+    return {
+        "domain": view.domain,
+        "mode": view.mode,
+        "phase": view.phase,
+        "node": view.holder.node,
+        "process": view.holder.process,
+        "purpose": view.holder.purpose,
+        "correlation_id": view.correlation_id.hex(),
+        "fence": view.fence,
+        **instant_fields("granted", view.granted_ns),
+        **instant_fields("expiry", view.expiry_ns),
+        **instant_fields("floor", view.floor_ns),
+        **instant_fields("settle_to", view.settle_to_ns),
+    }
+
+
+def _line(view: LeaseView, now: Instant) -> str:
+    left = view.expiry_ns - now
+    until = f"{span_text(left)} left" if left > 0 else f"expired {span_text(-left)} ago"
+    purpose = f"  ({view.holder.purpose})" if view.holder.purpose else ""
+    return f"{view.domain}  {view.mode} {view.phase}  {view.holder.node}/{view.holder.process}  {until}{purpose}"
+
+
+def _list(cluster: Cluster, options: argparse.Namespace) -> int:
+    now = cluster.time.now().midpoint
+    silent = 0
+    shards = []
+    for shard in range(len(cluster.map.owners)):
+        try:
+            numbers, leases = cluster.inspect(shard)
+        except ShardUnavailable as problem:
+            silent += 1
+            shards.append({"shard": shard, "node": cluster.map.owners[shard], "answers": False})
+            note(f"leasehold: shard {shard}: {problem.message}")
+            continue
+        shards.append(
+            {
+                "shard": shard,
+                "node": numbers.node,
+                "answers": True,
+                "incarnation": numbers.incarnation.hex(),
+                **instant_fields("ceiling", numbers.ceiling_ns),
+                "leases": [lease_fields(view) for view in leases],
+            }
+        )
+        if not options.json:
+            for view in leases:
+                say(_line(view, now))
+    if options.json:
+        print_json("leasehold.leases", {"shards": shards})
+    return ShardUnavailable.exit_status if silent == len(shards) else 0
+
+
+def _show(cluster: Cluster, options: argparse.Namespace) -> int:
+    shard = cluster.map.shard_of(options.domain)
+    _, leases = cluster.inspect(shard)
+    view = next((each for each in leases if each.domain == options.domain), None)
+    if options.json:
+        print_json("leasehold.lease", {"shard": shard, "lease": None if view is None else lease_fields(view)})
+    elif view is None:
+        say(f"{options.domain}: nobody has it (shard {shard})")
+    else:
+        say(_line(view, cluster.time.now().midpoint))
+    return EXIT_NO if view is None else 0
+
+
+def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
+    with (
+        cluster.session(options.purpose) as session,
+        session.acquire(*options.domains, timeout_ns=parse_span(options.wait)) as leases,
+    ):
+        for lease in leases:
+            fields = {"domain": lease.domain, "fence": lease.fence, **instant_fields("expiry", lease.expiry_ns)}
+            if options.json:
+                print_json("leasehold.held", fields)
+            else:
+                say(f"{lease.domain}: held, fence {lease.fence}")
+        time.sleep(options.seconds)
+    return 0
+
+
+COMMANDS: Final = {"lease": Command("Who holds what; holding a lease from a shell.", _add_lease, run_lease)}

@@ -1,0 +1,114 @@
+"""``leasehold init`` and ``leasehold join``: set up a cluster, and let machines in."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from appliance.cli.opening import add_cluster_options
+from timeagent.console import Command, note, print_json, say
+from timeagent.units import parse_span, span_text
+
+
+def _add_node_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("root_path", metavar="ROOT", help="the shared directory")
+    parser.add_argument("--node", metavar="NAME", help="this machine's name in the cluster (default: its host name)")
+    add_cluster_options(parser)
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    _add_node_options(parser)
+    parser.add_argument(
+        "--assume-radius",
+        metavar="SPAN",
+        default="0",
+        help="take the machines' clocks to be this good where no time source has a bound: 5ms on a laptop",
+    )
+    for name, what in (("span", "a bag's span"), ("grace", "a bag's grace"), ("rack", "a rack's length")):
+        parser.add_argument(f"--{name}", metavar="SPAN", help=f"{what}, for logs that are made from now on")
+
+
+def _add_join(parser: argparse.ArgumentParser) -> None:
+    _add_node_options(parser)
+    parser.add_argument("--root-key", metavar="FILE", required=True, help="root.key of the machine that ran init")
+
+
+def _node_name(options: argparse.Namespace) -> str:
+    return options.node or socket.gethostname().split(".")[0].lower()
+
+
+def run_init(options: argparse.Namespace) -> int:
+    """Make a cluster of an empty directory."""
+    from appliance.bag.posix import PosixStorage
+    from appliance.cluster import refuse_root_user, time_sources
+    from appliance.formats.policy import Policy
+    from appliance.founding import set_up
+    from timeagent.clock import SystemClock
+    from timeagent.embedded import EmbeddedTime
+    from timeagent.keys import Signer, fingerprint
+
+    refuse_root_user(os.geteuid(), allow_root=options.allow_root)
+    root = Path(options.root_path).absolute()
+    cluster_id = os.urandom(16)
+    chosen = {f"{name}_ns": parse_span(text) for name in ("span", "grace", "rack") if (text := getattr(options, name))}
+    policy = Policy(number=1, cluster_id=cluster_id, assumed_radius_ns=parse_span(options.assume_radius), **chosen)
+    machine = SystemClock()
+    # Asked before anything is written: a cluster whose founder has no time could not be used.
+    now = EmbeddedTime(
+        machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max
+    ).now()
+    directory = Path(options.node_dir).absolute() if options.node_dir else None
+    storage = PosixStorage(root)
+    settings = set_up(storage, root, _node_name(options), policy, cluster_id, now.midpoint, directory)
+    if options.json:
+        print_json(
+            "leasehold.init",
+            {
+                "root": str(root),
+                "cluster": cluster_id.hex(),
+                "node": settings.node,
+                "node_dir": str(settings.directory),
+                "root_key": fingerprint(settings.root_key),
+                "takeover_ns": policy.takeover_ns(),
+            },
+        )
+        return 0
+    say(f"{root} is now the root of cluster {cluster_id.hex()[:12]}; this machine is its node {settings.node}.")
+    say(f"Settings and keys: {settings.directory}. Root key: {fingerprint(settings.root_key)}.")
+    say(f"After a holder dies, its domains are free again within {span_text(policy.takeover_ns())}.")
+    if policy.assumed_radius_ns:
+        note(
+            f"leasehold: where no time source has a bound, clocks are assumed to be good to "
+            f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
+        )
+    return 0
+
+
+def run_join(options: argparse.Namespace) -> int:
+    """Let this machine into a cluster."""
+    from appliance.bag.posix import PosixStorage
+    from appliance.cluster import refuse_root_user
+    from appliance.founding import join_cluster
+    from timeagent.clock import SystemClock
+
+    refuse_root_user(os.geteuid(), allow_root=options.allow_root)
+    root = Path(options.root_path).absolute()
+    directory = Path(options.node_dir).absolute() if options.node_dir else None
+    storage = PosixStorage(root)
+    settings = join_cluster(
+        storage, root, _node_name(options), Path(options.root_key), SystemClock().realtime_ns(), directory
+    )
+    if options.json:
+        print_json("leasehold.join", {"root": str(root), "node": settings.node, "node_dir": str(settings.directory)})
+    else:
+        say(f"This machine is node {settings.node} of the cluster at {root}. Settings and keys: {settings.directory}.")
+    return 0
+
+
+COMMANDS: Final = {
+    "init": Command("Make a cluster of an empty directory.", _add_init, run_init),
+    "join": Command("Let this machine into a cluster.", _add_join, run_join),
+}

@@ -1,0 +1,213 @@
+"""``Cluster``: the door for applications. Opens a root, checks everything, wires all ports.
+
+```python
+with Cluster.open("/srv/leasehold") as cluster, cluster.session("billing") as session:
+    with session.acquire("account/7") as leases:
+        session.publish("ledger", [b"credit 5"], under=leases).or_raise()
+```
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from timeagent.clock import SystemClock
+from timeagent.embedded import EmbeddedTime
+from timeagent.errors import BadRequest, NotTrusted
+from timeagent.keys import Verifier, fingerprint
+from timeagent.sources.adjtimex import KernelSource
+from timeagent.sources.assumed import AssumedSource
+
+from .bag.context import BagContext
+from .bag.logs import list_logs
+from .bag.posix import PosixStorage
+from .founding import read_marker
+from .registers import Registers
+from .runtime import default_directory, ensure_runtime
+from .session.openlog import LogBook
+from .session.session import Session
+from .settings import Settings, find_settings
+from .shards import ShardHost, ShardRoutes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from timeagent.clock import MachineClock
+    from timeagent.sources.port import Source
+    from timeagent.units import Instant
+
+    from .bag.reader import Message
+    from .bag.storage import Storage
+    from .formats.policy import Policy
+    from .lease.wire import LeaseView, ShardNumbers
+
+ROOT_VARIABLE = "LEASEHOLD_ROOT"
+"""The only environment variable that is read."""
+
+
+def root_path(named: str | Path | None) -> Path:
+    """Return the root that a call or LEASEHOLD_ROOT names. Raises BadRequest when neither does."""
+    chosen = named or os.environ.get(ROOT_VARIABLE)
+    if not chosen:
+        raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
+    return Path(chosen).absolute()
+
+
+def refuse_root_user(uid: int, *, allow_root: bool) -> None:
+    """Raise NotTrusted for the superuser, whom no file mode stops."""
+    if uid == 0 and not allow_root:
+        raise NotTrusted(
+            "root-user",
+            "writers and closers do not run as root",
+            hint="run as the service's own user, or say --allow-root (in Python: allow_root=True)",
+        )
+
+
+def time_sources(machine: MachineClock, policy: Policy) -> list[Source]:
+    """Return the sources in order of preference; *assumed* only where the policy states a radius."""
+    sources: list[Source] = [KernelSource(machine)]
+    if policy.assumed_radius_ns:
+        sources.append(AssumedSource(machine, policy.assumed_radius_ns))
+    return sources
+
+
+class Cluster:
+    """One cluster, as this process sees it. Not for use in a child after fork."""
+
+    def __init__(self, root: Path, settings: Settings, storage: Storage, registers: Registers) -> None:
+        """Wire the ports. Use ``Cluster.open``."""
+        self.root = root
+        self.settings = settings
+        self.registers = registers
+        self.policy = registers.newest_policy()
+        self.map = registers.newest_map()
+        machine = SystemClock()
+        self.time = EmbeddedTime(
+            machine, time_sources(machine, self.policy), settings.time_key(), radius_ns_max=self.policy.radius_ns_max
+        )
+        self.context = BagContext(storage, self.time, registers, settings.node)
+        self.logs = LogBook(self.context)
+        self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
+        self._storage = storage
+        self._routes: ShardRoutes | None = None
+        self._sessions: list[Session] = []
+
+    @classmethod
+    def open(
+        cls,
+        root: str | Path | None = None,
+        *,
+        node_dir: str | Path | None = None,
+        allow_root: bool = False,
+        storage: Storage | None = None,
+    ) -> Self:
+        """Open a root that this machine has joined.
+
+        ``root``: default LEASEHOLD_ROOT; ``node_dir``: default the usual places.
+        ``storage``: another way to the same directory than the operating system's own; for tests.
+
+        Raises Environment (not mounted, not a root), BadConfiguration (not joined, bad policy), NotTrusted (another
+        cluster's key, the superuser), Damaged. Touches the mount.
+        """
+        refuse_root_user(os.geteuid(), allow_root=allow_root)
+        path = root_path(root)
+        storage = storage or PosixStorage(path)
+        marker = read_marker(storage, path)
+        settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
+        if settings.root_key != marker.root_key:
+            raise NotTrusted(
+                "other-cluster",
+                f"{path} belongs to the root key {marker.fingerprint}; {settings.directory} pins "
+                f"{fingerprint(settings.root_key)}",
+                hint="this is another cluster's root, or another cluster's node directory",
+            )
+        registers = Registers(storage, marker.cluster_id, Verifier(settings.root_key))
+        cluster = cls(path, settings, storage, registers)
+        cluster.check_own_keys()
+        return cluster
+
+    def check_own_keys(self) -> None:
+        """Raise NotTrusted unless the newest trust record knows this node's time and witness keys."""
+        keyring = self.registers.keyring(self.registers.newest().trust)
+        for key in (self.settings.time_key(), self.settings.witness_key()):
+            owner = keyring.node_of(key.id)
+            if owner != self.settings.node:
+                raise NotTrusted(
+                    "key-not-trusted",
+                    f"the key {key.id.hex()} of {self.settings.directory} is "
+                    + (f"that of node {owner}" if owner else "not in the cluster's trust record"),
+                    hint="join the cluster with this node directory",
+                )
+
+    @property
+    def routes(self) -> ShardRoutes:
+        """How the shards are reached; the own shard is started here where no daemon runs it. Made when first asked."""
+        if self._routes is None:
+            runtime = ensure_runtime(
+                self.settings.runtime or default_directory(self.registers.cluster_id, self.settings.node)
+            )
+            seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+            host = ShardHost(self._storage, self.registers, self.settings, self.time, self.policy, runtime, seed)
+            self._routes = ShardRoutes(host, self.map, self.settings, self.time, self.policy, runtime)
+        return self._routes
+
+    def session(self, purpose: str = "") -> Session:
+        """Begin a session: one writer incarnation with its leases. ``purpose`` shows who holds what, and why."""
+        seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+        session = Session(self.context, self.logs, self.routes, self.policy, purpose, seed)
+        self._sessions.append(session)
+        return session
+
+    def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
+        """Return a shard's numbers and all its leases, for people. Raises ShardUnavailable when it does not answer."""
+        return self.routes.inspect(shard, self._random)
+
+    def log_names(self) -> list[str]:
+        """Return the names of all logs. Touches the mount."""
+        return list_logs(self.context)
+
+    def read(
+        self, log: str, *, level: str = "settled", after_ns: Instant = 0, until_ns: Instant | None = None
+    ) -> Iterator[Message]:
+        """Yield a log's messages in order. ``settled``: final, the same for everyone. ``latest``: open bags too.
+
+        Without a lease *latest* promises nothing about what it omits. Touches the mount; may help closing.
+        """
+        reader = self.logs.opened(log).reader
+        if level == "settled":
+            yield from reader.settled(after_ns, until_ns)
+        elif level == "latest":
+            yield from (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
+        else:
+            raise BadRequest("bad-level", f"{level!r} is no level of reading", hint="settled or latest")
+
+    def settle(self, log: str, to_ns: Instant) -> Instant:
+        """Make everything before an instant final, helping to close what is due; return the horizon. Waits."""
+        return self.logs.opened(log).horizon.settle(to_ns)
+
+    def close(self) -> None:
+        """End all sessions and, if this process runs a shard, stop it orderly."""
+        for session in self._sessions:
+            session.close()
+        if self._routes is not None:
+            self._routes.close()
+
+    def __enter__(self) -> Self:
+        """Use it in a ``with`` block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def known_nodes(registers: Registers) -> Sequence[str]:
+    """Return the names of all nodes that the newest trust record knows, in order. Touches the mount."""
+    trust = registers.trust(registers.newest().trust)
+    return sorted({entry.node for entry in trust.keys})

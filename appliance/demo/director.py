@@ -1,0 +1,214 @@
+"""The demo's course of events: found, open accounts, trade, cut a node's power, take over, settle, verify.
+
+The director watches what the tellers say; it decides nothing about money. What it returns is judged by ``verify``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from appliance.bag.outcome import Committed
+from appliance.cluster import Cluster
+from appliance.demo.bank import LOG, Opening, account, encode
+from appliance.demo.machines import PATIENCE_NS, Machine
+from timeagent.errors import Environment, ShardUnavailable
+from timeagent.units import MS, SECOND, span_text
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from appliance.demo.machines import Event
+    from appliance.demo.place import Place
+    from timeagent.clock import MachineClock
+    from timeagent.units import Span
+
+ACCOUNTS: Final = 12
+OPENING_AMOUNT: Final = 100
+REBOOT_NS: Final = SECOND
+"""How long the killed machine is away before its daemon starts again."""
+
+_POLL_NS: Final = 2 * MS
+
+
+@dataclass(slots=True)
+class Course:
+    """What happened."""
+
+    openings: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    victim: str = ""
+    held_by_victim: list[str] = field(default_factory=list)
+    takeover_ns: dict[str, Span] = field(default_factory=dict)
+    """For each domain that the victim held: how long after the power cut another node's transfer was acknowledged."""
+    not_acknowledged: int = 0
+
+
+class Director:
+    """Runs one demo."""
+
+    def __init__(
+        self, place: Place, clock: MachineClock, randomness: random.Random, narrate: Callable[[str], None]
+    ) -> None:
+        """Start nothing yet."""
+        self.place = place
+        self.clock = clock
+        self.course = Course()
+        self._random = randomness
+        self._narrate = narrate
+        self._events: SimpleQueue[tuple[str, Event]] = SimpleQueue()
+        self.machines = [
+            Machine(settings, randomness.getrandbits(31), clock, self._events) for settings in place.machines
+        ]
+        self._killed_ns = 0
+
+    def open_cluster(self) -> Cluster:
+        """Return the cluster as the first machine sees it."""
+        first = self.place.machines[0]
+        return Cluster.open(self.place.root, node_dir=first.directory, allow_root=True)
+
+    def begin(self) -> None:
+        """Start the daemons, open the accounts, start the tellers."""
+        for machine in self.machines:
+            machine.start_daemon()
+        self._until(lambda seen: seen.count("daemon") == len(self.machines), "schema", "the daemons to start")
+        with self.open_cluster() as cluster, cluster.session("opening accounts") as session:
+            for number in range(ACCOUNTS):
+                with session.acquire(account(number)) as leases:
+                    entry = Opening(id=f"open-{number:02d}", account=account(number), amount=OPENING_AMOUNT)
+                    outcome = session.publish(LOG, [encode(entry)], under=leases)
+                if not isinstance(outcome, Committed):
+                    raise Environment(
+                        "demo-failed", f"opening {account(number)} ended as {outcome}", hint="run it again"
+                    )
+                self.course.openings.append(entry.id)
+        self._narrate(f"{ACCOUNTS} accounts are open with {OPENING_AMOUNT} each; {ACCOUNTS * OPENING_AMOUNT} in all.")
+        for machine in self.machines:
+            machine.start_teller(ACCOUNTS)
+        self._narrate(f"{len(self.machines)} tellers, one per node, move money under leases of both accounts.")
+
+    def trade(self, span: Span) -> None:
+        """Let the tellers work."""
+        deadline = self.clock.boot_ns() + span
+        while self.clock.boot_ns() < deadline:
+            self._drain()
+            self.clock.sleep(_POLL_NS)
+
+    def cut_power(self) -> None:
+        """Kill a random node while its teller holds leases."""
+        victim = self._random.choice(self.machines)
+        deadline = self.clock.boot_ns() + PATIENCE_NS
+        with self.open_cluster() as cluster:
+            while True:
+                victim.freeze_teller()
+                held = self._held_by(cluster, victim)
+                if held:
+                    break
+                if self.clock.boot_ns() > deadline:
+                    raise Environment("demo-stuck", f"{victim.name} never holds a lease", hint="run it again")
+                victim.thaw_teller()
+                self.clock.sleep(self._random.randrange(20) * MS)
+                self._drain()
+        victim.cut_power()
+        self._killed_ns = self.clock.boot_ns()
+        self.course.victim, self.course.held_by_victim = victim.name, held
+        self._narrate(f"{victim.name} loses its power in mid-transaction; it held {' and '.join(held)}.")
+        policy = self.place.policy
+        longest = span_text(max(policy.takeover_ns(), policy.restart_ns()))
+        self._narrate("Its own shard is gone too, with all it knew. Nobody repairs anything:")
+        self._narrate(f"the others wait until its last rights are surely over, at most {longest}.")
+
+    def _held_by(self, cluster: Cluster, machine: Machine) -> list[str]:
+        held = []
+        teller = machine.teller.pid if machine.teller else 0
+        for shard in range(len(cluster.map.owners)):
+            try:
+                _, leases = cluster.inspect(shard)
+            except ShardUnavailable:
+                continue
+            held += [v.domain for v in leases if v.phase == "held" and v.holder.process == teller]
+        return sorted(held)
+
+    def take_over(self) -> None:
+        """Bring the node's daemon back; wait until others have written under everything that the dead teller held."""
+        victim = next(machine for machine in self.machines if machine.name == self.course.victim)
+        self.trade(REBOOT_NS)
+        victim.start_daemon()
+        self._narrate(f"{victim.name} is back, as its service supervisor would bring it: with an empty lease shard.")
+        deadline = self.clock.boot_ns() + PATIENCE_NS
+        while len(self.course.takeover_ns) < len(self.course.held_by_victim):
+            if self.clock.boot_ns() > deadline:
+                missing = sorted(set(self.course.held_by_victim) - set(self.course.takeover_ns))
+                raise Environment(
+                    "demo-stuck",
+                    f"nobody took over {' and '.join(missing)}",
+                    hint="run it again, and keep the directory",
+                )
+            self._drain()
+            self.clock.sleep(_POLL_NS)
+        for domain, span in sorted(self.course.takeover_ns.items()):
+            self._narrate(f"{domain} was taken over {span_text(span // MS * MS)} after the power cut.")
+        victim.start_teller(ACCOUNTS)
+
+    def finish(self) -> None:
+        """Let the tellers finish, then make everything final: close what is due, wait until the last rack is sealed."""
+        for machine in self.machines:
+            machine.finish_teller()
+        self._drain()
+        with self.open_cluster() as cluster:
+            log = cluster.logs.opened(LOG)
+            target = cluster.time.now().latest
+            log.horizon.settle(target)
+        self._narrate(f"The tellers have gone home; {len(self.course.acknowledged)} transfers were acknowledged.")
+
+    def close(self) -> None:
+        """Stop the daemons orderly."""
+        for machine in self.machines:
+            machine.finish_daemon()
+        for machine in self.machines:
+            for reader in machine.readers:
+                reader.join()
+        self._drain()
+
+    def discard(self) -> None:
+        """End whatever still runs, however the demo ended, and forget the tmpfs directories."""
+        for machine in self.machines:
+            machine.discard()
+        self.place.forget()
+
+    def _until(self, enough: Callable[[list[str]], bool], key: str, what: str) -> None:
+        deadline = self.clock.boot_ns() + PATIENCE_NS
+        seen: list[str] = []
+        while not enough(seen):
+            if self.clock.boot_ns() > deadline:
+                raise Environment(
+                    "demo-stuck", f"waited in vain for {what}", hint=f"look at stderr.log under {self.place.directory}"
+                )
+            try:
+                _, event = self._events.get_nowait()
+            except Empty:
+                self.clock.sleep(_POLL_NS)
+                continue
+            if key in event:
+                seen.append(event["role"])
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                name, event = self._events.get_nowait()
+            except Empty:
+                return
+            self._take(name, event)
+
+    def _take(self, name: str, event: Event) -> None:
+        course = self.course
+        if event.get("event") == "acknowledged":
+            course.acknowledged.append(event["id"])
+            if self._killed_ns and name != course.victim:
+                for domain in (event["source"], event["target"]):
+                    if domain in course.held_by_victim and domain not in course.takeover_ns:
+                        course.takeover_ns[domain] = self.clock.boot_ns() - self._killed_ns
+        elif event.get("event") == "not-acknowledged":
+            course.not_acknowledged += 1

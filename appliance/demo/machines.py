@@ -1,0 +1,157 @@
+"""The demo's machines: per node a daemon process and a teller process, which can be killed like a power cut."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from timeagent.errors import Environment
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from appliance.settings import Settings
+    from timeagent.clock import MachineClock
+
+PATIENCE_NS: Final = 30_000 * MS
+"""How long the demo waits for a process to do what it should, on a busy machine."""
+
+_POLL_NS: Final = 5 * MS
+
+type Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Machine:
+    """One node of the demo. Its files stand in for the machine's own disk."""
+
+    settings: Settings
+    seed: int
+    clock: MachineClock
+    events: SimpleQueue[tuple[str, Event]]
+    daemon: subprocess.Popen[bytes] | None = None
+    teller: subprocess.Popen[bytes] | None = None
+    readers: list[Thread] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.settings.node
+
+    @property
+    def journal(self) -> Path:
+        """Where the teller notes what was acknowledged."""
+        return self.settings.directory / "journal"
+
+    def start_daemon(self) -> None:
+        """Start the node's shards and metronome."""
+        words = ["-m", "leasehold", "node", "run", "--json"]
+        self.daemon = self._start([*words, *self._place(), "--allow-root"], stdin=subprocess.DEVNULL)
+        self._follow(self.daemon, "daemon")
+
+    def start_teller(self, accounts: int, *extra: str) -> None:
+        """Start the node's bank teller."""
+        self.seed += 1
+        words = ["-m", "appliance.demo.teller", "--accounts", str(accounts), "--journal", str(self.journal)]
+        self.teller = self._start([*words, "--seed", str(self.seed), *self._place(), *extra], stdin=subprocess.PIPE)
+        self._follow(self.teller, "teller")
+
+    def freeze_teller(self) -> None:
+        """Stop the teller where it stands."""
+        if self.teller and self.teller.poll() is None:
+            self.teller.send_signal(signal.SIGSTOP)
+
+    def thaw_teller(self) -> None:
+        """Let it go on."""
+        if self.teller and self.teller.poll() is None:
+            self.teller.send_signal(signal.SIGCONT)
+
+    def cut_power(self) -> None:
+        """Kill both processes, at once: nothing is flushed, nothing is given back."""
+        for process in (self.daemon, self.teller):
+            if process and process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+        for process in (self.daemon, self.teller):
+            if process:
+                process.wait()
+        self.daemon = self.teller = None
+
+    def finish_teller(self) -> None:
+        """Ask the teller to finish its customer and stop; wait for it."""
+        if self.teller is None:
+            return
+        if self.teller.stdin:
+            self.teller.stdin.close()
+        self._wait(self.teller, "teller")
+        self.teller = None
+
+    def finish_daemon(self) -> None:
+        """Stop the daemon orderly; wait for it."""
+        if self.daemon is None:
+            return
+        self.daemon.send_signal(signal.SIGTERM)
+        self._wait(self.daemon, "daemon")
+        self.daemon = None
+
+    def discard(self) -> None:
+        """End whatever still runs. Only what this machine started."""
+        for process in (self.teller, self.daemon):
+            if process and process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+    def acknowledged(self) -> list[str]:
+        """Return the ids in the journal; a line that the power cut tore is not one."""
+        if not self.journal.exists():
+            return []
+        *lines, _ = self.journal.read_text(encoding="ascii").split("\n")
+        return lines
+
+    def _place(self) -> list[str]:
+        return ["--root", str(self.settings.root), "--node-dir", str(self.settings.directory)]
+
+    def _start(self, words: list[str], stdin: int) -> subprocess.Popen[bytes]:
+        log = (self.settings.directory / "stderr.log").open("ab")
+        with log:
+            return subprocess.Popen(  # noqa: S603 - this interpreter and our own modules
+                [sys.executable, *words], stdin=stdin, stdout=subprocess.PIPE, stderr=log, env=os.environ
+            )
+
+    def _follow(self, process: subprocess.Popen[bytes], role: str) -> None:
+        assert process.stdout is not None
+        reader = Thread(target=self._relay, args=(process.stdout, role), daemon=True)
+        reader.start()
+        self.readers.append(reader)
+
+    def _relay(self, stream: IO[bytes], role: str) -> None:
+        for line in stream:
+            if line.endswith(b"\n"):
+                self.events.put((self.name, {"role": role, **msgspec.json.decode(line)}))
+        stream.close()
+
+    def _wait(self, process: subprocess.Popen[bytes], role: str) -> None:
+        deadline = self.clock.boot_ns() + PATIENCE_NS
+        while process.poll() is None:
+            if self.clock.boot_ns() > deadline:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                raise Environment(
+                    "demo-stuck",
+                    f"the {role} of {self.name} did not stop",
+                    hint=f"look at {self.settings.directory / 'stderr.log'}",
+                )
+            self.clock.sleep(_POLL_NS)
+        if process.returncode != 0:
+            raise Environment(
+                "demo-failed",
+                f"the {role} of {self.name} ended with exit code {process.returncode}",
+                hint=f"look at {self.settings.directory / 'stderr.log'}",
+            )

@@ -1,0 +1,76 @@
+"""The node daemon: runs the shards that the map gives to this node, and the metronome for every log."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import Environment, LeaseholdError
+from timeagent.units import MS, SECOND
+
+from .bag.metronome import Metronome
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from .cluster import Cluster
+
+_log = logging.getLogger(__name__)
+
+BEAT_NS: Final = 100 * MS
+"""How often the metronome looks whether a bag is due: closing is never urgent, settling helps itself."""
+
+NEW_LOGS_NS: Final = SECOND
+"""How often new logs are looked for."""
+
+
+class Node:
+    """One node's daemon over an open cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Run nothing yet."""
+        self._cluster = cluster
+        self._metronomes: dict[str, Metronome] = {}
+        self._looked_ns: int | None = None
+
+    def start(self) -> list[int]:
+        """Run this node's shards; return their numbers. Raises Environment if another process of this machine does."""
+        routes = self._cluster.routes
+        shards = routes.own_shards()
+        for shard in shards:
+            if not routes.host.try_host(shard, self._cluster.map):
+                raise Environment(
+                    "shard-runs-already",
+                    f"another process of this machine runs shard {shard}",
+                    hint="stop it first: there is one daemon per node",
+                )
+        return shards
+
+    def run(self, stop: Event) -> None:
+        """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat."""
+        while not stop.wait(BEAT_NS / SECOND):
+            self.beat()
+
+    def beat(self) -> None:
+        """Look for new logs now and then; give each log's metronome a turn."""
+        try:
+            self._look_for_logs()
+            now = self._cluster.time.now()
+        except LeaseholdError as problem:
+            _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
+            return
+        for name, metronome in self._metronomes.items():
+            try:
+                metronome.turn(now)
+            except LeaseholdError as problem:
+                _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
+
+    def _look_for_logs(self) -> None:
+        boot = self._cluster.time.boot_ns()
+        if self._looked_ns is not None and boot - self._looked_ns < NEW_LOGS_NS:
+            return
+        self._looked_ns = boot
+        for name in self._cluster.log_names():
+            if name not in self._metronomes:
+                grid = self._cluster.logs.opened(name).grid
+                self._metronomes[name] = Metronome(self._cluster.context, grid)

@@ -1,0 +1,178 @@
+"""Numbered immutable records on the mount: policy, trust, shard map, ceiling chains; and the ledger files beside them.
+
+The newest record is the highest number in its directory, opened afresh; a record is published with link(2) under the
+next number, and the first to link it wins. Policy, trust and map are signed by the cluster root key; a record that is
+not is an error, never ignored: a cluster must not fall back to an older policy because the newest is damaged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timeagent.canonical import decode
+from timeagent.errors import Damaged, Environment, NotTrusted
+from timeagent.trust import Keyring, TrustRecord
+
+from .bag.records import RecordNumbers
+from .bag.storage import Published
+from .formats.framing import Kind
+from .formats.paths import parse_record_name, record_name
+from .formats.policy import Policy, check_policy
+from .formats.shardmap import ShardMap
+from .formats.stamped import open_signed, sign
+
+if TYPE_CHECKING:
+    from timeagent.keys import Signer, Verifier
+
+    from .bag.storage import Storage
+
+DIRECTORIES = {Kind.POLICY: "policy", Kind.TRUST: "trust", Kind.MAP: "map"}
+TMP = "tmp"
+
+
+class Registers:
+    """The records of one cluster, read and verified; what has been read is immutable and kept."""
+
+    def __init__(self, storage: Storage, cluster_id: bytes, root_key: Verifier) -> None:
+        """Take the pinned root key. Reads nothing yet."""
+        self.cluster_id = cluster_id
+        self._storage = storage
+        self._root_key = root_key
+        self._policies: dict[int, Policy] = {}
+        self._trust: dict[int, TrustRecord] = {}
+        self._keyrings: dict[int, Keyring] = {}
+        self._maps: dict[int, ShardMap] = {}
+
+    def newest(self) -> RecordNumbers:
+        """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
+        return RecordNumbers(trust=self._newest(Kind.TRUST), policy=self._newest(Kind.POLICY))
+
+    def policy(self, number: int) -> Policy:
+        """Return a policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount once per number."""
+        if number not in self._policies:
+            self._policies[number] = check_policy(self._read(Kind.POLICY, number, Policy))
+        return self._policies[number]
+
+    def newest_policy(self) -> Policy:
+        """Return the newest policy."""
+        return self.policy(self._newest(Kind.POLICY))
+
+    def trust(self, number: int) -> TrustRecord:
+        """Return a trust record. Raises Damaged, NotTrusted. Touches the mount once per number."""
+        if number not in self._trust:
+            self._trust[number] = self._read(Kind.TRUST, number, TrustRecord)
+        return self._trust[number]
+
+    def keyring(self, number: int) -> Keyring:
+        """Return the keys of a trust record."""
+        if number not in self._keyrings:
+            self._keyrings[number] = Keyring(self.trust(number).keys)
+        return self._keyrings[number]
+
+    def newest_map(self) -> ShardMap:
+        """Return the newest shard map. Raises Damaged, NotTrusted. Touches the mount."""
+        number = self._newest(Kind.MAP)
+        if number not in self._maps:
+            self._maps[number] = self._read(Kind.MAP, number, ShardMap)
+        return self._maps[number]
+
+    def publish(self, kind: Kind, record: Policy | TrustRecord | ShardMap, signer: Signer) -> bool:
+        """Link a record under its own number; False if somebody else's is there already. Touches the mount."""
+        assert record.cluster_id == self.cluster_id
+        assert signer.id == self._root_key.id, "records are signed by the cluster root key"
+        directory = DIRECTORIES[kind]
+        self._storage.ensure_directory(directory)
+        self._storage.ensure_directory(TMP)
+        path = f"{directory}/{record_name(record.number)}"
+        return self._storage.publish(path, sign(kind, record, signer), TMP) is Published.WON
+
+    def newest_number(self, kind: Kind) -> int | None:
+        """Return the highest number of a register, its directory opened afresh, or None. Touches the mount."""
+        names = self._storage.list_afresh(DIRECTORIES[kind])
+        return max((number for name in names or () if (number := parse_record_name(name)) is not None), default=None)
+
+    def _newest(self, kind: Kind) -> int:
+        number = self.newest_number(kind)
+        if number is None:
+            raise Damaged(
+                "no-record",
+                f"{DIRECTORIES[kind]}/ holds no record",
+                hint="this root was not set up to its end: run leasehold init on an empty directory",
+            )
+        return number
+
+    def _read[R: (Policy, TrustRecord, ShardMap)](self, kind: Kind, number: int, form: type[R]) -> R:
+        path = f"{DIRECTORIES[kind]}/{record_name(number)}"
+        data = self._storage.read(path)
+        if data is None:
+            raise Damaged("no-record", f"{path} is missing", hint="restore it from a copy of the tree")
+        signed = open_signed(kind, data, path)
+        if not signed.verified_by(kind, self._root_key):
+            raise NotTrusted(
+                "record-not-trusted",
+                f"{path} is not signed by this cluster's root key",
+                hint="compare the root key's fingerprint with the cluster's: this may be another cluster's file",
+            )
+        record = decode(form, signed.body, path)
+        if record.number != number or record.cluster_id != self.cluster_id:
+            raise NotTrusted(
+                "record-misplaced",
+                f"{path} says that it is number {record.number} of cluster {record.cluster_id.hex()}",
+                hint="restore it from a copy of the tree",
+            )
+        return record
+
+
+class StoredChain:
+    """One ceiling chain on the mount (the lease shard's ChainPort)."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        """Take the chain's directory. Touches nothing yet."""
+        self._storage = storage
+        self._path = path
+
+    def list_afresh(self) -> list[int]:
+        """Return the numbers that are there, in order; the directory is opened afresh. Touches the mount."""
+        names = self._storage.list_afresh(self._path)
+        return sorted(number for name in names or () if (number := parse_record_name(name)) is not None)
+
+    def read(self, number: int) -> bytes | None:
+        """Return a record's bytes, or None where there is none. Touches the mount."""
+        return self._storage.read(f"{self._path}/{record_name(number)}")
+
+    def link(self, number: int, data: bytes) -> bool:
+        """Link a record: True if ours is there now, False if another's is. Touches the mount."""
+        self._storage.ensure_directory(self._path)
+        self._storage.ensure_directory(TMP)
+        return self._storage.publish(f"{self._path}/{record_name(number)}", data, TMP) is Published.WON
+
+    def unlink(self, number: int) -> None:
+        """Remove a pruned record. Touches the mount."""
+        self._storage.unlink(f"{self._path}/{record_name(number)}")
+
+
+class StoredLedger:
+    """The ledger file of one incarnation (the lease shard's LedgerSink): appended by its only writer."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        """Take the file's path. Touches nothing yet."""
+        self._storage = storage
+        self._path = path
+        self._size = 0
+        self._doubtful = False
+
+    def append(self, data: bytes) -> None:
+        """Append one block. Touches the mount.
+
+        Raises Environment once an append has failed: what followed a torn block would be hidden behind it, so the rest
+        of this incarnation's ledger is a gap.
+        """
+        if self._doubtful:
+            raise Environment("ledger-doubtful", f"{self._path} ends in a doubtful block; the rest is a gap")
+        try:
+            if not self._size:
+                self._storage.ensure_directory(self._path.rpartition("/")[0])
+            self._size = self._storage.append(self._path, data, self._size)
+        except BaseException:
+            self._doubtful = True
+            raise

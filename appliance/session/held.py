@@ -1,0 +1,78 @@
+"""``Lease``: the holder's side of one lease: its newest witness, and what was written under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from timeagent.errors import LeaseLost
+from timeagent.units import rfc3339
+
+if TYPE_CHECKING:
+    from appliance.formats.lease import Mode
+    from appliance.formats.witness import SignedWitness, Witness
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant, Span
+
+    from .stamping import Publication
+
+
+@dataclass(slots=True)
+class Lease:
+    """One held lease. Applications read it; only the session changes it."""
+
+    domain: str
+    shard: int
+    mode: Mode
+    correlation_id: bytes
+    fence: int
+    """The fencing token: hand it to whatever is written outside of bags."""
+    expiry_ns: Instant
+    floor_ns: Instant
+    settle_to_ns: Instant
+    signed: SignedWitness
+    """The newest witness, with which messages are published."""
+    term_ns: Span
+    watermark_ns: Instant | None = None
+    watermark_time: bytes | None = None
+    messages: int = 0
+    chain_head: bytes | None = None
+    unresolved: list[Publication] = field(default_factory=list)
+    """Attempts whose outcome is not known: while there is one, the lease cannot be relinquished."""
+    ended: str | None = None
+    """Why it is over for the holder; None while it is held."""
+
+    def take(self, signed: SignedWitness, witness: Witness) -> None:
+        """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers floor or settle_to."""
+        assert witness.correlation_id == self.correlation_id
+        self.signed = signed
+        self.expiry_ns = max(self.expiry_ns, witness.expiry_ns)
+        self.floor_ns = max(self.floor_ns, witness.floor_ns)
+        self.settle_to_ns = max(self.settle_to_ns, witness.settle_to_ns)
+
+    def usable_until_ns(self, margin_ns: Span) -> Instant:
+        """Return the instant from which the holder must not begin anything under this lease."""
+        return self.expiry_ns - margin_ns
+
+    def check_held(self, now: TimeInterval, margin_ns: Span) -> None:
+        """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""
+        if self.ended is None and not now.surely_before(self.usable_until_ns(margin_ns)):
+            self.ended = "expired"
+        if self.ended is not None:
+            raise LeaseLost(
+                f"lease-{self.ended}",
+                f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}: its expiry is "
+                f"{rfc3339(self.expiry_ns)}, the time is up to {rfc3339(now.latest)}",
+                hint="acquire it again, read what happened meanwhile, then decide anew",
+            )
+
+    def wrote(self, timestamp: Instant, time: bytes) -> None:
+        """Raise the watermark: a message with this timestamp may exist from now on, whatever comes of the attempt."""
+        if self.watermark_ns is None or timestamp > self.watermark_ns:
+            self.watermark_ns = timestamp
+            self.watermark_time = time
+
+    def committed(self, messages: int, digest: bytes) -> None:
+        """Count messages that are known Committed; ``digest`` is their frame's."""
+        self.messages += messages
+        self.chain_head = digest

@@ -1,0 +1,60 @@
+"""A log that a session uses: its grid with the writer, horizon and reader of the bag protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from appliance.bag.horizon import Horizon
+from appliance.bag.logs import create_log, open_log
+from appliance.bag.maildir import MaildirWriter
+from appliance.bag.reader import Reader
+from appliance.formats.birth import BagKind
+from appliance.formats.names import check_log
+from appliance.formats.paths import Grid
+from timeagent.errors import BadRequest
+
+if TYPE_CHECKING:
+    from appliance.bag.context import BagContext
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """Everything that is done with one log, wired once."""
+
+    grid: Grid
+    writer: MaildirWriter
+    horizon: Horizon
+    reader: Reader
+
+
+class LogBook:
+    """The logs that one process has opened."""
+
+    def __init__(self, context: BagContext) -> None:
+        """Open nothing yet."""
+        self._context = context
+        self._logs: dict[str, OpenLog] = {}
+
+    def opened(self, name: str) -> OpenLog:
+        """Return an existing log. Raises BadRequest that names it when there is none. Touches the mount once."""
+        log = self._find(name)
+        if log is None:
+            raise BadRequest("no-such-log", f"there is no log {name!r} in this cluster", hint="publish to it first")
+        return log
+
+    def opened_or_made(self, name: str, kind: BagKind = BagKind.MAILDIR) -> OpenLog:
+        """Return the log; the first to ask makes it. Touches the mount once."""
+        return self._find(name) or self._wired(Grid(create_log(self._context, name, kind)))
+
+    def _find(self, name: str) -> OpenLog | None:
+        if name in self._logs:
+            return self._logs[name]
+        birth = open_log(self._context, check_log(name))
+        return None if birth is None else self._wired(Grid(birth))
+
+    def _wired(self, grid: Grid) -> OpenLog:
+        context = self._context
+        log = OpenLog(grid, MaildirWriter(context, grid), Horizon(context, grid), Reader(context, grid))
+        self._logs[grid.birth.log] = log
+        return log

@@ -1,0 +1,273 @@
+"""How a process reaches the shards of its cluster, and how a machine's own shard comes to run.
+
+Another node's shard is reached at the address that the settings name. The own shard runs in whichever process of this
+machine took the lock on tmpfs first, a daemon or an application; the others reach it over its Unix socket. When that
+process ends, the next call takes its place: a new incarnation with an empty database.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import BadTime, ShardUnavailable, TryAgain
+from timeagent.units import MS
+
+from .formats.lease import Holder
+from .formats.paths import chain_path, ledger_path
+from .lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
+from .lease.client import LeaseClient, Unavailable
+from .lease.server import ShardServer
+from .lease.shard import Shard, StoppedOrderly
+from .lease.spool import LedgerSpool
+from .lease.store import LeaseStore
+from .lease.transport import UnixTransport
+from .registers import StoredChain, StoredLedger
+from .runtime import LocalLock, shard_socket
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+    from timeagent.clock import NodeTime
+    from timeagent.units import Span
+
+    from .bag.storage import Storage
+    from .formats.policy import Policy
+    from .formats.shardmap import ShardMap
+    from .lease.transport import Transport
+    from .lease.wire import LeaseView, Reply, Request, ShardNumbers
+    from .registers import Registers
+    from .settings import Settings
+
+_log = logging.getLogger(__name__)
+
+PAUSE_NS: Final = 20 * MS
+"""How long to wait before the mount, or a stopping shard, is asked again."""
+
+START_TRIES: Final = 50
+
+
+class HostedShard:
+    """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
+
+    def __init__(self, shard: Shard, server: ShardServer, spool: LedgerSpool, guard: Lock, time: NodeTime) -> None:
+        """Begin to serve a started shard."""
+        self._shard = shard
+        self._server = server
+        self._spool = spool
+        self._guard = guard
+        self._time = time
+        self._threads = [
+            Thread(target=server.run, name="leasehold-shard", daemon=True),
+            Thread(target=spool.run, name="leasehold-ledger", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
+
+        Holders are served meanwhile. Waits at most about the longest term. Where the mount or the clock does not allow
+        an orderly end, the shard just ends, as in a crash: its successor's floor is then the ceiling.
+        """
+        tries = 0
+        while tries < START_TRIES:
+            try:
+                with self._guard:
+                    result = self._shard.stop_orderly()
+            except BadTime as problem:
+                _log.warning("stop-without-time reason=%s", problem.message)
+                tries += 1
+            else:
+                if isinstance(result, StoppedOrderly | Deposed):
+                    break
+                tries += not hasattr(result, "until_ns")
+            self._time.sleep(PAUSE_NS)
+        self._server.stop()
+        self._threads[0].join()
+        self._spool.close()
+        self._threads[1].join()
+
+
+class ShardHost:
+    """Runs the shards that the map gives to this node, one process of this machine at a time."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        registers: Registers,
+        settings: Settings,
+        time: NodeTime,
+        policy: Policy,
+        runtime: Path,
+        randomness: random.Random,
+    ) -> None:
+        """Run nothing yet. ``runtime``: this node's directory on tmpfs."""
+        self._storage = storage
+        self._registers = registers
+        self._settings = settings
+        self._time = time
+        self._policy = policy
+        self._runtime = runtime
+        self._random = randomness
+        self._hosted: dict[int, tuple[HostedShard, LocalLock]] = {}
+        self._lock = Lock()
+
+    def try_host(self, shard: int, shard_map: ShardMap) -> bool:
+        """Run a shard here unless another process of this machine does. True: it runs, here.
+
+        Raises BadTime, Environment, Damaged when it cannot be started, TryAgain when the mount keeps being in doubt.
+        """
+        with self._lock:
+            if shard in self._hosted:
+                return True
+            lock = LocalLock(self._runtime / f"shard-{shard:04d}.lock")
+            if not lock.try_acquire():
+                return False
+            try:
+                self._hosted[shard] = (self._start(shard, shard_map), lock)
+            except BaseException:
+                lock.release()
+                raise
+            return True
+
+    def close(self) -> None:
+        """Stop every shard that runs here, orderly, then give up its lock."""
+        with self._lock:
+            for hosted, lock in self._hosted.values():
+                hosted.stop()
+                lock.release()
+            self._hosted.clear()
+
+    def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
+        incarnation = self._random.randbytes(8)
+        cluster_id = self._registers.cluster_id
+        identity = ShardIdentity(cluster_id, shard_map.number, shard, self._settings.node, incarnation)
+        signer = self._settings.witness_key()
+        chain = CeilingChain(
+            StoredChain(self._storage, chain_path(shard_map.number, shard)), self._time, signer, self._policy, identity
+        )
+        spool = LedgerSpool(StoredLedger(self._storage, ledger_path(shard_map.number, shard, incarnation)))
+        store = LeaseStore(self._runtime / f"shard-{shard:04d}.db")
+        running = Shard(
+            identity,
+            shard_map,
+            self._policy,
+            store=store,
+            chain=chain,
+            time=self._time,
+            signer=signer,
+            ledger=spool,
+            randomness=self._random,
+        )
+        why = ""
+        for _ in range(START_TRIES):
+            began = running.start()
+            if isinstance(began, Extended):
+                guard = Lock()
+                server = ShardServer(running, shard_socket(self._runtime, shard), guard)
+                return HostedShard(running, server, spool, guard, self._time)
+            if isinstance(began, Deposed):
+                raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
+            why = began.reason
+            self._time.sleep(PAUSE_NS)
+        raise TryAgain("chain-in-doubt", f"shard {shard} cannot begin: {why}", hint="see whether the mount works")
+
+
+class OwnShard:
+    """The transport to this machine's own shard: hosts it when nobody else does."""
+
+    def __init__(self, host: ShardHost, shard: int, shard_map: ShardMap, socket: UnixTransport) -> None:
+        """Call nothing yet."""
+        self._host = host
+        self._shard = shard
+        self._map = shard_map
+        self._socket = socket
+        self._hosting = False
+
+    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        """Call it; when nobody answers, take its place and call again. Raises what ``ShardHost.try_host`` raises."""
+        if not self._hosting:
+            self._hosting = self._host.try_host(self._shard, self._map)
+        return self._socket.call(requests, timeout_ns)
+
+
+class ShardRoutes:
+    """One process's way to every shard."""
+
+    def __init__(
+        self, host: ShardHost, shard_map: ShardMap, settings: Settings, time: NodeTime, policy: Policy, runtime: Path
+    ) -> None:
+        """Reach nothing yet."""
+        self.host = host
+        self._map = shard_map
+        self._settings = settings
+        self._time = time
+        self._policy = policy
+        self._runtime = runtime
+        self._transports: dict[int, Transport] = {}
+        self._sockets: list[UnixTransport] = []
+        self._lock = Lock()
+
+    def shard_of(self, domain: str) -> int:
+        """Return the shard of a domain."""
+        return self._map.shard_of(domain)
+
+    def own_shards(self) -> list[int]:
+        """Return the shards that the map gives to this node."""
+        return [shard for shard, owner in enumerate(self._map.owners) if owner == self._settings.node]
+
+    def transport(self, shard: int) -> Transport:
+        """Return the way to a shard. Raises ShardUnavailable when no address of its node is known."""
+        with self._lock:
+            if shard not in self._transports:
+                self._transports[shard] = self._made(shard)
+            return self._transports[shard]
+
+    def _made(self, shard: int) -> Transport:
+        owner = self._map.owners[shard]
+        if owner == self._settings.node:
+            return OwnShard(self.host, shard, self._map, self._socket(self._runtime, shard))
+        if owner in self._settings.peers:
+            return self._socket(self._settings.peers[owner], shard)
+        raise ShardUnavailable(
+            "no-address",
+            f"shard {shard} belongs to node {owner}, and {self._settings.directory / 'node.toml'} has no address of it",
+            hint=f"run this on {owner}, or add it under [peers]",
+        )
+
+    def _socket(self, runtime: Path, shard: int) -> UnixTransport:
+        transport = UnixTransport(shard_socket(runtime, shard), self._time)
+        self._sockets.append(transport)
+        return transport
+
+    def inspect(self, shard: int, randomness: random.Random) -> tuple[ShardNumbers, list[LeaseView]]:
+        """Return a shard's numbers and all its leases, unsigned. Never starts a shard. Raises ShardUnavailable."""
+        owner = self._map.owners[shard]
+        runtime = self._runtime if owner == self._settings.node else self._settings.peers.get(owner)
+        if runtime is None:
+            self._made(shard)
+        assert runtime is not None
+        transport = UnixTransport(shard_socket(runtime, shard), self._time)
+        holder = Holder(node=self._settings.node, process=0, boot=bytes(16), incarnation=bytes(8))
+        client = LeaseClient(transport, self._time, self._policy, holder, randomness)
+        found: list[LeaseView] = []
+        try:
+            while True:
+                page = client.inspect(found[-1].domain if found else "")
+                if isinstance(page, Unavailable):
+                    raise ShardUnavailable(page.code, f"shard {shard} at node {owner} does not answer: {page.message}")
+                found += page.leases
+                if not page.more:
+                    return page.numbers, found
+        finally:
+            transport.close()
+
+    def close(self) -> None:
+        """Close the connections; stop what is hosted here, orderly."""
+        self.host.close()
+        with self._lock:
+            for transport in self._sockets:
+                transport.close()

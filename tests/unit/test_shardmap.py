@@ -1,0 +1,54 @@
+import msgspec
+import pytest
+
+from appliance.formats.shardmap import ShardMap
+from tests.support.values import CLUSTER, shard_map
+from timeagent.canonical import decode, encode
+from timeagent.errors import Damaged
+
+DOMAINS = [f"accounts/{index}" for index in range(4_000)]
+
+
+def of(shards: int, number: int = 1) -> ShardMap:
+    return ShardMap(number=number, cluster_id=CLUSTER, owners=("node-a",) * shards)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7, 16])
+def test_new_map_with_one_shard_more_moves_only_what_the_new_shard_takes(shards: int) -> None:
+    before, after = of(shards), of(shards + 1, number=2)
+    moved = [domain for domain in DOMAINS if before.shard_of(domain) != after.shard_of(domain)]
+    assert all(after.shard_of(domain) == shards for domain in moved)
+    share = len(DOMAINS) / (shards + 1)
+    assert 0.7 * share < len(moved) < 1.3 * share
+
+
+# Nor may an owner's name matter: a shard that moves to another node keeps its domains.
+def test_map_with_other_owners_moves_nothing() -> None:
+    other = msgspec.structs.replace(of(5), number=9, owners=("b", "c", "d", "e", "f"))
+    assert all(of(5).shard_of(domain) == other.shard_of(domain) for domain in DOMAINS)
+
+
+def test_domains_spread_over_the_shards() -> None:
+    counts = [0] * 8
+    for domain in DOMAINS:
+        counts[of(8).shard_of(domain)] += 1
+    assert min(counts) > 0.7 * len(DOMAINS) / 8
+
+
+def test_tree_lives_in_one_shard() -> None:
+    assert len({of(8).shard_of(f"/tenant/{leaf}") for leaf in range(100)} | {of(8).shard_of("/tenant")}) == 1
+
+
+# Golden: where a domain lives is part of the format.
+def test_shard_of_a_domain_is_fixed() -> None:
+    assert [of(8).shard_of(domain) for domain in DOMAINS[:8]] == [4, 2, 4, 5, 6, 7, 0, 5]
+
+
+def test_map_without_shards_is_neither_made_nor_read() -> None:
+    with pytest.raises(ValueError, match="at least one shard"):
+        of(0)
+    raw = encode(shard_map())
+    owners = b"\x92\xa6node-a\xa6node-b"
+    assert raw.endswith(owners)
+    with pytest.raises(Damaged, match="at least one shard"):
+        decode(ShardMap, raw.replace(owners, b"\x90"))

@@ -215,16 +215,16 @@ class PosixStorage:
         """Write, flush and close a new file in ``tmp``; return its full path."""
         path, descriptor = self._new_in(tmp)
         try:
-            if data:
-                _write_all(descriptor, data)
-                os.fsync(descriptor)
+            try:
+                if data:
+                    _write_all(descriptor, data)
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)  # its result counts: on NFS it can be the only call that reports a rejected write
         except BaseException:
             with contextlib.suppress(OSError):
-                os.close(descriptor)
                 os.unlink(path)
             raise
-        # The result of close counts: on NFS it can be the only call that reports a rejected write.
-        os.close(descriptor)
         return path
 
     def _new_in(self, tmp: str) -> tuple[str, int]:

@@ -1,0 +1,69 @@
+"""A log is what its birth record says."""
+
+import msgspec
+import pytest
+
+from appliance.bag.logs import create_log, list_logs, open_log
+from appliance.formats.birth import BagKind, LogBirth
+from appliance.formats.framing import Kind
+from appliance.formats.stamped import stamp
+from tests.support.bags import CLUSTER, LOG, POLICY, T0, Node
+from tests.support.storage import MemoryStorage
+from timeagent.errors import BadRequest, Damaged
+from timeagent.units import SECOND
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node(MemoryStorage())
+
+
+def test_log_is_born_at_the_start_of_the_bag_that_holds_now(node: Node) -> None:
+    birth = node.grid.birth
+    assert (birth.created_ns, birth.kind, birth.created_by) == (T0, BagKind.MAILDIR, "n1")
+    assert (birth.span_ns, birth.grace_ns, birth.rack_ns) == (POLICY.span_ns, POLICY.grace_ns, POLICY.rack_ns)
+
+
+def test_first_birth_wins_whatever_the_policy_is_later(node: Node) -> None:
+    node.records.policies[2] = msgspec.structs.replace(POLICY, number=2, span_ns=2 * SECOND)
+    node.time.advance(100 * SECOND)
+    assert create_log(node.context, LOG) == node.grid.birth
+    assert create_log(node.context, "other").span_ns == 2 * SECOND
+
+
+def test_logs_are_listed_by_their_birth_records(node: Node) -> None:
+    create_log(node.context, "a")
+    node.context.storage.ensure_directory("logs/unborn")
+    node.context.storage.ensure_directory("logs/.hidden")
+    assert list_logs(node.context) == ["a", LOG]
+    assert open_log(node.context, "unborn") is None
+    assert list_logs(Node(MemoryStorage()).context) == [LOG]
+
+
+def test_bad_name_and_unknown_kind_are_refused(node: Node) -> None:
+    with pytest.raises(BadRequest):
+        create_log(node.context, "../x")
+    with pytest.raises(BadRequest, match="log"):
+        create_log(node.context, "x", BagKind.LOG)
+    assert open_log(node.context, "x") is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"log": "b"}, {"cluster_id": b"x" * 16}, {"created_ns": T0 + 1}, {"span_ns": 7}, {"rack_ns": 7 * SECOND}]
+)
+def test_birth_that_cannot_be_is_damage(node: Node, change: dict[str, object]) -> None:
+    birth = LogBirth(
+        cluster_id=CLUSTER,
+        log="a",
+        kind=BagKind.MAILDIR,
+        created_ns=T0,
+        span_ns=SECOND,
+        grace_ns=2 * SECOND,
+        rack_ns=10 * SECOND,
+        created_by="n1",
+    )
+    node.context.storage.ensure_directory("logs/a")
+    data = stamp(Kind.BIRTH, msgspec.structs.replace(birth, **change), node.time)
+    node.context.storage.publish("logs/a/log", data, "tmp")
+    with pytest.raises(Damaged, match="logs/a/log"):
+        open_log(node.context, "a")

@@ -1,0 +1,341 @@
+"""Messages in order; what is rejected is counted; what is missing is damage."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from appliance.bag.acceptance import Refusal
+from appliance.bag.outcome import Committed
+from appliance.formats.lease import Holder, Mode, Phase
+from appliance.formats.paths import LOCK, PRELOCK, DataName
+from tests.support.bags import (
+    INCARNATION,
+    POLICY,
+    SHARD_KEY,
+    STRANGER,
+    T0,
+    TIME_KEY,
+    FixedRecords,
+    Node,
+    key,
+    witness,
+)
+from tests.support.clocks import HandTime
+from tests.support.storage import MemoryStorage, RecordingStorage
+from timeagent.errors import Damaged
+from timeagent.signedtime import ClockStatus
+from timeagent.trust import Keyring, Purpose
+from timeagent.units import MINUTE, MS, SECOND
+
+
+@pytest.fixture
+def server() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def node(server: MemoryStorage) -> Node:
+    node = Node(server)
+    server.server_clock_ns = lambda: node.time.midpoint_ns
+    return node
+
+
+def close_all(node: Node) -> None:
+    node.horizon.settle(node.time.midpoint_ns)
+
+
+def test_order_is_timestamp_writer_incarnation_sequence_index(node: Node) -> None:
+    base = node.time.midpoint_ns
+    stamps = [[base + n, base + n + 10, base + n + 10 + s] for s, n in itertools.product((1, 2), (0, 10, 5))]
+    sequence = 0
+    for writer, incarnation in itertools.product(("n2", "n1"), (b"b" * 8, b"a" * 8)):
+        for each in stamps:
+            sequence += 1
+            file = node.file(
+                b"x", b"y", b"z", sequence=sequence, writer=writer, incarnation=incarnation, timestamps=each
+            )
+            assert node.writer.write(file) == Committed()
+    close_all(node)
+    messages = list(node.again().reader.settled())
+    keys = [(m.timestamp_ns, m.writer, m.incarnation, m.sequence, m.index) for m in messages]
+    assert len(keys) == 2 * 2 * 6 * 3
+    assert keys == sorted(keys)
+
+
+def test_message_says_where_it_stands(node: Node) -> None:
+    file = node.file(b"", b"two", witnesses=(witness(node.time, "d1"), witness(node.time, "d2")))
+    node.writer.write(file)
+    close_all(node)
+    first, second = node.reader.settled()
+    assert (first.payload, second.payload) == (b"", b"two")
+    assert (second.timestamp_ns, second.index, second.sequence) == (first.timestamp_ns + 1, 1, 1)
+    assert (second.writer, second.incarnation, second.attempt_id) == ("n1", INCARNATION, (1).to_bytes(16, "big"))
+    assert second.domains == ("d1", "d2")
+    assert (second.bag_path, second.file_name) == (file.bag.path, file.name.text())
+
+
+def test_settled_reads_nothing_of_open_bags(node: Node) -> None:
+    node.writer.write(node.file(b"a"))
+    node.horizon.settle(T0 + SECOND)
+    node.writer.write(node.file(b"b", sequence=2))
+    assert node.settled() == [b"a"]
+    assert node.latest() == [b"a", b"b"]
+
+
+def test_reading_goes_on_where_it_stopped_and_touches_only_those_bags(node: Node, server: MemoryStorage) -> None:
+    stamps = []
+    for sequence in range(1, 13):
+        node.writer.write(node.file(b"%d" % sequence, sequence=sequence))
+        stamps.append(node.time.midpoint_ns)
+        node.time.advance(SECOND)
+    close_all(node)
+    recorder = RecordingStorage(server)
+    reader = node.again(recorder).reader
+    payloads = [message.payload for message in reader.settled(stamps[3], stamps[5])]
+    assert payloads == [b"5", b"6"]
+    read = {path for verb, path in recorder.calls if verb == "read" and path.endswith(".msg")}
+    assert len(read) == 3
+    assert [m.payload for m in reader.settled(stamps[5])] == [b"%d" % n for n in range(7, 13)]
+    assert list(reader.settled(stamps[-1])) == []
+    assert [m.payload for m in reader.latest(stamps[9])] == [b"11", b"12"]
+
+
+def test_sealed_racks_and_closed_bags_read_alike(node: Node, server: MemoryStorage) -> None:
+    for sequence in range(1, 26):
+        node.writer.write(node.file(b"%d" % sequence, sequence=sequence))
+        node.time.advance(SECOND)
+    close_all(node)
+    expected = [b"%d" % n for n in range(1, 26)]
+    assert node.again().settled() == expected
+    node.sealer.seal(node.grid.rack(T0))
+    assert node.again().settled() == expected
+    node.time.advance(MINUTE)
+    node.sealer.seal(node.grid.rack(T0 + 2 * POLICY.rack_ns))
+    assert node.again().settled() == node.again().latest() == expected
+
+
+def test_latest_finishes_a_closing_and_answers_from_the_lock(node: Node, server: MemoryStorage) -> None:
+    listed, late = node.file(b"listed"), node.file(b"late", sequence=2)
+    node.writer.write(listed)
+    node.again().closer.help(listed.bag)
+    server.publish(f"{late.bag.path}/{late.name.text()}", late.data, "tmp")
+    assert node.again().latest() == [b"listed"]
+
+
+def test_latest_asks_the_seal_where_sealing_has_begun(node: Node, server: MemoryStorage) -> None:
+    file = node.file()
+    server.ensure_directory(file.bag.rack.path)
+    server.ensure_marker(f"{file.bag.rack.path}/{PRELOCK}")
+    node.again().sealer.seal(file.bag.rack)
+    server.ensure_directory(file.bag.path)
+    server.publish(f"{file.bag.path}/{file.name.text()}", file.data, "tmp")
+    assert node.again().latest() == []
+
+
+# Closing begins after the listing and before the look: what was read may be missing from the lock file.
+def test_latest_looks_for_the_prelock_after_it_has_read(node: Node, server: MemoryStorage) -> None:
+    file = node.file()
+    node.writer.write(file)
+
+    class Closing(RecordingStorage):
+        def read(self, path: str) -> bytes | None:
+            data = super().read(path)
+            if path.endswith(".msg") and f"{file.bag.path}/{LOCK}" not in server.files:
+                hidden = server.files.pop(path)
+                node.again().closer.help(file.bag)
+                server.files[path] = hidden
+            return data
+
+    assert node.again(Closing(server)).latest() == []
+
+
+def test_equal_frames_in_one_bag_count_once(node: Node, server: MemoryStorage) -> None:
+    file = node.file(b"once")
+    node.writer.write(file)
+    path = f"{file.bag.path}/{file.name.text()}"
+    server.files[path] = file.data + file.data
+    close_all(node)
+    assert node.settled() == [b"once"]
+
+
+# A copy under a lower name is rejected, and must not take the frame with it.
+def test_misplaced_copy_does_not_stand_for_the_frame(node: Node, server: MemoryStorage) -> None:
+    file = node.file(b"m")
+    node.writer.write(file)
+    copy = DataName("a", INCARNATION, 1)
+    server.publish(f"{file.bag.path}/{copy.text()}", file.data, "tmp")
+    close_all(node)
+    assert node.settled() == [b"m"]
+    assert node.reader.rejected == {Refusal.MISPLACED: 1}
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered", "short"])
+def test_listed_file_that_is_not_as_listed_is_damage(node: Node, server: MemoryStorage, damage: str) -> None:
+    file = node.file()
+    node.writer.write(file)
+    close_all(node)
+    path = f"{file.bag.path}/{file.name.text()}"
+    if damage == "missing":
+        del server.files[path]
+    else:
+        server.files[path] = file.data[:-1] + (b"" if damage == "short" else b"?")
+    with pytest.raises(Damaged) as caught:
+        node.settled()
+    assert path in caught.value.message
+
+
+def test_bytes_after_the_listed_size_are_not_read(node: Node, server: MemoryStorage) -> None:
+    file, later = node.file(b"a"), node.file(b"b", sequence=2)
+    node.writer.write(file)
+    close_all(node)
+    server.files[f"{file.bag.path}/{file.name.text()}"] += later.data
+    assert node.settled() == [b"a"]
+
+
+def test_messages_are_judged_by_the_records_that_the_lock_names(node: Node) -> None:
+    node.writer.write(node.file(b"a"))
+    node.horizon.settle(T0 + SECOND)
+    node.records.keyrings[2] = Keyring([key(TIME_KEY, Purpose.TIME, revoked_from_ns=0)])
+    node.writer.write(node.file(b"b", sequence=2))
+    close_all(node)
+    assert node.again().settled() == [b"a"]
+
+
+def at(offset: int) -> Callable[[Node], dict[str, Any]]:
+    return lambda node: {"timestamps": [node.time.midpoint_ns + offset], "bag_at": node.time.midpoint_ns}
+
+
+def under(**changes: Any) -> Callable[[Node], dict[str, Any]]:  # noqa: ANN401 - as witness
+    return lambda node: {"witnesses": (witness(node.time), witness(node.time, "d2", **changes))}
+
+
+def token(**changes: Any) -> Callable[[Node], dict[str, Any]]:  # noqa: ANN401 - of several types
+    def make(node: Node) -> dict[str, Any]:
+        other = HandTime(changes.pop("signer", TIME_KEY), node.time.midpoint_ns + changes.pop("offset", 0))
+        other.status = changes.pop("status", ClockStatus.SYNCHRONIZED)
+        return {"time": other.token().encode()}
+
+    return make
+
+
+STAMP = T0 + 500 * MS
+TERM = POLICY.lease_term_max_ns
+RADIUS = 5 * MS
+TOLERANCE = POLICY.r1_tolerance_ns
+HOLDER = Holder(node="n1", process=1, boot=b"b" * 16, incarnation=b"j" * 8)
+
+# Each rule is broken by the least that breaks it; None: the most that keeps it.
+CASES: list[tuple[Refusal | None, Callable[[Node], dict[str, Any]]]] = [
+    (None, at(0)),
+    (Refusal.OUTSIDE_BAG, at(500 * MS)),
+    (None, at(500 * MS - 1)),
+    (Refusal.OUTSIDE_BAG, at(-500 * MS - 1)),
+    (None, at(-500 * MS)),
+    (Refusal.MISPLACED, lambda _: {"cluster_id": b"x" * 16}),
+    (Refusal.MISPLACED, lambda _: {"log": "other"}),
+    (Refusal.MISPLACED, lambda _: {"name": DataName("n2", INCARNATION, 1)}),
+    (Refusal.MISPLACED, lambda _: {"name": DataName("n1", b"j" * 8, 1)}),
+    (Refusal.MISPLACED, lambda _: {"name": DataName("n1", INCARNATION, 2)}),
+    (Refusal.TIME_REFUSED, token(signer=STRANGER)),
+    (Refusal.TIME_REFUSED, token(signer=SHARD_KEY)),
+    (Refusal.TIME_REFUSED, token(status=ClockStatus.DISRUPTED)),
+    (Refusal.TIME_REFUSED, lambda node: {"time": node.time.token().encode()[:-1] + b"?"}),
+    (Refusal.TIME_REFUSED, lambda node: {"time": node.time.token_over(b"d" * 32).encode()}),
+    (Refusal.TIME_REFUSED, lambda _: {"time": bytes(128)}),
+    (Refusal.R1, token(offset=TOLERANCE + RADIUS + 1)),
+    (None, token(offset=TOLERANCE + RADIUS)),
+    (Refusal.R1, token(offset=-TOLERANCE - RADIUS - 1)),
+    (None, token(offset=-TOLERANCE - RADIUS)),
+    (Refusal.WITNESS_REFUSED, under(signer=STRANGER)),
+    (Refusal.WITNESS_REFUSED, under(signer=TIME_KEY)),
+    (Refusal.WITNESS_REFUSED, lambda _: {"witnesses": (b"?",)}),
+    (Refusal.WITNESS_REFUSED, lambda node: {"witnesses": (witness(node.time).replace(b"d", b"e", 1),)}),
+    (Refusal.TENTATIVE, under(phase=Phase.TENTATIVE)),
+    (Refusal.MODE, under(mode=Mode.S)),
+    (Refusal.MODE, under(mode=Mode.IS)),
+    (None, under(mode=Mode.IX)),
+    (None, under(mode=Mode.SIX)),
+    (Refusal.SESSION, under(session_id=b"s" * 16)),
+    (Refusal.TERM, under(expiry_ns=STAMP + TERM + RADIUS + 1)),
+    (None, under(expiry_ns=STAMP + TERM + RADIUS)),
+    (Refusal.HOLDER, under(holder=HOLDER)),
+    (Refusal.EXPIRED, under(expiry_ns=STAMP)),
+    (None, under(expiry_ns=STAMP + 1)),
+    (Refusal.FLOOR, under(floor_ns=STAMP)),
+    (None, under(floor_ns=STAMP - 1)),
+]
+
+
+@pytest.mark.parametrize(("refusal", "how"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)])
+def test_each_rule_rejects_what_breaks_it_and_no_more(
+    node: Node, refusal: Refusal | None, how: Callable[[Node], dict[str, Any]]
+) -> None:
+    file = node.file(b"m", **how(node))
+    assert node.writer.write(file) == Committed()
+    before = node.latest()
+    assert node.reader.rejected == ({} if refusal is None else {refusal: 1})
+    close_all(node)
+    assert before == node.settled() == ([b"m"] if refusal is None else [])
+
+
+def test_every_refusal_has_a_case() -> None:
+    assert {case[0] for case in CASES} | {Refusal.DAMAGED} == {None, *Refusal}
+
+
+def test_only_the_messages_that_break_a_rule_are_rejected(node: Node) -> None:
+    base = node.time.midpoint_ns
+    granted = witness(node.time, floor_ns=base + 1, expiry_ns=base + 4)
+    file = node.file(*(b"%d" % n for n in range(6)), timestamps=[base + n for n in range(6)], witnesses=(granted,))
+    node.writer.write(file)
+    close_all(node)
+    assert node.settled() == [b"2", b"3"]
+    assert node.reader.rejected == {Refusal.FLOOR: 2, Refusal.EXPIRED: 2}
+
+
+def test_piece_that_is_no_frame_is_counted_and_passed_over(node: Node, server: MemoryStorage) -> None:
+    from appliance.formats.framing import Kind, pack
+
+    file = node.file(b"a")
+    node.writer.write(file)
+    server.files[f"{file.bag.path}/{file.name.text()}"] = pack(Kind.FRAME, b"?") + file.data + pack(Kind.LEDGER, b"?")
+    close_all(node)
+    assert node.settled() == [b"a"]
+    assert node.reader.rejected == {Refusal.DAMAGED: 2}
+
+
+def test_signature_is_checked_once_for_many_frames(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    from appliance.bag import acceptance
+    from appliance.formats.witness import head_refused
+
+    counted: list[bytes] = []
+
+    def counting(head: bytes, signature: bytes, keyring: Keyring, cluster_id: bytes) -> str | None:
+        counted.append(head)
+        return head_refused(head, signature, keyring, cluster_id)
+
+    monkeypatch.setattr(acceptance, "head_refused", counting)
+    granted = witness(node.time)
+    for sequence in range(1, 6):
+        node.writer.write(node.file(b"m", sequence=sequence, witnesses=(granted,)))
+    close_all(node)
+    assert len(node.settled()) == 5
+    assert len(counted) == 1
+
+
+def test_record_that_is_missing_is_damage(node: Node) -> None:
+    node.writer.write(node.file())
+    close_all(node)
+    other = Node(node.context.storage, records=FixedRecords(policies={2: POLICY}), time=node.time, grid=node.grid)
+    with pytest.raises(Damaged, match="policy record 1"):
+        other.settled()
+
+
+def test_policy_of_the_lock_decides_the_longest_term(node: Node) -> None:
+    node.records.policies[2] = msgspec.structs.replace(POLICY, number=2, lease_term_max_ns=20 * SECOND)
+    granted = witness(node.time, expiry_ns=node.time.midpoint_ns + 15 * SECOND)
+    node.writer.write(node.file(witnesses=(granted,)))
+    close_all(node)
+    assert node.settled() == [b"m"]

@@ -1,0 +1,203 @@
+"""One contract for every storage; and what only the operating system can do to the real one."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from appliance.bag.posix import PosixStorage
+from appliance.bag.storage import Published, Storage
+from tests.support.storage import MemoryStorage, Mount, RecordingStorage
+from timeagent.errors import Environment
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture(params=["posix", "memory", "mount"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "posix":
+        return PosixStorage(tmp_path)
+    return MemoryStorage() if request.param == "memory" else Mount(MemoryStorage())
+
+
+def test_directory_that_is_not_there_is_a_value(storage: Storage) -> None:
+    assert storage.look("a/b", ("x",)) is None
+    assert storage.list_afresh("a/b") is None
+    assert storage.read("a/b/x") is None
+    assert storage.size_of("a/b/x") is None
+    assert storage.ensure_marker("a/b/x") is False
+    assert storage.publish("a/b/x", b"1", "tmp") is Published.ABSENT
+    storage.unlink("a/b/x")
+
+
+def test_directories_are_made_to_any_depth_and_again(storage: Storage) -> None:
+    storage.ensure_directory("a/b/c")
+    storage.ensure_directory("a/b/c")
+    assert storage.list_afresh("a") == ["b"]
+    assert storage.look("a/b", ("c", "d")) == frozenset({"c"})
+    assert storage.list_afresh("a/b/c") == []
+
+
+def test_first_publication_wins_for_ever(storage: Storage) -> None:
+    storage.ensure_directory("a")
+    assert storage.publish("a/x", b"first", "tmp/n1") is Published.WON
+    assert storage.publish("a/x", b"second", "tmp/n1") is Published.LOST
+    assert storage.read("a/x") == b"first"
+    assert storage.size_of("a/x") == 5
+    assert storage.list_afresh("tmp/n1") == []
+
+
+def test_marker_may_be_there_already(storage: Storage) -> None:
+    storage.ensure_directory("a")
+    assert storage.ensure_marker("a/prelock")
+    assert storage.ensure_marker("a/prelock")
+    assert storage.read("a/prelock") == b""
+
+
+def test_what_is_no_regular_file_reads_as_empty(storage: Storage) -> None:
+    storage.ensure_directory("a/x")
+    assert storage.read("a/x") == b""
+
+
+def test_append_goes_on_only_where_this_process_stopped(storage: Storage) -> None:
+    storage.ensure_directory("a")
+    assert storage.append("a/l", b"12", 0) == 2
+    assert storage.append("a/l", b"345", 2) == 5
+    with pytest.raises(Environment) as caught:
+        storage.append("a/l", b"6", 4)
+    assert caught.value.code == "size-not-expected"
+    with pytest.raises(Environment):
+        storage.append("a/l", b"6", 0)
+    assert storage.read("a/l") == b"12345"
+
+
+def test_unlink_removes_a_name_once_or_twice(storage: Storage) -> None:
+    storage.ensure_directory("a")
+    storage.ensure_marker("a/x")
+    storage.unlink("a/x")
+    storage.unlink("a/x")
+    assert storage.look("a", ("x",)) == frozenset()
+
+
+def test_server_clock_is_the_ctime_of_a_fresh_file(tmp_path: Path) -> None:
+    (tmp_path / "probe").touch()
+    clock = PosixStorage(tmp_path).server_clock("tmp/n1")
+    assert 0 <= clock - (tmp_path / "probe").stat().st_ctime_ns < 60 * 10**9
+    assert names_in(tmp_path / "tmp/n1") == []
+
+
+# NFS repeats a LINK whose reply was lost; after a restart of the server the repeat is told EEXIST.
+def test_lost_reply_to_our_own_link_is_a_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.link
+
+    def twice(source: str, target: str) -> None:
+        real(source, target)
+        real(source, target)
+
+    storage = PosixStorage(tmp_path)
+    storage.ensure_directory("a")
+    monkeypatch.setattr(os, "link", twice)
+    assert storage.publish("a/x", b"ours", "tmp") is Published.WON
+
+
+def test_symbolic_link_and_pipe_are_no_files_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"elsewhere")
+    (tmp_path / "link").symlink_to("target")
+    os.mkfifo(tmp_path / "pipe")
+    storage = PosixStorage(tmp_path)
+    assert storage.read("link") == b""
+    assert storage.read("pipe") == b""
+    assert storage.look("", ("link", "pipe")) == frozenset({"link", "pipe"})
+
+
+def test_root_that_is_not_there_is_never_made(tmp_path: Path) -> None:
+    storage = PosixStorage(tmp_path / "unmounted")
+    with pytest.raises(Environment) as caught:
+        storage.ensure_directory("a/b")
+    assert caught.value.code == "path-absent"
+    assert not (tmp_path / "unmounted").exists()
+
+
+def test_temporary_name_in_use_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / f"tmp/{os.getpid()}.1").write_bytes(b"left by a process with our number")
+    storage = PosixStorage(tmp_path)
+    storage.ensure_directory("a")
+    assert storage.publish("a/x", b"1", "tmp") is Published.WON
+    assert names_in(tmp_path / "tmp") == [f"{os.getpid()}.1"]
+
+
+CLASSES = [
+    (errno.EACCES, "mount-refused"),
+    (errno.EROFS, "mount-refused"),
+    (errno.ENOSPC, "mount-full"),
+    (errno.EDQUOT, "mount-full"),
+    (errno.EXDEV, "no-hard-links"),
+    (errno.EOPNOTSUPP, "no-hard-links"),
+    (errno.EIO, "mount-failed"),
+]
+CALLS = ["open", "link", "fsync", "write", "close"]
+
+
+@pytest.mark.parametrize(("number", "code"), CLASSES)
+@pytest.mark.parametrize("call", CALLS)
+def test_refusal_of_the_system_is_classified_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, code: str
+) -> None:
+    storage = PosixStorage(tmp_path)
+    storage.ensure_directory("a")
+    storage.ensure_directory("tmp")
+    real = getattr(os, call)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        if call == "close":
+            real(*arguments, **options)
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, refuse)
+        with pytest.raises(Environment) as caught:
+            storage.publish("a/x", b"1", "tmp")
+    assert caught.value.code == code
+    assert "a/x" in caught.value.message
+    assert caught.value.hint
+    assert storage.list_afresh("a") == []
+    assert names_in(tmp_path / "tmp") == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE])
+def test_stale_handle_means_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    storage = PosixStorage(tmp_path)
+
+    def gone(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", gone)
+    monkeypatch.setattr(os, "listdir", gone)
+    assert storage.look("a", ("x",)) is None
+    assert storage.list_afresh("a") is None
+    assert storage.read("a/x") is None
+    assert storage.ensure_marker("a/x") is False
+
+
+def test_mount_hides_a_name_until_its_directory_is_opened() -> None:
+    server = MemoryStorage()
+    server.ensure_directory("a")
+    mount, blind = Mount(server), Mount(server, revalidates=False)
+    for each in (mount, blind):
+        assert each.look("a", ("x",)) == frozenset()
+    server.publish("a/x", b"1", "tmp")
+    assert mount.read("a/x") is None
+    assert mount.look("a", ("x",)) == frozenset({"x"})
+    assert mount.read("a/x") == b"1"
+    assert blind.look("a", ("x",)) == frozenset()
+
+
+def test_recording_storage_names_every_call() -> None:
+    storage = RecordingStorage(MemoryStorage())
+    storage.ensure_directory("a")
+    storage.look("a", ("x",))
+    assert storage.calls == [("ensure_directory", "a"), ("look", "a")]

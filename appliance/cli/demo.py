@@ -73,7 +73,7 @@ def _course(director: Director, options: argparse.Namespace, randomness: random.
 
     whole = int(options.seconds * SECOND)
     before = randomness.randrange(whole // 8, whole // 2 + 1)
-    director.begin()
+    director.begin(options.fault)
     director.trade(before)
     director.cut_power()
     director.take_over()

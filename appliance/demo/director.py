@@ -13,6 +13,7 @@ from appliance.bag.outcome import Committed
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Opening, account, encode
 from appliance.demo.machines import PATIENCE_NS, Machine
+from appliance.demo.rogue import EARLY_DOMAIN
 from timeagent.errors import Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, span_text
 
@@ -31,6 +32,7 @@ REBOOT_NS: Final = SECOND
 """How long the killed machine is away before its daemon starts again."""
 
 _POLL_NS: Final = 2 * MS
+_SEAL_POLL_NS: Final = 100 * MS
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class Director:
         self.clock = clock
         self.course = Course()
         self._random = randomness
-        self._narrate = narrate
+        self.narrate = narrate
         self._events: SimpleQueue[tuple[str, Event]] = SimpleQueue()
         self.machines = [
             Machine(settings, randomness.getrandbits(31), clock, self._events) for settings in place.machines
@@ -69,11 +71,15 @@ class Director:
         first = self.place.machines[0]
         return Cluster.open(self.place.root, node_dir=first.directory, allow_root=True)
 
-    def begin(self) -> None:
+    def begin(self, fault: str | None) -> None:
         """Start the daemons, open the accounts, start the tellers."""
+        if fault == "early-grant":
+            with self.open_cluster() as cluster:
+                self.machines[cluster.map.shard_of(EARLY_DOMAIN)].rogue_daemon = fault
         for machine in self.machines:
             machine.start_daemon()
-        self._until(lambda seen: seen.count("daemon") == len(self.machines), "schema", "the daemons to start")
+        for _ in self.machines:
+            self.await_event(lambda event: event.get("schema") == "leasehold.node", "the daemons to start")
         with self.open_cluster() as cluster, cluster.session("opening accounts") as session:
             for number in range(ACCOUNTS):
                 with session.acquire(account(number)) as leases:
@@ -84,10 +90,10 @@ class Director:
                         "demo-failed", f"opening {account(number)} ended as {outcome}", hint="run it again"
                     )
                 self.course.openings.append(entry.id)
-        self._narrate(f"{ACCOUNTS} accounts are open with {OPENING_AMOUNT} each; {ACCOUNTS * OPENING_AMOUNT} in all.")
+        self.narrate(f"{ACCOUNTS} accounts are open with {OPENING_AMOUNT} each; {ACCOUNTS * OPENING_AMOUNT} in all.")
         for machine in self.machines:
             machine.start_teller(ACCOUNTS)
-        self._narrate(f"{len(self.machines)} tellers, one per node, move money under leases of both accounts.")
+        self.narrate(f"{len(self.machines)} tellers, one per node, move money under leases of both accounts.")
 
     def trade(self, span: Span) -> None:
         """Let the tellers work."""
@@ -114,11 +120,11 @@ class Director:
         victim.cut_power()
         self._killed_ns = self.clock.boot_ns()
         self.course.victim, self.course.held_by_victim = victim.name, held
-        self._narrate(f"{victim.name} loses its power in mid-transaction; it held {' and '.join(held)}.")
+        self.narrate(f"{victim.name} loses its power in mid-transaction; it held {' and '.join(held)}.")
         policy = self.place.policy
         longest = span_text(max(policy.takeover_ns(), policy.restart_ns()))
-        self._narrate("Its own shard is gone too, with all it knew. Nobody repairs anything:")
-        self._narrate(f"the others wait until its last rights are surely over, at most {longest}.")
+        self.narrate("Its own shard is gone too, with all it knew. Nobody repairs anything:")
+        self.narrate(f"the others wait until its last rights are surely over, at most {longest}.")
 
     def _held_by(self, cluster: Cluster, machine: Machine) -> list[str]:
         held = []
@@ -136,7 +142,7 @@ class Director:
         victim = next(machine for machine in self.machines if machine.name == self.course.victim)
         self.trade(REBOOT_NS)
         victim.start_daemon()
-        self._narrate(f"{victim.name} is back, as its service supervisor would bring it: with an empty lease shard.")
+        self.narrate(f"{victim.name} is back, as its service supervisor would bring it: with an empty lease shard.")
         deadline = self.clock.boot_ns() + PATIENCE_NS
         while len(self.course.takeover_ns) < len(self.course.held_by_victim):
             if self.clock.boot_ns() > deadline:
@@ -149,11 +155,11 @@ class Director:
             self._drain()
             self.clock.sleep(_POLL_NS)
         for domain, span in sorted(self.course.takeover_ns.items()):
-            self._narrate(f"{domain} was taken over {span_text(span // MS * MS)} after the power cut.")
+            self.narrate(f"{domain} was taken over {span_text(span // MS * MS)} after the power cut.")
         victim.start_teller(ACCOUNTS)
 
     def finish(self) -> None:
-        """Let the tellers finish, then make everything final: close what is due, wait until the last rack is sealed."""
+        """Let the tellers finish, then make everything final. Waits until one rack at least is sealed."""
         for machine in self.machines:
             machine.finish_teller()
         self._drain()
@@ -161,7 +167,9 @@ class Director:
             log = cluster.logs.opened(LOG)
             target = cluster.time.now().latest
             log.horizon.settle(target)
-        self._narrate(f"The tellers have gone home; {len(self.course.acknowledged)} transfers were acknowledged.")
+            while log.horizon.authority.sealer.newest_sealed() is None:
+                self.clock.sleep(_SEAL_POLL_NS)
+        self.narrate(f"The tellers have gone home; {len(self.course.acknowledged)} transfers were acknowledged.")
 
     def close(self) -> None:
         """Stop the daemons orderly."""
@@ -178,21 +186,21 @@ class Director:
             machine.discard()
         self.place.forget()
 
-    def _until(self, enough: Callable[[list[str]], bool], key: str, what: str) -> None:
+    def await_event(self, wanted: Callable[[Event], bool], what: str) -> None:
+        """Wait until somebody says what is wanted. Raises Environment, naming ``what``, when nobody does."""
         deadline = self.clock.boot_ns() + PATIENCE_NS
-        seen: list[str] = []
-        while not enough(seen):
-            if self.clock.boot_ns() > deadline:
-                raise Environment(
-                    "demo-stuck", f"waited in vain for {what}", hint=f"look at stderr.log under {self.place.directory}"
-                )
+        while self.clock.boot_ns() < deadline:
             try:
-                _, event = self._events.get_nowait()
+                name, event = self._events.get_nowait()
             except Empty:
                 self.clock.sleep(_POLL_NS)
                 continue
-            if key in event:
-                seen.append(event["role"])
+            self._take(name, event)
+            if wanted(event):
+                return
+        raise Environment(
+            "demo-stuck", f"waited in vain for {what}", hint=f"look at stderr.log under {self.place.directory}"
+        )
 
     def _drain(self) -> None:
         while True:

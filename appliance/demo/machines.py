@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PATIENCE_NS: Final = 30_000 * MS
 """How long the demo waits for a process to do what it should, on a busy machine."""
 
+ROGUE: Final = "appliance.demo.rogue"
+
 _POLL_NS: Final = 5 * MS
 
 type Event = dict[str, Any]
@@ -37,8 +39,11 @@ class Machine:
     seed: int
     clock: MachineClock
     events: SimpleQueue[tuple[str, Event]]
+    rogue_daemon: str = ""
+    """The rule that this machine's daemon breaks, if any."""
     daemon: subprocess.Popen[bytes] | None = None
     teller: subprocess.Popen[bytes] | None = None
+    rogues: list[subprocess.Popen[bytes]] = field(default_factory=list)
     readers: list[Thread] = field(default_factory=list)
 
     @property
@@ -53,9 +58,22 @@ class Machine:
 
     def start_daemon(self) -> None:
         """Start the node's shards and metronome."""
-        words = ["-m", "leasehold", "node", "run", "--json"]
-        self.daemon = self._start([*words, *self._place(), "--allow-root"], stdin=subprocess.DEVNULL)
+        words = ["leasehold", "node", "run", "--json", "--allow-root"]
+        if self.rogue_daemon:
+            words = [ROGUE, self.rogue_daemon]
+        self.daemon = self._start(["-m", *words, *self._place()], stdin=subprocess.DEVNULL)
         self._follow(self.daemon, "daemon")
+
+    def start_rogue(self, role: str) -> subprocess.Popen[bytes]:
+        """Start a process of this machine that breaks a rule."""
+        process = self._start(["-m", ROGUE, role, *self._place()], stdin=subprocess.DEVNULL)
+        self._follow(process, "rogue")
+        self.rogues.append(process)
+        return process
+
+    def await_rogue(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until it has ended."""
+        self._wait(process, "rogue")
 
     def start_teller(self, accounts: int, *extra: str) -> None:
         """Start the node's bank teller."""
@@ -103,7 +121,7 @@ class Machine:
 
     def discard(self) -> None:
         """End whatever still runs. Only what this machine started."""
-        for process in (self.teller, self.daemon):
+        for process in (self.teller, self.daemon, *self.rogues):
             if process and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 process.wait()

@@ -1,0 +1,155 @@
+"""Processes of the demo that break a rule on purpose: ``python -m appliance.demo.rogue WHAT``. Started by ``faults``.
+
+- ``late-writer``: an honest application on a machine that is paused just before its message appears, for longer than
+  its lease and the closing of the bag;
+- ``forged-witness``: an application that writes under a witness it made up, with an expiry to its liking;
+- ``early-grant``: a node whose shard gives one domain away while another still holds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+import appliance.lease.shard
+from appliance.bag.posix import PosixStorage
+from appliance.cluster import Cluster
+from appliance.demo.bank import LOG, Transfer, account, encode
+from appliance.demo.teller import say
+from appliance.formats.lease import Holder
+from appliance.formats.witness import SignedWitness, sign_batch
+from appliance.lease.state import Break, Grant, Held, decide
+from appliance.node import Node
+from timeagent.errors import LeaseLost
+from timeagent.interval import TimeInterval
+from timeagent.keys import Signer
+from timeagent.units import HOUR
+
+if TYPE_CHECKING:
+    from appliance.bag.storage import Published
+    from appliance.lease.state import Bounds, Command, Decision, State
+
+EARLY_DOMAIN: Final = "demo/given-away"
+"""The domain that the rogue shard gives away; the demo's map decides which shard that is."""
+
+LATE_DOMAIN: Final = "demo/late"
+FORGED_DOMAIN: Final = "demo/forged"
+
+
+class PausedStorage(PosixStorage):
+    """Stops this whole process just before its first data file is published, as a hypervisor might."""
+
+    paused = False
+
+    def publish(self, path: str, data: bytes, tmp: str) -> Published:
+        """Publish; the first message only after somebody has sent SIGCONT."""
+        if path.endswith(".msg") and not self.paused:
+            self.paused = True
+            say(event="pausing", path=path)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().publish(path, data, tmp)
+
+
+def _entry(cluster: Cluster, what: str) -> bytes:
+    transfer = Transfer(id=f"{what}-{cluster.settings.node}", source=account(0), target=account(1), amount=1_000_000)
+    return encode(transfer)
+
+
+def late_writer(root: str, node_dir: str) -> None:
+    """Write one message that appears after its bag was closed."""
+    storage = PausedStorage(Path(root))
+    with (
+        Cluster.open(root, node_dir=node_dir, allow_root=True, storage=storage) as cluster,
+        cluster.session("paused machine") as session,
+        session.acquire(LATE_DOMAIN) as leases,
+    ):
+        try:
+            outcome = session.publish(LOG, [_entry(cluster, "late")], under=leases)
+            say(event="outcome", outcome=type(outcome).__name__)
+        except LeaseLost as problem:
+            # The attempt is known not to be committed; the lease that a second one would need is over.
+            say(event="outcome", outcome="LeaseLost", code=problem.code)
+
+
+def forged_witness(root: str, node_dir: str) -> None:
+    """Write one message under a witness that no shard signed."""
+    with (
+        Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster,
+        cluster.session("forger") as session,
+        session.acquire(FORGED_DOMAIN) as leases,
+    ):
+        (lease,) = leases
+        lease.signed = forged(lease.signed)
+        outcome = session.publish(LOG, [_entry(cluster, "forged")], under=leases)
+        say(event="outcome", outcome=type(outcome).__name__)
+
+
+def forged(signed: SignedWitness) -> SignedWitness:
+    """Return the witness with another hour on its expiry, as far as somebody without the shard's key can make it."""
+    witness, head = signed.witness(), signed.batch_head()
+    longer = msgspec.structs.replace(witness, expiry_ns=witness.expiry_ns + HOUR)
+    batch = sign_batch(
+        [longer],
+        Signer.generate(),
+        cluster_id=head.cluster_id,
+        node=head.node,
+        map_number=head.map_number,
+        shard=head.shard,
+        incarnation=head.incarnation,
+        ceiling_number=head.ceiling_number,
+        ceiling_ns=head.ceiling_ns,
+        sequence=head.sequence,
+        previous=head.previous,
+        time=head.signed_time(),
+    )
+    return batch.signed_witness(0)
+
+
+def decide_early(domain: str, state: State, command: Command, bounds: Bounds) -> Decision:
+    """Decide as the shard does, but take a held lease on one domain for expired as soon as somebody else asks."""
+    if domain == EARLY_DOMAIN and isinstance(state, Held) and isinstance(command, Grant):
+        holder: Holder = command.request.holder
+        if holder != state.lease.holder:
+            over = replace(bounds, now=TimeInterval.around(state.lease.expiry_ns + 2, 1))
+            broken = decide(domain, state, Break(), over)
+            decision = decide(domain, broken.state, command, bounds)
+            return replace(decision, ended=(*broken.ended, *decision.ended))
+    return decide(domain, state, command, bounds)
+
+
+def early_grant(root: str, node_dir: str) -> None:
+    """Run a node daemon whose shard gives EARLY_DOMAIN away, until SIGTERM."""
+    appliance.lease.shard.decide = decide_early  # type: ignore[attr-defined]
+    stop = Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster:
+        node = Node(cluster)
+        shards = node.start()
+        say(schema="leasehold.node", node=cluster.settings.node, shards=shards)
+        node.run(stop)
+
+
+ROLES: Final = {"late-writer": late_writer, "forged-witness": forged_witness, "early-grant": early_grant}
+
+
+def main() -> int:
+    """Play one role."""
+    parser = argparse.ArgumentParser(prog="rogue")
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--node-dir", required=True)
+    options = parser.parse_args()
+    ROLES[options.role](options.root, options.node_dir)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

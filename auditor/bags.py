@@ -1,0 +1,336 @@
+"""The walk over logs, racks and bags: reads each file once, applies the rules, and fills the index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from appliance.formats.birth import LogBirth, check_grid
+from appliance.formats.framing import Kind
+from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.names import check_log
+from appliance.formats.paths import BIRTH, LOCK, LOGS, SEAL, Grid, parse_data_name
+from appliance.formats.stamped import open_stamped
+from appliance.formats.witness import head_digest
+from timeagent.canonical import decode
+from timeagent.errors import Damaged, LeaseholdError
+
+from .finding import Evidence
+from .load import BagListing, RackListing
+from .records import RECORD_BYTES_MAX
+from .rules import bags as bag_rules
+from .rules.registry import found
+from .rules.signatures import frame_findings, stamp_findings
+from .rules.time import judge_frame, stamp_after_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from appliance.formats.lockfile import LockFile, RackSeal
+    from appliance.formats.paths import Bag
+    from timeagent.signedtime import SignedTime
+
+    from .finding import Finding
+    from .frames import FrameEvidence, FrameReader
+    from .index import Index
+    from .load import Tree
+    from .records import ClusterRecords
+    from .verification import Signatures
+
+
+@dataclass(slots=True)
+class BagCounts:
+    """What the walk has seen."""
+
+    bags: int = 0
+    provisional: int = 0
+    messages: int = 0
+    """In the record: in listed files of closed bags, and accepted."""
+    rejected: int = 0
+    """In listed files of closed bags, and dropped by readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealFacts:
+    """A rack's seal, read."""
+
+    locks: dict[str, bytes]
+    where: Evidence
+    token: SignedTime | None
+
+
+class BagWalk:
+    """Walks all logs of a tree, in order."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        records: ClusterRecords,
+        signatures: Signatures,
+        frames: FrameReader,
+        index: Index,
+        report: Callable[[Finding], None],
+    ) -> None:
+        """Take where evidence comes from and findings go to."""
+        self._tree = tree
+        self._records = records
+        self._signatures = signatures
+        self._frames = frames
+        self._index = index
+        self._report = report
+        self.counts = BagCounts()
+
+    def walk(self, log: str) -> Iterator[str]:
+        """Audit one log; yield the path of each rack when it is done."""
+        grid = self._grid(log)
+        if grid is None:
+            return
+        for listing in self._tree.racks(grid):
+            if isinstance(listing, str):
+                self._off_grid(listing)
+            else:
+                self._rack(listing)
+                yield listing.rack.path
+
+    def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> bool:
+        some = False
+        for finding in findings:
+            self._report(finding)
+            some = True
+        return some
+
+    def _off_grid(self, path: str) -> None:
+        self._report(
+            found("off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)])
+        )
+
+    def _grid(self, log: str) -> Grid | None:
+        path = f"{LOGS}/{log}/{BIRTH}"
+        data = self._tree.read(path, RECORD_BYTES_MAX)
+        if data is None:
+            if path not in self._tree.unreadable:
+                reason = f"{LOGS}/{log} has no birth record: its bags are not read"
+                self._report(found("unverifiable-log", path, reason, [Evidence(path)]))
+            return None
+        where = Evidence(path, 0, len(data))
+        try:
+            stamped = open_stamped(Kind.BIRTH, data, path)
+            birth = decode(LogBirth, stamped.body, path)
+            check_log(birth.log)
+            if birth.log != log or birth.cluster_id != self._records.cluster_id:
+                says = f"{path} is the birth record of log {birth.log} of cluster {birth.cluster_id.hex()}"
+                raise Damaged("misplaced", says)
+            check_grid(birth.span_ns, birth.grace_ns, birth.rack_ns)
+        except (LeaseholdError, ArithmeticError) as problem:
+            reason = problem.message if isinstance(problem, LeaseholdError) else f"{path} states no grid"
+            self._report(found("damaged-record", path, reason, [where]))
+            return None
+        keys = self._records.keys
+        _, findings = stamp_findings(self._signatures, keys, Kind.BIRTH, stamped, birth.created_by, where)
+        self._report_all(findings)
+        return Grid(birth)
+
+    def _rack(self, listing: RackListing) -> None:
+        for path in listing.off_grid:
+            self._off_grid(path)
+        seal = self._seal(listing) if listing.sealed else None
+        there = {each.bag.name: each for each in listing.bags}
+        for each in listing.bags:
+            if seal is not None and each.bag.name not in seal.locks:
+                self._report_all(bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where))
+            else:
+                self._bag(each, seal)
+        for name, raw in seal.locks.items() if seal else ():
+            if name not in there:
+                self._missing_bag(listing, name, raw, seal)
+
+    def _seal(self, listing: RackListing) -> SealFacts | None:
+        path = f"{listing.rack.path}/{SEAL}"
+        data = self._tree.read(path)
+        if data is None:
+            return None
+        where = Evidence(path, 0, len(data))
+        try:
+            seal, stamped = open_seal(data, path)
+            wrong = bag_rules.misplaced_seal(seal, listing.rack, self._records.cluster_id) or _damaged_inside(seal)
+        except Damaged as problem:
+            wrong = problem.message
+        if wrong:
+            self._report(found("damaged-seal", path, wrong, [where]))
+            return None
+        keys = self._records.keys
+        token, findings = stamp_findings(self._signatures, keys, Kind.SEAL, stamped, seal.sealer, where)
+        self._report_all(findings)
+        self._report_all(bag_rules.closing_time("rack", token, listing.rack.end_ns, where, ()))
+        return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token)
+
+    def _missing_bag(self, listing: RackListing, name: str, raw: bytes, seal: SealFacts | None) -> None:
+        """A bag that the seal knows and the copy lacks, with all that it was closed with."""
+        path = f"{listing.rack.path}/{name}"
+        self.counts.bags += 1
+        lock, _ = open_lock(raw, path)
+        assert seal is not None
+        reason = f"the rack was sealed with the bag {path}, closed with {len(lock.entries)} files; it is not there"
+        missing = [Evidence(f"{path}/{entry.name}") for entry in lock.entries]
+        self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
+        self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
+
+    def _bag(self, listing: BagListing, seal: SealFacts | None) -> None:
+        bag = listing.bag
+        self.counts.bags += 1
+        raw, where = self._lock_bytes(listing, seal)
+        if raw is None and not listing.locked:
+            self.counts.provisional += 1
+            self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=False, blind=False)
+            self._open_bag(listing)
+            return
+        opened = self._lock(bag, raw, where) if raw is not None else None
+        if opened is None:
+            self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=True)
+            return
+        lock, token = opened
+        late = [name for name in listing.files if parse_data_name(name) and name not in lock.by_name()]
+        sizes = {name: len(self._tree.read(f"{bag.path}/{name}") or b"") for name in late}
+        self._report_all(bag_rules.unlisted_files(bag, late, sizes))
+        voided = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sizes.items()]
+        self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
+        if seal is not None:
+            self._report_all(bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
+        blind = self._listed(listing, lock, where, token)
+        self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind)
+
+    def _lock_bytes(self, listing: BagListing, seal: SealFacts | None) -> tuple[bytes | None, Evidence]:
+        """Return the bag's lock file by the order of authority: the seal's word, then the file's."""
+        path = f"{listing.bag.path}/{LOCK}"
+        data = self._tree.read(path) if listing.locked else None
+        where = Evidence(path, 0, len(data or b""))
+        if seal is None:
+            return data, where
+        sealed = seal.locks[listing.bag.name]
+        if data is None:
+            if path not in self._tree.unreadable:
+                reason = f"the rack was sealed with the lock file {path}; it is not there"
+                self._report(found("lost-file", path, reason, [Evidence(path), seal.where]))
+        elif data != sealed:
+            try:
+                open_lock(data, path)
+            except Damaged as problem:
+                self._report(found("damaged-lock", path, problem.message, [where, seal.where]))
+            else:
+                reason = f"{path} is another lock file than the one that the rack was sealed with, which counts"
+                self._report(found("overwritten-lock", path, reason, [where, seal.where]))
+        return sealed, where
+
+    def _lock(self, bag: Bag, raw: bytes, where: Evidence) -> tuple[LockFile, SignedTime | None] | None:
+        try:
+            lock, stamped = open_lock(raw, where.path)
+            wrong = bag_rules.misplaced_lock(lock, bag, self._records.cluster_id)
+        except Damaged as problem:
+            wrong = problem.message
+        if wrong:
+            self._report(found("damaged-lock", where.path, wrong, [where]))
+            return None
+        keyring = self._records.keyring(lock.trust_number)
+        token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
+        self._report_all(findings)
+        for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
+            if self._records.missing(kind, number):
+                word = kind.name.lower()
+                reason = f"the bag is judged by {word} record {number}, which is not there; others were used instead"
+                self._report(
+                    found(f"unverifiable-{word}", f"{word}/{number:08d}", reason, [Evidence(f"{word}/{number:08d}")])
+                )
+        return lock, token
+
+    def _listed(self, listing: BagListing, lock: LockFile, lock_where: Evidence, token: SignedTime | None) -> bool:
+        """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
+        bag, blind = listing.bag, False
+        keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
+        for entry in lock.entries:
+            path = f"{bag.path}/{entry.name}"
+            name = parse_data_name(entry.name)
+            data = self._tree.read(path) if entry.name in listing.files else None
+            if data is None and path in self._tree.unreadable:
+                blind = True
+                continue
+            findings = list(bag_rules.listed_file(entry, path, data))
+            self._report_all(findings)
+            if data is None or any(finding.code == "altered-file" for finding in findings):
+                blind = True
+                if name is not None:
+                    nothing = (name.writer, name.incarnation, name.sequence, None)
+                    self._index.add("frame", *nothing, where=Evidence(path))
+                continue
+            frames, damage = self._frames.frames(data[: entry.size], path, keyring)
+            for where, reason in damage:
+                self._report(found("damaged-frame", path, reason, [where]))
+            for frame in frames:
+                misplaced = list(bag_rules.frame_place(frame, name, bag, lock, lock_where))
+                self._report_all(misplaced)
+                self._report_all(frame_findings(frame))
+                self._report_all(stamp_after_frame(frame, token))
+                judgement = judge_frame(
+                    frame, bag, policy, misplaced=any(each.code == "damaged-frame" for each in misplaced)
+                )
+                self._report_all(judgement.findings)
+                accepted = int(judgement.accepted.sum())
+                self.counts.messages += accepted
+                self.counts.rejected += len(judgement.accepted) - accepted
+                chosen = frame.frame.timestamps[judgement.accepted]
+                span = (int(chosen[0]), int(chosen[-1])) if accepted else None
+                self._remember(frame, accepted, span, settled=True)
+        return blind
+
+    def _open_bag(self, listing: BagListing) -> None:
+        """Read what an open bag holds, as evidence only: nothing in it is judged."""
+        for name in sorted(listing.files):
+            path = f"{listing.bag.path}/{name}"
+            data = self._tree.read(path) if parse_data_name(name) else None
+            if data is None:
+                continue
+            for frame in self._frames.frames(data, path, self._records.keys)[0]:
+                self._remember(frame, 0, None, settled=False)
+
+    def _remember(self, frame: FrameEvidence, accepted: int, span: tuple[int, int] | None, *, settled: bool) -> None:
+        head, where = frame.frame.head, frame.where
+        writer = (head.writer, head.incarnation)
+        self._index.add("frame", *writer, head.sequence, frame.frame.digest, where=where)
+        if head.committed is not None:
+            self._index.add("committed", *writer, head.committed.sequence, head.committed.digest, where=where)
+        timestamps = frame.frame.timestamps
+        first, last = span or (int(timestamps[0]), int(timestamps[-1]))
+        counted = set()
+        for held in frame.witnesses:
+            if held.refusal is not None:
+                continue
+            batch, witness = held.head, held.witness
+            digest = head_digest(held.signed.head)
+            self._index.add(
+                "head",
+                *(batch.incarnation, batch.sequence, digest, batch.map_number, batch.shard, batch.ceiling_number),
+                *(False, held.signed.head),
+                where=where,
+            )
+            self._index.add(
+                "entry",
+                *(witness.domain, witness.correlation_id, batch.incarnation, batch.sequence, held.signed.index),
+                *(digest, held.signed.entry),
+                where=where,
+            )
+            if witness.correlation_id not in counted:
+                counted.add(witness.correlation_id)
+                numbers = (len(timestamps), accepted, first, last, settled)
+                self._index.add("use", witness.domain, witness.correlation_id, where=where, rest=numbers)
+
+    def _data_sizes(self, listing: BagListing) -> dict[str, int]:
+        names = [name for name in listing.files if parse_data_name(name)]
+        return {name: len(self._tree.read(f"{listing.bag.path}/{name}") or b"") for name in names}
+
+
+def _damaged_inside(seal: RackSeal) -> str | None:
+    for entry in seal.entries:
+        try:
+            open_lock(entry.lock, f"the lock file of {entry.bag} in the seal")
+        except Damaged as problem:
+            return problem.message
+    return None

@@ -1,0 +1,153 @@
+"""The chains of a shard: the batch heads of each of its runs, and its ceiling records."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.witness import BatchHead
+from timeagent.canonical import decode
+from timeagent.signedtime import SignedTime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.ceiling import CeilingRecord
+
+    from .finding import Evidence
+    from .index import Index
+
+type ShardName = tuple[int, int]
+"""Map number and shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFact:
+    """A batch head that verifies, and where it was found first."""
+
+    head: BatchHead
+    digest: bytes
+    token: SignedTime
+    where: Evidence
+
+
+@dataclass(slots=True)
+class Run:
+    """One incarnation of a shard, as far as its heads are known."""
+
+    incarnation: bytes
+    shard: ShardName
+    first_ceiling: int
+    """The lowest ceiling number of its heads: runs of one shard lie in this order."""
+    highest: int = 0
+    """The highest sequence that any head has, in the ledger or in a frame."""
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+    """First and last of each unbroken stretch of sequences in the ledger."""
+
+    def take(self, sequence: int, *, in_ledger: bool) -> None:
+        """Count one head; they come in order of sequence."""
+        self.highest = max(self.highest, sequence)
+        if not in_ledger:
+            return
+        if self.stretches and sequence <= self.stretches[-1][1] + 1:
+            self.stretches[-1] = (self.stretches[-1][0], max(sequence, self.stretches[-1][1]))
+        else:
+            self.stretches.append((sequence, sequence))
+
+    @property
+    def ledger_end(self) -> int:
+        """The highest sequence in the ledger; 0 where it holds nothing."""
+        return self.stretches[-1][1] if self.stretches else 0
+
+    @property
+    def gaps(self) -> int:
+        """How many stretches of sequences the ledger lacks, up to the highest that is known."""
+        ends = [0, *(last for _, last in self.stretches)]
+        starts = [*(first for first, _ in self.stretches), self.highest + 1]
+        return sum(start > end + 1 for end, start in zip(ends, starts, strict=True))
+
+    def whole(self, first: int, last: int) -> bool:
+        """Whether the ledger holds every head from ``first`` to ``last``."""
+        return any(low <= first and last <= high for low, high in self.stretches)
+
+
+def head_facts(index: Index) -> Iterator[tuple[HeadFact, bool]]:
+    """Yield every head and whether the ledger has it, run by run, in order of sequence."""
+    for _, _, digest, in_ledger, raw, where in index.heads():
+        head = decode(BatchHead, raw)
+        yield HeadFact(head, digest, head.signed_time(), where), in_ledger
+
+
+def runs(index: Index) -> dict[bytes, Run]:
+    """Return every run by incarnation."""
+    found: dict[bytes, Run] = {}
+    for fact, in_ledger in head_facts(index):
+        head = fact.head
+        run = found.get(head.incarnation)
+        if run is None:
+            run = Run(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
+            found[head.incarnation] = run
+        run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
+        run.take(head.sequence, in_ledger=in_ledger)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingFact:
+    """A ceiling record that verifies, and one place that holds it."""
+
+    record: CeilingRecord
+    raw: bytes
+    where: Evidence
+
+
+@dataclass(slots=True)
+class CeilingChain:
+    """What is known of one shard's ceiling chain, in order of number. Pruned records may be missing."""
+
+    shard: ShardName
+    facts: list[CeilingFact] = field(default_factory=list)
+    _numbered: dict[int, list[CeilingFact]] = field(default_factory=dict)
+    _floors: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    _stopped: set[bytes] = field(default_factory=set)
+
+    def take(self, fact: CeilingFact) -> None:
+        """Add the next record; they come in order of number."""
+        self.facts.append(fact)
+        record = fact.record
+        self._numbered.setdefault(record.number, []).append(fact)
+        if record.kind is CeilingKind.RUNNING:
+            self._floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
+        else:
+            self._stopped.add(record.incarnation)
+
+    def at(self, number: int) -> list[CeilingFact]:
+        """Return the records with that number: more than one is a fork."""
+        return self._numbered.get(number, [])
+
+    def run_starts(self) -> Iterator[tuple[CeilingFact, CeilingFact]]:
+        """Yield (the record before, the first record) of each run whose record before is known."""
+        for before, after in itertools.pairwise(self.facts):
+            follows = after.record.number == before.record.number + 1
+            if follows and after.record.incarnation != before.record.incarnation:
+                yield before, after
+
+    def floor_of(self, incarnation: bytes) -> tuple[int, int] | None:
+        """Return shard floor and settle_to of a run, as its first record that is known states them."""
+        return self._floors.get(incarnation)
+
+    def stopped_orderly(self, incarnation: bytes) -> bool:
+        """Whether the run's last record says that it stopped orderly."""
+        return incarnation in self._stopped
+
+
+def ceiling_chains(index: Index) -> dict[ShardName, CeilingChain]:
+    """Return every chain by shard; copies of one record count once."""
+    chains: dict[ShardName, CeilingChain] = {}
+    for raw, where in index.ceilings():
+        record, _ = open_ceiling(raw, where.path)
+        name = (record.map_number, record.shard)
+        chains.setdefault(name, CeilingChain(name)).take(CeilingFact(record, raw, where))
+    return chains

@@ -1,0 +1,174 @@
+"""One ordered history per domain: what ledgers and frames tell of its leases, merged by correlation id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.witness import BatchHead, Ended, Witness, WitnessKind, decode_entry
+from timeagent.canonical import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from appliance.formats.lease import Ending, Mode
+    from timeagent.signedtime import SignedTime
+
+    from .chains import Run
+    from .finding import Evidence
+    from .index import Index, Use
+
+type Position = tuple[int, int, bytes, int, int]
+"""Map, first ceiling number of the run, incarnation, sequence of the batch, place in it: what a shard said when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One witness, as its shard told it."""
+
+    witness: Witness
+    head: BatchHead
+    token: SignedTime
+    """The shard's signed time, by the page door: up to its staleness older than the decision."""
+    position: Position
+    where: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFact:
+    """What a shard said about the end of a lease: at once, in its ledger, or later, in a witness."""
+
+    ending: Ending
+    position: Position
+    where: Evidence
+    entry: Ended | None
+    """The ledger's entry; None where a later witness says it."""
+
+
+@dataclass(slots=True)
+class LeaseHistory:
+    """All that is known of one grant."""
+
+    correlation_id: bytes
+    told: list[Told] = field(default_factory=list)
+    endings: list[EndedFact] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+
+    @property
+    def first(self) -> Told:
+        """The earliest witness that is known: the grant, unless that is missing."""
+        return self.told[0]
+
+    @property
+    def name(self) -> str:
+        """How a finding names it."""
+        return f"lease {self.correlation_id.hex()} on {self.first.witness.domain!r}"
+
+    @property
+    def fence(self) -> int:
+        """Its fence."""
+        return self.first.witness.fence
+
+    @property
+    def mode(self) -> Mode:
+        """The strongest mode told last."""
+        return self.told[-1].witness.mode
+
+    @property
+    def granted(self) -> Told | None:
+        """The grant itself."""
+        return self.first if self.first.witness.kind is WitnessKind.GRANT else None
+
+    @property
+    def held(self) -> bool:
+        """Whether it was ever held: only then may its holder write."""
+        return any(told.witness.phase is Phase.HELD for told in self.told)
+
+    @property
+    def last_expiry(self) -> Told:
+        """The witness with the latest expiry that is known."""
+        return max(self.told, key=lambda told: (told.witness.expiry_ns, told.position))
+
+    @property
+    def expiry_ns(self) -> int:
+        """The latest expiry that is known."""
+        return self.last_expiry.witness.expiry_ns
+
+    @property
+    def run(self) -> bytes:
+        """The incarnation of the shard that granted it."""
+        return self.first.head.incarnation
+
+    def ended_before(self, position: Position) -> EndedFact | None:
+        """Return the first word on its end that stands before, or in, what was told at a position."""
+        known = [fact for fact in self.endings if fact.position <= position]
+        return min(known, key=lambda fact: fact.position, default=None)
+
+    @property
+    def ended(self) -> EndedFact | None:
+        """The first word on its end."""
+        return min(self.endings, key=lambda fact: fact.position, default=None)
+
+    @property
+    def relinquished(self) -> EndedFact | None:
+        """The first word on its end, if it says that the holder relinquished it."""
+        fact = self.ended
+        return fact if fact is not None and fact.ending.outcome is LeaseOutcome.RELINQUISHED else None
+
+    @property
+    def floor_ns(self) -> int:
+        """The highest floor that it was given: what it relinquishes with where nothing was written."""
+        return max(told.witness.floor_ns for told in self.told)
+
+
+@dataclass(slots=True)
+class DomainHistory:
+    """All leases of one domain, in the order in which its shards granted them."""
+
+    domain: str
+    leases: list[LeaseHistory]
+    unknown_uses: list[tuple[bytes, Use]]
+    """Frames under leases that nothing verified tells of; none where keys are there."""
+
+    def by_id(self) -> Mapping[bytes, LeaseHistory]:
+        """Return the leases by correlation id."""
+        return {lease.correlation_id: lease for lease in self.leases}
+
+
+def domain_history(index: Index, runs: Mapping[bytes, Run], domain: str) -> DomainHistory:
+    """Build the history of a domain from the index."""
+    leases: dict[bytes, LeaseHistory] = {}
+    endings: list[EndedFact] = []
+    heads: dict[bytes, tuple[BatchHead, SignedTime]] = {}
+    for raw_head, place, raw, where in index.entries(domain):
+        if raw_head not in heads:
+            head = decode(BatchHead, raw_head)
+            heads[raw_head] = head, head.signed_time()
+        head, token = heads[raw_head]
+        run = runs[head.incarnation]
+        position = (head.map_number, run.first_ceiling, head.incarnation, head.sequence, place)
+        entry = decode_entry(raw)
+        if isinstance(entry, Ended):
+            endings.append(EndedFact(entry.ending, position, where, entry))
+        elif isinstance(entry, Witness):
+            lease = leases.setdefault(entry.correlation_id, LeaseHistory(entry.correlation_id))
+            lease.told.append(Told(entry, head, token, position, where))
+            endings += [
+                EndedFact(ending, position, where, None) for ending in (entry.last_ended, entry.floor_set_by) if ending
+            ]
+    for fact in endings:
+        known = leases.get(fact.ending.correlation_id)
+        if known:
+            known.endings.append(fact)
+    unknown = []
+    for correlation_id, use in index.uses(domain):
+        known = leases.get(correlation_id)
+        if known:
+            known.uses.append(use)
+        else:
+            unknown.append((correlation_id, use))
+    for lease in leases.values():
+        lease.told.sort(key=lambda told: told.position)
+    ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
+    return DomainHistory(domain, ordered, unknown)

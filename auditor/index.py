@@ -1,0 +1,173 @@
+"""The SQLite index of the evidence: what rules over leases and sequences need, found by domain or writer.
+
+In memory for small trees, in a file for large ones. It holds only what has been verified, or could not be for want of
+keys; every row says where in the tree its bytes are. The only module of the auditor that imports apsw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import apsw
+
+from .finding import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+type Value = str | bytes | int | None
+
+_SCHEMA = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE head (
+    incarnation BLOB, sequence INTEGER, digest BLOB, map INTEGER, shard INTEGER, ceiling INTEGER, in_ledger INTEGER,
+    head BLOB, path TEXT, offset INTEGER, length INTEGER, PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
+CREATE TABLE entry (
+    domain TEXT, cid BLOB, incarnation BLOB, sequence INTEGER, position INTEGER, head BLOB, entry BLOB,
+    path TEXT, offset INTEGER, length INTEGER,
+    PRIMARY KEY (domain, incarnation, sequence, position, head)) WITHOUT ROWID;
+CREATE TABLE ceiling (
+    map INTEGER, shard INTEGER, number INTEGER, record BLOB, path TEXT, offset INTEGER, length INTEGER,
+    PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
+CREATE TABLE use (
+    domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
+    first INTEGER, last INTEGER, settled INTEGER);
+CREATE TABLE frame (
+    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER);
+CREATE TABLE committed (
+    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER);
+CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One frame written under one lease."""
+
+    where: Evidence
+    messages: int
+    accepted: int
+    """How many of them readers accept."""
+    first_ns: int
+    last_ns: int
+    """The lowest and the highest timestamp that is accepted; of all of them where none is."""
+    settled: bool
+    """Whether its bag is closed."""
+
+
+class Index:
+    """Evidence by domain, run and writer."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Make an empty index, in memory or in a new file."""
+        self._db = apsw.Connection(":memory:" if path is None else str(path))
+        self._db.execute(_SCHEMA)
+        self._db.execute("BEGIN")
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._db.execute("COMMIT")
+        self._db.close()
+
+    def ready(self) -> None:
+        """Say that all evidence is in: what is asked by name is indexed."""
+        self._db.execute(
+            "CREATE INDEX use_of ON use (domain, cid); CREATE INDEX frame_of ON frame (writer, incarnation, sequence);"
+        )
+
+    def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = ()) -> None:
+        """Insert a row: its values, its place, and what follows. Nothing happens if it is there already."""
+        row = (*values, where.path, where.offset, where.length, *rest)
+        self._db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
+
+    def add_bag(self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool) -> None:
+        """Insert a bag. ``blind``: some of what it was closed with cannot be read."""
+        self._db.execute("INSERT INTO bag VALUES (?, ?, ?, ?, ?, ?)", (path, log, start_ns, end_ns, closed, blind))
+
+    def witnesses(self) -> int:
+        """Return how many different entries of batches are known."""
+        return self._number("SELECT count(*) FROM entry")
+
+    def domains(self) -> list[str]:
+        """Return every domain that an entry or a frame names, sorted."""
+        return [row[0] for row in self._db.execute("SELECT domain FROM entry UNION SELECT domain FROM use ORDER BY 1")]
+
+    def entries(self, domain: str) -> Iterator[tuple[bytes, int, bytes, Evidence]]:
+        """Yield (head, position in the batch, entry, where) of a domain."""
+        sql = (
+            "SELECT h.head, e.position, e.entry, e.path, e.offset, e.length FROM entry e JOIN head h"
+            " ON h.incarnation = e.incarnation AND h.sequence = e.sequence AND h.digest = e.head WHERE e.domain = ?"
+        )
+        for head, position, entry, path, offset, length in self._db.execute(sql, (domain,)):
+            yield head, position, entry, Evidence(path, offset, length)
+
+    def uses(self, domain: str) -> Iterator[tuple[bytes, Use]]:
+        """Yield (correlation id, use) of a domain, in order of place."""
+        sql = (
+            "SELECT cid, path, offset, length, messages, accepted, first, last, settled FROM use"
+            " WHERE domain = ? ORDER BY path, offset"
+        )
+        for cid, path, offset, length, *numbers in self._db.execute(sql, (domain,)):
+            messages, accepted, first, last, settled = numbers
+            yield cid, Use(Evidence(path, offset, length), messages, accepted, first, last, bool(settled))
+
+    def heads(self) -> Iterator[tuple[bytes, int, bytes, bool, bytes, Evidence]]:
+        """Yield (incarnation, sequence, digest, in ledger, head, where), run by run, in order of sequence."""
+        sql = (
+            "SELECT incarnation, sequence, digest, in_ledger, head, path, offset, length FROM head"
+            " ORDER BY map, shard, incarnation, sequence, digest"
+        )
+        for incarnation, sequence, digest, in_ledger, head, path, offset, length in self._db.execute(sql):
+            yield incarnation, sequence, digest, bool(in_ledger), head, Evidence(path, offset, length)
+
+    def ceilings(self) -> Iterator[tuple[bytes, Evidence]]:
+        """Yield (file bytes, where) of every ceiling record, chain by chain, in order of number."""
+        sql = "SELECT record, path, offset, length FROM ceiling ORDER BY map, shard, number, path, offset"
+        for record, path, offset, length in self._db.execute(sql):
+            yield record, Evidence(path, offset, length)
+
+    def reused_sequences(self) -> Iterator[tuple[str, bytes, int, list[Evidence]]]:
+        """Yield (writer, incarnation, sequence, places) of numbers that stand for several frames."""
+        sql = (
+            "SELECT writer, incarnation, sequence FROM frame GROUP BY 1, 2, 3 HAVING count(DISTINCT digest) > 1"
+            " ORDER BY 1, 2, 3"
+        )
+        places = (
+            "SELECT path, offset, length FROM frame WHERE writer = ? AND incarnation = ? AND sequence = ? ORDER BY 1, 2"
+        )
+        for writer, incarnation, sequence in self._db.execute(sql).fetchall():
+            named = self._db.execute(places, (writer, incarnation, sequence))
+            assert isinstance(writer, str)
+            assert isinstance(incarnation, bytes)
+            assert isinstance(sequence, int)
+            yield writer, incarnation, sequence, [Evidence(*row) for row in named]
+
+    def lost_frames(self) -> Iterator[tuple[str, bytes, int, list[Evidence]]]:
+        """Yield (writer, incarnation, sequence, who names it) of committed frames that are nowhere."""
+        sql = (
+            "SELECT c.writer, c.incarnation, c.sequence, min(c.path), c.offset, c.length FROM committed c"
+            " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
+            " AND (f.digest = c.digest OR f.digest IS NULL)"
+            " WHERE f.writer IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+        )
+        for writer, incarnation, sequence, path, offset, length in self._db.execute(sql):
+            yield writer, incarnation, sequence, [Evidence(path, offset, length)]
+
+    def bags_within(self, first_ns: int, last_ns: int) -> tuple[bool, bool]:
+        """Return (some bag that holds one of these instants is open, some was closed with what cannot be read)."""
+        count = "SELECT count(*) FROM bag WHERE start <= ? AND end > ? AND"
+        still_open = self._number(f"{count} NOT closed", last_ns, first_ns)
+        return bool(still_open), bool(self._number(f"{count} blind", last_ns, first_ns))
+
+    def closed_until(self) -> int:
+        """Return the end of the latest bag that is closed, of any log; 0 where none is."""
+        return self._number("SELECT coalesce(max(end), 0) FROM bag WHERE closed")
+
+    def _number(self, sql: str, *values: Value) -> int:
+        for (number,) in self._db.execute(sql, values):
+            assert isinstance(number, int)
+            return number
+        raise AssertionError(sql)

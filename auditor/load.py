@@ -1,0 +1,322 @@
+"""Evidence from a copy of a tree: read-only, in a fixed order, one file at a time. Judges nothing.
+
+Opens regular files only and follows no link below the root: a copy is data, and must not be able to make the audit
+read, or wait for, anything else. What cannot be read is remembered, never skipped in silence.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.framing import (
+    CHECKSUM_BYTES,
+    HEADER_BYTES,
+    OVERHEAD_BYTES,
+    PAYLOAD_BYTES_MAX,
+    Kind,
+    Piece,
+    pack,
+    piece_at,
+)
+from appliance.formats.paths import LOCK, LOGS, MARKER, PRELOCK, SEAL, TMP, parse_record_name
+from timeagent.errors import Damaged, Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.paths import Bag, Grid, Rack
+
+WINDOW_BYTES: Final = 1024 * 1024
+PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
+_TEMPLATE: Final = pack(Kind.LEDGER, b"")[:8]
+_MAGIC: Final = _TEMPLATE[:4]
+_ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+
+
+def find_root(path: Path) -> Path:
+    """Return the root at a path: itself, or its only sub-directory that is one. Raises Damaged with the way out."""
+    try:
+        if not path.is_dir():
+            raise Damaged("not-a-tree", f"{path} is not a directory", hint="name a copy of a leasehold root")
+        if os.path.lexists(path / MARKER):
+            return path
+        inner = [each for each in sorted(path.iterdir()) if each.is_dir() and os.path.lexists(each / MARKER)]
+    except OSError as problem:
+        raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
+    if len(inner) == 1:
+        return inner[0]
+    names = ", ".join(each.name for each in inner[:4])
+    what = f"holds several trees ({names})" if inner else f"holds no file {MARKER}"
+    raise Damaged(
+        "not-a-tree",
+        f"{path} {what}",
+        hint="name one of them"
+        if inner
+        else "name the directory that holds it: the root of the cluster, or a copy of it",
+    )
+
+
+class Tail(Enum):
+    """What the rest of a file is, where no whole piece begins."""
+
+    TORN = "torn"
+    """The beginning of one piece: an append that was cut short. Innocent."""
+    ALTERED = "altered"
+    """Bytes that no append leaves behind."""
+    UNCLEAR = "unclear"
+    """Zeros: a crash of the file server, or somebody's hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Where the whole pieces of a file end, and why."""
+
+    offset: int
+    length: int
+    reason: str
+    tail: Tail
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFile:
+    """One file of a ceiling chain."""
+
+    map_number: int
+    shard: int
+    number: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFile:
+    """The ledger of one run of a shard, by its name."""
+
+    map_number: int
+    shard: int
+    incarnation: bytes
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BagListing:
+    """A bag's directory as it is in the copy."""
+
+    bag: Bag
+    files: frozenset[str]
+    """Names of what is in it, without prelock and lock."""
+    locked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RackListing:
+    """A rack's directory as it is in the copy."""
+
+    rack: Rack
+    sealed: bool
+    bags: tuple[BagListing, ...]
+    off_grid: tuple[str, ...]
+    """Paths of directories in it that are no bags."""
+
+
+class Tree:
+    """A copy of a cluster's root. Paths are relative to it, with forward slashes."""
+
+    def __init__(self, root: Path) -> None:
+        """Take the root. Touches nothing yet."""
+        self.root = root
+        self.unreadable: dict[str, str] = {}
+        """What could not be read, by path, and why."""
+
+    def names(self, directory: str) -> list[tuple[str, bool]]:
+        """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
+        try:
+            with os.scandir(self.root / directory) as entries:
+                return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except OSError as problem:
+            if problem.errno not in _ABSENT:
+                self.unreadable[directory] = str(problem.strerror)
+            return []
+
+    def read(self, path: str, limit: int = -1) -> bytes | None:
+        """Return a file's bytes, or None where there is no file that can be read."""
+        descriptor = self._open(path)
+        if descriptor is None:
+            return None
+        try:
+            with open(descriptor, "rb", buffering=0) as file:
+                return _read_all(file.fileno(), limit)
+        except OSError as problem:
+            self.unreadable[path] = str(problem.strerror)
+            return None
+
+    def pieces(self, path: str) -> Iterator[Piece | Rest]:
+        """Yield the whole pieces of a file, their offsets in the file, and at last what is left over, if anything."""
+        descriptor = self._open(path)
+        if descriptor is None:
+            return
+        with open(descriptor, "rb", buffering=0) as file:
+            try:
+                yield from _pieces(file.fileno())
+            except OSError as problem:
+                self.unreadable[path] = str(problem.strerror)
+
+    def numbered(self, directory: str) -> Iterator[tuple[int, str]]:
+        """Yield number and path of each numbered record in a directory, in order of name."""
+        for name, is_directory in self.names(directory):
+            number = parse_record_name(name)
+            if number is not None and not is_directory:
+                yield number, f"{directory}/{name}"
+
+    def chains(self) -> Iterator[ChainFile]:
+        """Yield every file of every ceiling chain."""
+        for map_number, shard, directory in self._shards("shards"):
+            for number, path in self.numbered(directory):
+                yield ChainFile(map_number, shard, number, path)
+
+    def ledgers(self) -> Iterator[LedgerFile]:
+        """Yield every ledger file."""
+        for map_number, shard, directory in self._shards("ledger"):
+            for name, is_directory in self.names(directory):
+                stem = name.removesuffix(".ledger")
+                if is_directory or stem == name:
+                    continue
+                try:
+                    incarnation = bytes.fromhex(stem)
+                except ValueError:
+                    incarnation = b""
+                yield LedgerFile(map_number, shard, incarnation, f"{directory}/{name}")
+
+    def logs(self) -> list[str]:
+        """Return the names of the directories that are logs."""
+        return [name for name, is_directory in self.names(LOGS) if is_directory and name != TMP]
+
+    def racks(self, grid: Grid) -> Iterator[RackListing | str]:
+        """Yield a log's racks in order of time, each with its bags; the path of each directory that is no rack."""
+        for day, is_directory in self.names(grid.log_path):
+            if not is_directory or day == TMP:
+                continue
+            inner = [name for name, is_inner in self.names(f"{grid.log_path}/{day}") if is_inner]
+            racks = [(name, grid.parse_rack(day, name)) for name in inner]
+            if not any(rack for _, rack in racks):
+                yield f"{grid.log_path}/{day}"
+                continue
+            for name, rack in racks:
+                yield f"{grid.log_path}/{day}/{name}" if rack is None else self._rack(grid, rack)
+
+    def _rack(self, grid: Grid, rack: Rack) -> RackListing:
+        bags, off_grid, sealed = [], [], False
+        for name, is_directory in self.names(rack.path):
+            sealed |= name == SEAL and not is_directory
+            if not is_directory:
+                continue
+            bag = grid.parse_bag(rack, name)
+            if bag is None:
+                off_grid.append(f"{rack.path}/{name}")
+                continue
+            inside = {entry for entry, is_inner in self.names(bag.path) if not is_inner}
+            bags.append(BagListing(bag, frozenset(inside - {PRELOCK, LOCK}), LOCK in inside))
+        bags.sort(key=lambda listing: listing.bag.start_ns)
+        return RackListing(rack, sealed, tuple(bags), tuple(off_grid))
+
+    def _shards(self, top: str) -> Iterator[tuple[int, int, str]]:
+        for map_name, is_map in self.names(top):
+            map_number = parse_record_name(map_name)
+            if not is_map or map_number is None:
+                continue
+            for name, is_directory in self.names(f"{top}/{map_name}"):
+                if is_directory and name.isascii() and name.isdecimal() and f"{int(name):04d}" == name:
+                    yield map_number, int(name), f"{top}/{map_name}/{name}"
+
+    def _open(self, path: str) -> int | None:
+        try:
+            descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as problem:
+            if problem.errno not in _ABSENT:
+                self.unreadable[path] = str(problem.strerror)
+            return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            self.unreadable[path] = "it is not a regular file"
+            return None
+        return descriptor
+
+
+def _read_all(descriptor: int, limit: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    return _read_at(descriptor, 0, size if limit < 0 else min(size, limit))
+
+
+def _read_at(descriptor: int, offset: int, length: int) -> bytes:
+    parts = []
+    while length > 0:
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def _pieces(descriptor: int) -> Iterator[Piece | Rest]:
+    size = os.fstat(descriptor).st_size
+    start = 0
+    window = _read_at(descriptor, 0, WINDOW_BYTES)
+    offset = 0
+    while start + offset < size:
+        piece = piece_at(window, offset)
+        if isinstance(piece, Piece):
+            yield Piece(piece.kind, start + piece.offset, start + piece.end, piece.payload)
+            offset = piece.end
+            continue
+        reaches_end = start + len(window) >= size
+        if not reaches_end and (offset or len(window) < PIECE_BYTES_MAX):
+            start += offset
+            window = _read_at(descriptor, start, WINDOW_BYTES if offset else PIECE_BYTES_MAX)
+            offset = 0
+            continue
+        tail = tail_of(window[offset:]) if reaches_end else Tail.ALTERED
+        yield Rest(start + offset, size - start - offset, piece, tail)
+        return
+
+
+def tail_of(rest: bytes) -> Tail:
+    """Say what the bytes are that follow the last whole piece of a ledger.
+
+    An append that was cut short leaves the beginning of one piece. A piece that has all of its bytes but does not check
+    was altered; so was one whose length field alone says that bytes are missing: with the length that it has, and the
+    header that this would have had, its checksum matches.
+    """
+    if not any(rest):
+        return Tail.UNCLEAR
+    if rest[:8] != _TEMPLATE[: len(rest)]:
+        return Tail.ALTERED
+    if len(rest) < HEADER_BYTES:
+        return Tail.TORN
+    length = int.from_bytes(rest[8:HEADER_BYTES], "big")
+    if length > PAYLOAD_BYTES_MAX or length + OVERHEAD_BYTES <= len(rest):
+        return Tail.ALTERED
+    ends = [len(rest)]
+    position = rest.find(_MAGIC, 1)
+    while position >= 0:
+        if isinstance(piece_at(rest, position), Piece):
+            return Tail.ALTERED
+        ends.append(position)
+        position = rest.find(_MAGIC, position + 1)
+    return Tail.ALTERED if any(_whole_but_for_length(rest[:end]) for end in ends) else Tail.TORN
+
+
+def _whole_but_for_length(data: bytes) -> bool:
+    payload = len(data) - OVERHEAD_BYTES
+    if payload < 0:
+        return False
+    head = data[:8] + payload.to_bytes(4, "big")
+    body = data[HEADER_BYTES : len(data) - CHECKSUM_BYTES]
+    return sha256(head + body).digest()[:CHECKSUM_BYTES] == data[-CHECKSUM_BYTES:]

@@ -1,0 +1,197 @@
+"""What a tree says about itself: marker, root key, policies, keys and maps, each as far as it can be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.framing import Kind
+from appliance.formats.marker import Marker, decode_marker
+from appliance.formats.paths import MARKER, record_name
+from appliance.formats.policy import Policy
+from appliance.formats.shardmap import ShardMap
+from appliance.formats.stamped import CONTEXTS, open_signed
+from timeagent.canonical import decode
+from timeagent.errors import Damaged, LeaseholdError
+from timeagent.keys import Verifier
+from timeagent.trust import Keyring, TrustRecord
+
+from .finding import Evidence
+from .rules.registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from timeagent.trust import KeyEntry
+
+    from .finding import Finding
+    from .load import Tree
+    from .verification import Signatures
+
+type Register = Policy | TrustRecord | ShardMap
+
+REGISTERS: Final[tuple[tuple[Kind, str, type[Policy | TrustRecord | ShardMap]], ...]] = (
+    (Kind.POLICY, "policy", Policy),
+    (Kind.TRUST, "trust", TrustRecord),
+    (Kind.MAP, "map", ShardMap),
+)
+RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""More than any record of ours: what is larger is none."""
+
+
+@dataclass(slots=True)
+class ClusterRecords:
+    """The records that hold, and the numbers of those that do not."""
+
+    cluster_id: bytes
+    root: Verifier | None
+    pinned: bool
+    """Whether the root key was given, or taken from the tree that it is to vouch for."""
+    policies: dict[int, Policy] = field(default_factory=dict)
+    keyrings: dict[int, Keyring] = field(default_factory=dict)
+    maps: dict[int, ShardMap] = field(default_factory=dict)
+    keys: Keyring | None = None
+    """Every key of every trust record, the newest entry of each; None where there is no trust record."""
+    rejected: dict[Kind, set[int]] = field(default_factory=dict)
+    """Records that are there and do not hold: each has its own finding."""
+
+    @property
+    def newest_policy(self) -> Policy | None:
+        """The policy with the highest number."""
+        return self.policies[max(self.policies)] if self.policies else None
+
+    @property
+    def term_ns_max(self) -> int | None:
+        """The longest term of any policy."""
+        return max((policy.lease_term_max_ns for policy in self.policies.values()), default=None)
+
+    def keyring(self, number: int) -> Keyring | None:
+        """Return the keys of a trust record; where it is missing, all keys there are."""
+        return self.keyrings.get(number, self.keys)
+
+    def policy(self, number: int) -> Policy | None:
+        """Return a policy; where it is missing, the newest."""
+        return self.policies.get(number, self.newest_policy)
+
+    def missing(self, kind: Kind, number: int) -> bool:
+        """Whether a record that something names is simply not there."""
+        there: dict[Kind, set[int]] = {
+            Kind.POLICY: set(self.policies),
+            Kind.TRUST: set(self.keyrings),
+            Kind.MAP: set(self.maps),
+        }
+        return number not in there[kind] and number not in self.rejected.get(kind, ())
+
+
+def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -> tuple[ClusterRecords, list[Finding]]:
+    """Read marker, policies, trust records and maps. ``pinned_key``: the raw root key, where the auditor knows it."""
+    findings: list[Finding] = []
+    marker = _marker(tree, findings)
+    root = _root_verifier(marker, pinned_key, findings)
+    bodies = [
+        (kind, number, path, length, body)
+        for kind, directory, form in REGISTERS
+        for number, path, length, body in _register(tree, signatures, kind, directory, form, root, findings)
+    ]
+    cluster_id = _cluster_id(marker, [body for *_, body in bodies], findings)
+    records = ClusterRecords(cluster_id, root, pinned_key is not None)
+    for finding in findings:
+        _remember_rejected(records, finding)
+    entries: dict[bytes, KeyEntry] = {}
+    for kind, number, path, length, body in sorted(bodies, key=lambda each: each[:2]):
+        if body.number != number or body.cluster_id != cluster_id:
+            reason = f"{path} says that it is number {body.number} of cluster {body.cluster_id.hex()}"
+            findings.append(found("damaged-record", path, reason, [Evidence(path, 0, length)]))
+            records.rejected.setdefault(kind, set()).add(number)
+            continue
+        match body:
+            case Policy():
+                records.policies[number] = body
+            case TrustRecord():
+                records.keyrings[number] = Keyring(body.keys)
+                entries |= {entry.public: entry for entry in body.keys}
+            case ShardMap():
+                records.maps[number] = body
+    if records.keyrings:
+        records.keys = Keyring(entries.values())
+    findings += _nothing_there(records)
+    return records, findings
+
+
+def _marker(tree: Tree, findings: list[Finding]) -> Marker | None:
+    data = tree.read(MARKER, RECORD_BYTES_MAX)
+    if data is None:
+        return None
+    try:
+        return decode_marker(data, MARKER)
+    except LeaseholdError as problem:
+        findings.append(found("damaged-record", MARKER, problem.message, [Evidence(MARKER, 0, len(data))]))
+        return None
+
+
+def _root_verifier(marker: Marker | None, pinned_key: bytes | None, findings: list[Finding]) -> Verifier | None:
+    public = pinned_key or (marker.root_key if marker else None)
+    if public is None:
+        return None
+    try:
+        return Verifier(public)
+    except LeaseholdError as problem:
+        findings.append(found("damaged-record", MARKER, problem.message, [Evidence(MARKER)]))
+        return None
+
+
+def _register(
+    tree: Tree,
+    signatures: Signatures,
+    kind: Kind,
+    directory: str,
+    form: type[Policy | TrustRecord | ShardMap],
+    root: Verifier | None,
+    findings: list[Finding],
+) -> Iterator[tuple[int, str, int, Register]]:
+    for number, path in tree.numbered(directory):
+        data = tree.read(path, RECORD_BYTES_MAX)
+        if data is None:
+            continue
+        where = [Evidence(path, 0, len(data))]
+        try:
+            signed = open_signed(kind, data, path)
+            body = decode(form, signed.body, path)
+        except Damaged as problem:
+            findings.append(found("damaged-record", path, problem.message, where))
+            continue
+        if root is not None and not (
+            signed.key_id == root.id and signatures.verifies(root, CONTEXTS[kind], signed.body, signed.signature)
+        ):
+            reason = f"{path} is not signed by the root key {root.id.hex()}; it names key {signed.key_id.hex()}"
+            findings.append(found("forged-record", path, reason, [*where, Evidence(MARKER)]))
+            continue
+        yield number, path, len(data), body
+
+
+def _cluster_id(marker: Marker | None, bodies: list[Register], findings: list[Finding]) -> bytes:
+    """The marker's word, unless every record of the tree says otherwise."""
+    told = {body.cluster_id for body in bodies}
+    if len(told) == 1 and (marker is None or marker.cluster_id not in told):
+        (one,) = told
+        if marker is not None:
+            reason = f"the marker names cluster {marker.cluster_id.hex()}, every record names {one.hex()}"
+            findings.append(found("damaged-record", MARKER, reason, [Evidence(MARKER)]))
+        return one
+    return marker.cluster_id if marker else min(told, default=bytes(16))
+
+
+def _remember_rejected(records: ClusterRecords, finding: Finding) -> None:
+    directory, _, name = finding.subject.rpartition("/")
+    for kind, register, _ in REGISTERS:
+        if register == directory and name.isdecimal():
+            records.rejected.setdefault(kind, set()).add(int(name))
+
+
+def _nothing_there(records: ClusterRecords) -> Iterator[Finding]:
+    for kind, code in ((Kind.TRUST, "unverifiable-trust"), (Kind.POLICY, "unverifiable-policy")):
+        there = records.keyrings if kind is Kind.TRUST else records.policies
+        if not there and not records.rejected.get(kind):
+            directory = kind.name.lower()
+            reason = f"the directory {directory}/ holds no record: what depends on it is not checked"
+            yield found(code, f"{directory}/{record_name(1)}", reason, [Evidence(directory)])

@@ -1,0 +1,134 @@
+"""Rules about bags and racks: what their lock files and seals say, against what is there."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from appliance.formats.framing import pieces
+from appliance.formats.paths import parse_data_name
+from auditor.finding import Evidence, NamedInterval, Verdict
+from timeagent.rules import r2_holds
+from timeagent.units import rfc3339
+
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
+    from appliance.formats.paths import Bag, DataName, Rack
+    from auditor.finding import Finding
+    from auditor.frames import FrameEvidence
+    from timeagent.signedtime import SignedTime
+
+
+def misplaced_lock(lock: LockFile, bag: Bag, cluster_id: bytes) -> str | None:
+    """Return why a lock file is not that of this bag, or None."""
+    if lock.cluster_id != cluster_id:
+        return f"it is of another cluster, {lock.cluster_id.hex()}"
+    if lock.bag != bag.path or lock.log != bag.log:
+        return f"it is the lock file of {lock.bag} of log {lock.log}"
+    foreign = next((entry.name for entry in lock.entries if "/" in entry.name or entry.name in ("", ".", "..")), None)
+    return None if foreign is None else f"it lists {foreign!r}, which is no file name"
+
+
+def misplaced_seal(seal: RackSeal, rack: Rack, cluster_id: bytes) -> str | None:
+    """Return why a seal is not that of this rack, or None."""
+    if seal.cluster_id != cluster_id:
+        return f"it is of another cluster, {seal.cluster_id.hex()}"
+    if seal.rack != rack.path or seal.log != rack.log:
+        return f"it is the seal of {seal.rack} of log {seal.log}"
+    return None
+
+
+def closing_time(
+    what: str, stamp: SignedTime | None, end_ns: int, where: Evidence, late: Iterable[Evidence]
+) -> Iterator[Finding]:
+    """premature-lock: closed when its span was surely not over. ``late``: files that came after, and are void."""
+    if stamp is None or stamp.interval.latest >= end_ns:
+        return
+    lost = sorted(late)
+    reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
+    if lost:
+        reason += f"; that made {len(lost)} {'file' if len(lost) == 1 else 'files'} void"
+    times = [NamedInterval.of("the stamp", stamp.interval), NamedInterval.at("the end", end_ns)]
+    verdict = Verdict.VIOLATION if lost else None
+    yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict)
+
+
+def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, where: Evidence) -> Iterator[Finding]:
+    """r2-breach: a seal's signed time covers the lock files in it."""
+    if lock is None or seal is None or r2_holds(lock, seal, effect_covers_cause=True):
+        return
+    reason = (
+        f"the rack was sealed, by its seal's signed time, surely before the lock file of {bag.path} in it was signed"
+    )
+    times = [NamedInterval.of("the lock file", lock.interval), NamedInterval.of("the seal", seal.interval)]
+    yield found("r2-breach", bag.path, reason, [where], times)
+
+
+def listed_file(entry: LockEntry, path: str, data: bytes | None) -> Iterator[Finding]:
+    """lost-file, altered-file, and late-writer for bytes beyond the listed size."""
+    if data is None:
+        reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there"
+        yield found("lost-file", path, reason, [Evidence(path)])
+        return
+    where = [Evidence(path, 0, len(data))]
+    if len(data) < entry.size:
+        reason = f"{path} has {len(data)} bytes; its bag was closed with {entry.size}"
+        yield found("altered-file", path, reason, where)
+    elif hashlib.sha256(memoryview(data)[: entry.size]).digest() != entry.digest:
+        reason = f"the first {entry.size} bytes of {path} are not those that its bag was closed with"
+        yield found("altered-file", path, reason, where)
+    elif len(data) > entry.size and not _torn_append(path, data[entry.size :]):
+        extra = len(data) - entry.size
+        reason = f"{path} has {extra} bytes beyond the {entry.size} that its bag was closed with: they are void"
+        yield found("late-writer", path, reason, [Evidence(path, entry.size, extra)])
+
+
+def _torn_append(path: str, rest: bytes) -> bool:
+    """Whether this is what a writer leaves that died in an append: no whole frame, in a file that is appended to."""
+    name = parse_data_name(path.rpartition("/")[2])
+    return name is not None and name.suffix == "log" and not pieces(rest)[0]
+
+
+def unlisted_files(bag: Bag, names: Iterable[str], sizes: dict[str, int]) -> Iterator[Finding]:
+    """late-writer: data files that the bag was not closed with."""
+    for name in sorted(names):
+        path = f"{bag.path}/{name}"
+        reason = f"{path} is not among the files that its bag was closed with: it is void"
+        yield found("late-writer", path, reason, [Evidence(path, 0, sizes.get(name, 0))])
+
+
+def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Finding]:
+    """ghost-bag: a directory that the rack's seal does not know, with files in it."""
+    if sizes:
+        evidence = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sorted(sizes.items())]
+        reason = f"{bag.path} is not among the bags that its rack was sealed with; its {len(sizes)} files are void"
+        yield found("ghost-bag", bag.path, reason, [*evidence, seal])
+
+
+def frame_place(
+    evidence: FrameEvidence, name: DataName | None, bag: Bag, lock: LockFile, lock_where: Evidence
+) -> Iterator[Finding]:
+    """damaged-frame and stale-lock: a frame says where it belongs, and which records it was written under."""
+    head, path = evidence.frame.head, evidence.where.path
+    says = (head.cluster_id, head.log, head.writer, head.incarnation, head.sequence)
+    if name is None:
+        reason = f"{path} holds a frame under a name that is no data file's"
+        yield found("damaged-frame", path, reason, [evidence.where])
+    else:
+        sequence = name.sequence if name.suffix == "msg" else head.sequence
+        if says != (lock.cluster_id, bag.log, name.writer, name.incarnation, sequence):
+            reason = (
+                f"{path} holds frame {head.sequence} of {head.writer} ({head.incarnation.hex()}) "
+                f"for log {head.log} of cluster {head.cluster_id.hex()}"
+            )
+            yield found("damaged-frame", path, reason, [evidence.where])
+    if head.trust_number > lock.trust_number or head.policy_number > lock.policy_number:
+        reason = (
+            f"the lock file names trust record {lock.trust_number} and policy {lock.policy_number}; "
+            f"a frame that it lists was written under {head.trust_number} and {head.policy_number}"
+        )
+        yield found("stale-lock", path, reason, [lock_where, evidence.where])

@@ -1,0 +1,100 @@
+"""Rules about a shard's chains: batch heads in a row, ceiling records in a row."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.paths import chain_path
+from appliance.formats.witness import NO_HEAD
+from auditor.finding import NamedInterval
+from timeagent.rules import r2_holds
+from timeagent.units import rfc3339
+
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from auditor.chains import CeilingChain, HeadFact, ShardName
+    from auditor.finding import Finding
+
+
+def check_heads(facts: Iterable[HeadFact]) -> Iterator[Finding]:
+    """chain-fork and r2-breach: each head of a run names the one before it, and is not signed before it."""
+    last: HeadFact | None = None
+    for fact in facts:
+        same_run = last is not None and last.head.incarnation == fact.head.incarnation
+        if fact.head.sequence <= 1 and fact.head.previous != NO_HEAD:
+            reason = f"{_head(fact)} is the first of its run and names one before it"
+            yield found("chain-fork", _head(fact), reason, [fact.where])
+        if last is not None and same_run:
+            yield from _pair(last, fact)
+        last = fact
+
+
+def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
+    evidence = [before.where, after.where]
+    if before.head.sequence == after.head.sequence:
+        reason = f"two batches claim to be {_head(after)}"
+        yield found("chain-fork", _head(after), reason, evidence)
+        return
+    if after.head.sequence == before.head.sequence + 1 and after.head.previous != before.digest:
+        reason = f"{_head(after)} names another batch before it than {before.head.sequence}, as it is known"
+        yield found("chain-fork", _head(after), reason, evidence)
+    if not r2_holds(before.token, after.token):
+        reason = f"{_head(after)} was signed surely before batch {before.head.sequence}, which came first"
+        times = [
+            NamedInterval.of(f"batch {before.head.sequence}", before.token.interval),
+            NamedInterval.of(f"batch {after.head.sequence}", after.token.interval),
+        ]
+        yield found("r2-breach", _head(after), reason, evidence, times)
+
+
+def _head(fact: HeadFact) -> str:
+    head = fact.head
+    return f"batch {head.sequence} of shard {head.shard}, run {head.incarnation.hex()}"
+
+
+def check_ceilings(chains: Mapping[ShardName, CeilingChain]) -> Iterator[Finding]:
+    """chain-fork, ceiling-fell and floor-fell in the ceiling chains."""
+    for chain in chains.values():
+        yield from _ceiling_order(chain)
+        yield from _run_starts(chain)
+
+
+def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
+    for before, after in itertools.pairwise(chain.facts):
+        subject = f"{chain_path(*chain.shard)} record {after.record.number}"
+        evidence = [before.where, after.where]
+        if before.record.number == after.record.number:
+            if before.raw != after.raw:
+                reason = f"two records claim to be number {after.record.number} of {chain_path(*chain.shard)}"
+                yield found("chain-fork", subject, reason, evidence)
+        elif after.record.ceiling_ns < before.record.ceiling_ns:
+            reason = (
+                f"record {after.record.number} has the ceiling {rfc3339(after.record.ceiling_ns)}, "
+                f"record {before.record.number} before it {rfc3339(before.record.ceiling_ns)}"
+            )
+            yield found("ceiling-fell", subject, reason, evidence)
+        elif before.record.kind is CeilingKind.TERMINAL:
+            reason = f"record {after.record.number} follows a terminal record, which nobody may link after"
+            yield found("chain-fork", subject, reason, evidence)
+
+
+def _run_starts(chain: CeilingChain) -> Iterator[Finding]:
+    """A run begins with the ceiling of the record before it as its floor, or with the numbers of an orderly one."""
+    for before, after in chain.run_starts():
+        past, new = before.record, after.record
+        crashed = past.kind is CeilingKind.RUNNING
+        floor = past.ceiling_ns if crashed else past.floor_ns
+        settle_to = past.ceiling_ns if crashed else past.settle_to_ns
+        if new.floor_ns < floor or new.settle_to_ns < settle_to:
+            subject = f"{chain_path(*chain.shard)} record {new.number}"
+            reason = (
+                f"run {new.incarnation.hex()} begins with floor {rfc3339(new.floor_ns)} and settle_to "
+                f"{rfc3339(new.settle_to_ns)}; record {past.number} before it asks for {rfc3339(floor)} and "
+                f"{rfc3339(settle_to)}"
+            )
+            yield found("floor-fell", subject, reason, [before.where, after.where])

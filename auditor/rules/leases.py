@@ -1,0 +1,344 @@
+"""Rules about the leases of one domain: what each witness may say, how one grant follows another, how leases end.
+
+A *writable range* is what a holder's messages may have as timestamps: above its floor, below its expiry, and no higher
+than the watermark with which it relinquished. Exclusion in the record (P1) is that the writable ranges, and what was
+written in them, follow each other in the order of the fences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.formats.witness import WitnessKind
+from auditor.finding import NamedInterval, Verdict
+from timeagent.errors import Damaged
+from timeagent.rules import r2_holds
+from timeagent.signedtime import SignedTime
+from timeagent.units import rfc3339
+
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from appliance.formats.shardmap import ShardMap
+    from auditor.chains import CeilingChain, Run, ShardName
+    from auditor.finding import Finding
+    from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
+
+_COMPATIBLE: frozenset[frozenset[Mode]] = frozenset(
+    frozenset(pair)
+    for pair in (
+        (Mode.IS, Mode.IS),
+        (Mode.IS, Mode.IX),
+        (Mode.IS, Mode.S),
+        (Mode.IS, Mode.SIX),
+        (Mode.IX, Mode.IX),
+        (Mode.S, Mode.S),
+    )
+)
+
+
+def conflicts(one: Mode, other: Mode) -> bool:
+    """Whether two holders may not have these modes on one domain at once."""
+    return frozenset((one, other)) not in _COMPATIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the rules over leases know beside one domain's history."""
+
+    runs: Mapping[bytes, Run]
+    ceilings: Mapping[ShardName, CeilingChain]
+    maps: Mapping[int, ShardMap]
+    term_ns_max: int | None
+    r1_tolerance_ns: int | None
+    unsettled: Callable[[int, int], bool]
+    """Whether a message with a timestamp in [first, last] may be in a bag that is open, unreadable or not copied."""
+
+
+def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
+    """Apply every rule about leases to one domain."""
+    for lease in history.leases:
+        for told in lease.told:
+            yield from _witness(lease, told, cluster)
+        yield from _ending(lease, cluster)
+    yield from _links(history, cluster)
+    yield from _fences_and_floors(history)
+    yield from _grants(history, cluster)
+    yield from _record(history)
+
+
+# What one witness may say.
+
+
+def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Finding]:
+    witness, head, token = told.witness, told.head, told.token
+    subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
+    times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+    if cluster.term_ns_max is not None:
+        latest = token.midpoint_ns + cluster.term_ns_max + token.radius_ns
+        if witness.expiry_ns > latest:
+            reason = f"{subject} lasts until {rfc3339(witness.expiry_ns)}; the policy allows {rfc3339(latest)}"
+            yield found("term-above-policy", subject, reason, [told.where], times)
+    if witness.expiry_ns > head.ceiling_ns or witness.fence > head.ceiling_ns:
+        reason = (
+            f"{subject} has expiry {rfc3339(witness.expiry_ns)} and fence {witness.fence}, "
+            f"above the ceiling {rfc3339(head.ceiling_ns)}"
+        )
+        yield found("grant-above-ceiling", subject, reason, [told.where], times)
+    chain = cluster.ceilings.get((head.map_number, head.shard))
+    for fact in chain.at(head.ceiling_number) if chain else ():
+        record = fact.record
+        if (record.incarnation, record.ceiling_ns) != (head.incarnation, head.ceiling_ns):
+            reason = (
+                f"{subject} names ceiling record {head.ceiling_number} of run {head.incarnation.hex()} with "
+                f"{rfc3339(head.ceiling_ns)}; that record is of run {record.incarnation.hex()} with "
+                f"{rfc3339(record.ceiling_ns)}"
+            )
+            yield found("grant-without-right", subject, reason, [told.where, fact.where], times)
+    lowest = chain.floor_of(head.incarnation) if chain and witness.kind is not WitnessKind.RENEWAL else None
+    if lowest is not None and (witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]):
+        reason = (
+            f"{subject} states floor {rfc3339(witness.floor_ns)} and settle_to {rfc3339(witness.settle_to_ns)}, "
+            f"below its shard's own, {rfc3339(lowest[0])} and {rfc3339(lowest[1])}"
+        )
+        yield found("floor-fell", subject, reason, [told.where])
+    shards = cluster.maps.get(head.map_number)
+    if shards is not None and shards.owners and shards.shard_of(witness.domain) != head.shard:
+        owner = shards.shard_of(witness.domain)
+        reason = f"{subject} comes from shard {head.shard}; the domain belongs to shard {owner}"
+        yield found("wrong-shard", subject, reason, [told.where])
+
+
+# How one grant follows another.
+
+
+def _links(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
+    known = history.by_id()
+    followers: dict[bytes, LeaseHistory] = {}
+    for lease in history.leases:
+        told = lease.granted
+        previous = told.witness.previous_id if told else None
+        if told is None or previous is None:
+            continue
+        if previous not in known:
+            run = cluster.runs[told.head.incarnation]
+            if told.head.sequence <= run.ledger_end:
+                reason = f"{lease.name} follows lease {previous.hex()}, of which nothing is known"
+                yield found("chain-gap", lease.name, reason, [told.where])
+            continue
+        other = followers.setdefault(previous, lease)
+        if other is lease:
+            continue
+        ended = other.ended_before(told.position)
+        if ended is not None and ended.ending.outcome is LeaseOutcome.WITHDRAWN:
+            followers[previous] = lease
+            continue
+        reason = f"{other.name} and {lease.name} both follow lease {previous.hex()}"
+        yield found("chain-fork", lease.name, reason, [other.first.where, told.where])
+
+
+def _fences_and_floors(history: DomainHistory) -> Iterator[Finding]:
+    last: Told | None = None
+    high: Told | None = None
+    for lease in history.leases:
+        told = lease.granted
+        if told is None:
+            continue
+        if last is not None and told.witness.fence <= last.witness.fence:
+            reason = f"{lease.name} has the fence {told.witness.fence}, the grant before it {last.witness.fence}"
+            yield found("fence-not-growing", lease.name, reason, [last.where, told.where])
+        if high is not None and _numbers_fell(high, told):
+            reason = (
+                f"{lease.name} states floor {rfc3339(told.witness.floor_ns)} and settle_to "
+                f"{rfc3339(told.witness.settle_to_ns)}; a grant before it stated "
+                f"{rfc3339(high.witness.floor_ns)} and {rfc3339(high.witness.settle_to_ns)}"
+            )
+            yield found("floor-fell", lease.name, reason, [high.where, told.where])
+        else:
+            high = told
+        last = told
+
+
+def _numbers_fell(before: Told, after: Told) -> bool:
+    return after.witness.floor_ns < before.witness.floor_ns or after.witness.settle_to_ns < before.witness.settle_to_ns
+
+
+def _grants(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
+    """early-grant and grant-overlap: against every earlier lease that may still be written under."""
+    standing: list[LeaseHistory] = []
+    for lease in history.leases:
+        told = lease.granted
+        if told is None:
+            standing.append(lease)
+            continue
+        left = []
+        for earlier in standing:
+            finding, over = _follows(earlier, lease, told, cluster)
+            if finding is not None:
+                yield finding
+            if not over:
+                left.append(earlier)
+        standing = [*left, lease]
+
+
+def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> tuple[Finding | None, bool]:
+    """Return what is wrong with a grant after an earlier one, and whether that one is over for all later ones."""
+    if not conflicts(earlier.mode, told.witness.mode):
+        return None, False
+    ended = earlier.ended_before(told.position)
+    same_run = earlier.run == lease.run
+    outcome = ended.ending.outcome if ended else None
+    if outcome is LeaseOutcome.WITHDRAWN and not earlier.held:
+        return None, True
+    if ended is not None and outcome is LeaseOutcome.RELINQUISHED:
+        watermark = ended.ending.watermark_ns
+        if earlier.held and watermark is not None and told.witness.floor_ns < watermark:
+            what = f"it was relinquished with the watermark {rfc3339(watermark)}"
+            return _overlap("grant-overlap", earlier, lease, told, what), True
+        return None, True
+    if ended is None and not _would_be_known(earlier, lease, told, cluster):
+        return None, True
+    if same_run and outcome is not LeaseOutcome.REVOKED:
+        verdict = _too_early(told, earlier.expiry_ns)
+        if verdict is not None:
+            what = f"it was held until {rfc3339(earlier.expiry_ns)}, and not relinquished"
+            return _overlap("early-grant", earlier, lease, told, what, verdict), True
+    if earlier.held and told.witness.floor_ns < earlier.expiry_ns:
+        what = f"it could be written under until {rfc3339(earlier.expiry_ns)}"
+        code = "grant-overlap" if _too_early(told, earlier.expiry_ns) is None else "early-grant"
+        return _overlap(code, earlier, lease, told, what), True
+    return None, True
+
+
+def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> bool:
+    """Whether the end of the earlier lease, had there been one, would be in what is left of the ledger."""
+    if told.witness.previous_id == earlier.correlation_id:
+        return True
+    run = cluster.runs[earlier.run]
+    first = earlier.first.head.sequence
+    if earlier.run == lease.run:
+        return run.whole(first, told.head.sequence - 1) or first >= told.head.sequence - 1
+    chain = cluster.ceilings.get(run.shard)
+    if chain is not None and chain.stopped_orderly(earlier.run):
+        return run.whole(first, run.highest)
+    return True
+
+
+def _too_early(told: Told, expiry_ns: int) -> Verdict | None:
+    """Whether a grant was made before an expiry was surely past, by the shard's own clock.
+
+    Its signed time may have been handed out up to its staleness after it was signed, so that much is allowed for.
+    """
+    interval = told.token.interval
+    if interval.latest + told.token.staleness_ns <= expiry_ns:
+        return Verdict.VIOLATION
+    return Verdict.INDETERMINATE if interval.earliest + told.token.staleness_ns <= expiry_ns else None
+
+
+def _overlap(
+    code: str, earlier: LeaseHistory, lease: LeaseHistory, told: Told, what: str, verdict: Verdict | None = None
+) -> Finding:
+    reason = (
+        f"{lease.name} was granted with the floor {rfc3339(told.witness.floor_ns)} to {told.witness.holder.node} while "
+        f"{earlier.name} of {earlier.first.witness.holder.node} was not over: {what}"
+    )
+    times = [
+        NamedInterval(
+            "the earlier lease",
+            earlier.first.token.midpoint_ns,
+            max(earlier.first.token.midpoint_ns, earlier.expiry_ns),
+        ),
+        NamedInterval.of("the grant", told.token.interval),
+    ]
+    return found(code, lease.name, reason, [earlier.last_expiry.where, told.where], times, verdict=verdict)
+
+
+def _record(history: DomainHistory) -> Iterator[Finding]:
+    """grant-overlap: what was written under an earlier fence has lower timestamps than what was under a later one."""
+    high: tuple[int, LeaseHistory] | None = None
+    for lease in sorted(history.leases, key=lambda each: (each.fence, each.first.position)):
+        accepted = [use for use in lease.uses if use.accepted]
+        if not accepted:
+            continue
+        low, top = min(accepted, key=lambda u: u.first_ns), max(accepted, key=lambda u: u.last_ns)
+        if high is not None and low.first_ns <= high[0] and conflicts(high[1].mode, lease.mode):
+            earlier = max((use for use in high[1].uses if use.accepted), key=lambda u: u.last_ns)
+            reason = (
+                f"under {lease.name} there is a message at {rfc3339(low.first_ns)}, not above {rfc3339(high[0])}, "
+                f"which {high[1].name} with the lower fence {high[1].fence} reached"
+            )
+            times = [
+                NamedInterval("the earlier fence's message", earlier.first_ns, earlier.last_ns),
+                NamedInterval("the later fence's message", low.first_ns, low.last_ns),
+            ]
+            yield found("grant-overlap", f"{lease.name}, messages", reason, [earlier.where, low.where], times)
+        if high is None or top.last_ns > high[0]:
+            high = top.last_ns, lease
+
+
+# How a lease ended.
+
+
+def _ending(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
+    fact = lease.relinquished
+    if fact is None:
+        return
+    ending = fact.ending
+    watermark = lease.floor_ns if ending.watermark_ns is None else ending.watermark_ns
+    times = [NamedInterval.at("the watermark", watermark), NamedInterval.at("the expiry", lease.expiry_ns)]
+    above = [use for use in lease.uses if use.accepted and use.last_ns > watermark]
+    if above:
+        top = max(above, key=lambda use: use.last_ns)
+        reason = f"{lease.name} has a message at {rfc3339(top.last_ns)}, above its watermark {rfc3339(watermark)}"
+        yield found("watermark-below-message", lease.name, reason, [fact.where, top.where], times)
+    wrote = ending.watermark_time is not None
+    if wrote and watermark >= lease.expiry_ns:
+        verdict = None if _renewals_known(lease, fact, cluster) else Verdict.INDETERMINATE
+        reason = f"{lease.name} was relinquished with a watermark at or beyond {rfc3339(lease.expiry_ns)}"
+        yield found("watermark-beyond-expiry", lease.name, reason, [fact.where], times, verdict=verdict)
+    yield from _watermark_time(lease, fact, watermark, cluster)
+    yield from _count(lease, fact, watermark, cluster)
+
+
+def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: Cluster) -> bool:
+    """Whether every renewal between the grant and the end is in the ledger."""
+    last = fact.position[3] if fact.entry is not None else fact.position[3] - 1
+    return cluster.runs[lease.run].whole(lease.first.head.sequence, last)
+
+
+def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
+    """r1-breach and r2-breach of a watermark: it keeps the signed time of its message, and its end came after."""
+    raw = fact.ending.watermark_time
+    if raw is None or cluster.r1_tolerance_ns is None:
+        return
+    try:
+        token = SignedTime.decode(raw, f"the watermark of {lease.name}")
+    except Damaged as problem:
+        yield found("forged-time", f"{lease.name}, watermark", problem.message, [fact.where])
+        return
+    if abs(watermark - token.midpoint_ns) > cluster.r1_tolerance_ns + token.radius_ns:
+        reason = f"the watermark {rfc3339(watermark)} of {lease.name} is too far from its signed time"
+        times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token.interval)]
+        yield found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times)
+    for told in lease.told:
+        if told.witness.kind is WitnessKind.GRANT and not r2_holds(told.token, token):
+            reason = f"the watermark of {lease.name} was signed surely before the lease was granted"
+            times = [
+                NamedInterval.of("the grant", told.token.interval),
+                NamedInterval.of("the watermark", token.interval),
+            ]
+            yield found("r2-breach", f"{lease.name}, watermark", reason, [told.where, fact.where], times)
+
+
+def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
+    there = sum(use.messages for use in lease.uses)
+    claimed = fact.ending.messages
+    if there == claimed or (there < claimed and cluster.unsettled(lease.first.witness.floor_ns, watermark)):
+        return
+    reason = f"{lease.name} was relinquished after {claimed} messages; the bags hold {there}"
+    evidence = [fact.where, *(use.where for use in sorted(lease.uses, key=lambda use: use.where))][:9]
+    yield found("count-mismatch", lease.name, reason, evidence)

@@ -1,0 +1,93 @@
+"""Rules about signatures: who said it, and whether those are the bytes that were signed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.formats.stamped import CONTEXTS, body_digest
+from auditor.finding import NamedInterval
+from timeagent.errors import Damaged
+from timeagent.trust import Purpose
+
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.framing import Kind
+    from appliance.formats.stamped import Signed, Stamped
+    from auditor.finding import Evidence, Finding
+    from auditor.frames import FrameEvidence
+    from auditor.verification import Signatures
+    from timeagent.signedtime import SignedTime
+    from timeagent.trust import Keyring
+
+
+def stamp_findings(
+    signatures: Signatures, keyring: Keyring | None, kind: Kind, stamped: Stamped, node: str, where: Evidence
+) -> tuple[SignedTime | None, list[Finding]]:
+    """forged-time: the stamp of a birth, a lock file or a seal. Returns the signed time if it holds."""
+    try:
+        token = stamped.signed_time(where.path)
+    except Damaged as problem:
+        return None, [found("forged-time", where.path, problem.message, [where])]
+    if keyring is None:
+        return token, []
+    reason = signatures.refuses_time(keyring, token, body_digest(kind, stamped.body), node)
+    if reason is None:
+        return token, []
+    times = [NamedInterval.of("the stamp", token.interval)]
+    return None, [found("forged-time", where.path, f"its stamp is refused: {reason}", [where], times)]
+
+
+def ceiling_findings(
+    signatures: Signatures, keyring: Keyring | None, record: CeilingRecord, signed: Signed, where: Evidence
+) -> Iterator[Finding]:
+    """forged-record and forged-time: a ceiling record, signed by its node's witness key."""
+    from appliance.formats.framing import Kind  # noqa: PLC0415
+    from timeagent.signedtime import SignedTime  # noqa: PLC0415
+
+    try:
+        token = SignedTime.decode(record.time, where.path)
+    except Damaged as problem:
+        yield found("forged-time", where.path, problem.message, [where])
+        return
+    if keyring is None:
+        return
+    owner = keyring.node_of(signed.key_id)
+    reason = signatures.refuses(
+        keyring,
+        signed.key_id,
+        Purpose.WITNESS,
+        token.midpoint_ns,
+        CONTEXTS[Kind.CEILING],
+        signed.body,
+        signed.signature,
+    )
+    if reason is None and owner != record.node:
+        reason = f"it says node {record.node}, its key is of {owner}"
+    if reason:
+        yield found("forged-record", where.path, reason, [where])
+        return
+    reason = signatures.refuses_time(keyring, token, node=record.node)
+    if reason:
+        yield found("forged-time", where.path, reason, [where])
+
+
+def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
+    """forged-witness and forged-time: what a frame carries. Readers drop such a frame whole."""
+    path = evidence.where.path
+    if evidence.refusal:
+        times = [NamedInterval.of("the frame", evidence.token.interval)]
+        reason = f"the frame's signed time is refused: {evidence.refusal.reason}"
+        yield found(evidence.refusal.code, path, reason, [evidence.where], times)
+    for reason in evidence.unreadable:
+        yield found("forged-witness", path, f"the frame carries a witness that is none: {reason}", [evidence.where])
+    for held in evidence.witnesses:
+        if held.refusal is None:
+            continue
+        times = [NamedInterval.of("the witness", held.token.interval)]
+        lease = f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"
+        reason = f"{path} carries a witness of {lease} that is refused: {held.refusal.reason}"
+        yield found(held.refusal.code, f"{path} under {lease}", reason, [evidence.where], times)

@@ -1,0 +1,144 @@
+"""Rules about a frame's timestamps: against its signed time, its bag, and the leases that it was written under.
+
+Readers apply the same to every frame and drop what breaks it; the judge states it again from the formats alone, and
+says so. Columns are compared whole: no loop per message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from appliance.formats.lease import Phase
+from auditor.finding import NamedInterval
+from timeagent.rules import r2_holds
+from timeagent.units import rfc3339, span_text
+
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from appliance.formats.paths import Bag
+    from appliance.formats.policy import Policy
+    from auditor.finding import Finding
+    from auditor.frames import FrameEvidence, HeldWitness
+    from timeagent.signedtime import SignedTime
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a frame is worth: its findings, and which of its messages readers accept."""
+
+    findings: list[Finding]
+    accepted: NDArray[np.bool_]
+
+
+def judge_frame(evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, misplaced: bool) -> Judgement:
+    """Apply every rule about timestamps to one frame of a closed bag, by the policy that its lock file names."""
+    timestamps = evidence.frame.timestamps
+    findings: list[Finding] = []
+    accepted = np.full(len(timestamps), evidence.proven and not misplaced)
+
+    def refuse(code: str, late: NDArray[np.bool_], rule: str, times: list[NamedInterval]) -> None:
+        if late.any():
+            findings.append(_timestamps(evidence, code, late, rule, times))
+            accepted[late] = False
+
+    times = [NamedInterval("the bag", bag.start_ns, bag.end_ns), _frame_time(evidence)]
+    outside = (timestamps < bag.start_ns) | (timestamps >= bag.end_ns)
+    refuse("timestamp-outside-bag", outside, f"the bag holds {rfc3339(bag.start_ns)} to {rfc3339(bag.end_ns)}", times)
+    if evidence.refusal is None and policy is not None:
+        token = evidence.token
+        allowed = policy.r1_tolerance_ns + token.radius_ns
+        far = np.abs(timestamps - token.midpoint_ns) > allowed
+        rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(allowed)} are allowed"
+        refuse("r1-breach", far, rule, [_frame_time(evidence)])
+    for held in evidence.witnesses:
+        if held.refusal is not None:
+            continue
+        witness = held.witness
+        name = _lease(held)
+        times = [NamedInterval.at("the expiry", witness.expiry_ns), NamedInterval.at("the floor", witness.floor_ns)]
+        late = timestamps >= witness.expiry_ns
+        refuse("timestamp-after-expiry", late, f"{name} expires at {rfc3339(witness.expiry_ns)}", times)
+        low = timestamps <= witness.floor_ns
+        refuse("timestamp-below-floor", low, f"{name} has the floor {rfc3339(witness.floor_ns)}", times)
+        if _unfit(held, policy) or held.witness.holder.incarnation != evidence.frame.head.incarnation:
+            accepted[:] = False
+    findings += _lease_findings(evidence)
+    return Judgement(findings, accepted)
+
+
+def _unfit(held: HeldWitness, policy: Policy | None) -> bool:
+    """Whether readers drop every frame with this witness."""
+    witness, token = held.witness, held.token
+    too_long = policy is not None and witness.expiry_ns > token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
+    alone = witness.session_id is None
+    return witness.phase is not Phase.HELD or not witness.mode.may_write or too_long or not alone
+
+
+def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
+    path, head = evidence.where.path, evidence.frame.head
+    for held in evidence.witnesses:
+        if held.refusal is not None:
+            continue
+        witness, name = held.witness, _lease(held)
+        subject = f"{path} under {name}"
+        if witness.phase is not Phase.HELD:
+            reason = f"{path} was written under {name}, which its witness calls {witness.phase}"
+            yield found("tentative-write", subject, reason, [evidence.where])
+        if not witness.mode.may_write:
+            reason = f"{path} was written under {name} in mode {witness.mode}"
+            yield found("read-mode-write", subject, reason, [evidence.where])
+        holder = witness.holder
+        if (holder.node, holder.incarnation) != (head.writer, head.incarnation):
+            reason = (
+                f"{path} was written by {head.writer} ({head.incarnation.hex()}) under {name}, "
+                f"which belongs to {holder.node} ({holder.incarnation.hex()})"
+            )
+            yield found("foreign-lease", subject, reason, [evidence.where])
+        if evidence.refusal is None and not r2_holds(held.token, evidence.token):
+            reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
+            times = [NamedInterval.of("the witness", held.token.interval), _frame_time(evidence)]
+            yield found("r2-breach", subject, reason, [evidence.where], times)
+
+
+def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Finding]:
+    """r2-breach: a lock file's signed time covers its frames, so that it cannot be surely before one of theirs."""
+    if stamp is None or evidence.refusal is not None or r2_holds(evidence.token, stamp, effect_covers_cause=True):
+        return
+    reason = "the bag was closed, by its lock file's signed time, surely before this frame in it was signed"
+    times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp.interval)]
+    yield found("r2-breach", evidence.where.path, reason, [evidence.where], times)
+
+
+def _timestamps(
+    evidence: FrameEvidence, code: str, bad: NDArray[np.bool_], rule: str, times: list[NamedInterval]
+) -> Finding:
+    chosen = evidence.frame.timestamps[bad]
+    first, last = int(chosen[0]), int(chosen[-1])
+    count = "one message has" if len(chosen) == 1 else f"{len(chosen)} messages have"
+    stamps = (
+        f"the timestamp {_instant(first)}" if first == last else f"timestamps {_instant(first)} to {_instant(last)}"
+    )
+    reason = f"{count} {stamps}; {rule}"
+    return found(
+        code, evidence.where.path, reason, [evidence.where], [NamedInterval("the timestamps", first, last), *times]
+    )
+
+
+def _instant(instant: int) -> str:
+    return rfc3339(instant)
+
+
+def _frame_time(evidence: FrameEvidence) -> NamedInterval:
+    return NamedInterval.of("the frame", evidence.token.interval)
+
+
+def _lease(held: HeldWitness) -> str:
+    return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

@@ -1,0 +1,165 @@
+"""The walk over ceiling chains and witness ledgers: reads each file once, checks it, and fills the index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.ceiling import open_ceiling
+from appliance.formats.framing import Kind
+from appliance.formats.ledger import open_block
+from appliance.formats.paths import record_name
+from appliance.formats.witness import CeilingCopy, Ended, Witness, head_digest
+from timeagent.errors import Damaged
+
+from .finding import Evidence, Verdict
+from .frames import head_refusal
+from .load import Rest, Tail
+from .records import RECORD_BYTES_MAX
+from .rules.registry import found
+from .rules.signatures import ceiling_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from appliance.formats.framing import Piece
+    from appliance.formats.witness import BatchHead, Entry
+
+    from .finding import Finding
+    from .index import Index
+    from .load import ChainFile, LedgerFile, Tree
+    from .records import ClusterRecords
+    from .verification import Signatures
+
+IN_LEDGER: Final = 1
+
+
+class ShardWalk:
+    """Walks all chains and ledgers of a tree, in order."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        records: ClusterRecords,
+        signatures: Signatures,
+        index: Index,
+        report: Callable[[Finding], None],
+    ) -> None:
+        """Take where evidence comes from and findings go to."""
+        self._tree = tree
+        self._records = records
+        self._signatures = signatures
+        self._index = index
+        self._report = report
+        self._missing_maps: set[int] = set()
+        self.torn: set[bytes] = set()
+        """Runs whose ledger ends in a torn block."""
+
+    def walk_chains(self) -> None:
+        """Audit every ceiling record, by itself."""
+        for file in self._tree.chains():
+            self._map(file.map_number)
+            data = self._tree.read(file.path, RECORD_BYTES_MAX)
+            if data is not None:
+                self._ceiling(data, Evidence(file.path, 0, len(data)), file)
+
+    def walk_ledgers(self) -> Iterator[str]:
+        """Audit every ledger block, by itself; yield the path of each file when it is done."""
+        for file in self._tree.ledgers():
+            self._map(file.map_number)
+            for piece in self._tree.pieces(file.path):
+                if isinstance(piece, Rest):
+                    self._rest(file, piece)
+                else:
+                    self._block(file, piece)
+            yield file.path
+
+    def _map(self, number: int) -> None:
+        if number not in self._missing_maps and self._records.missing(Kind.MAP, number):
+            self._missing_maps.add(number)
+            path = f"map/{record_name(number)}"
+            reason = f"shards work under map {number}, which is not there: whose a domain was is not checked"
+            self._report(found("unverifiable-map", path, reason, [Evidence(path)]))
+
+    def _ceiling(self, data: bytes, where: Evidence, file: ChainFile | None) -> None:
+        """Take one ceiling record, from its file or as a ledger's copy."""
+        try:
+            record, signed = open_ceiling(data, where.path)
+        except Damaged as problem:
+            self._report(found("damaged-record", where.path, problem.message, [where]))
+            return
+        place = (record.map_number, record.shard, record.number)
+        if record.cluster_id != self._records.cluster_id or (
+            file is not None and place != (file.map_number, file.shard, file.number)
+        ):
+            reason = (
+                f"{where.path} holds ceiling record {record.number} of shard {record.shard} under map "
+                f"{record.map_number} of cluster {record.cluster_id.hex()}"
+            )
+            self._report(found("damaged-record", where.path, reason, [where]))
+            return
+        findings = list(ceiling_findings(self._signatures, self._records.keys, record, signed, where))
+        for finding in findings:
+            self._report(finding)
+        if not findings:
+            self._index.add("ceiling", *place, data, where=where)
+
+    def _rest(self, file: LedgerFile, rest: Rest) -> None:
+        where = Evidence(file.path, rest.offset, rest.length)
+        if rest.tail is Tail.TORN:
+            self.torn.add(file.incarnation)
+            return
+        reason = f"{file.path}, offset {rest.offset}: {rest.length} bytes are no block, nor a torn one: {rest.reason}"
+        verdict = Verdict.INDETERMINATE if rest.tail is Tail.UNCLEAR else None
+        self._report(found("damaged-ledger", file.path, reason, [where], verdict=verdict))
+
+    def _block(self, file: LedgerFile, piece: Piece) -> None:
+        where = Evidence(file.path, piece.offset, piece.end - piece.offset)
+        try:
+            if piece.kind is not Kind.LEDGER:
+                raise Damaged("piece-damaged", f"{file.path} holds a {piece.kind.name.lower()}")  # noqa: TRY301
+            block = open_block(piece, file.path)
+            head = block.batch_head(file.path)
+            head.signed_time(file.path)
+            entries = list(block.decoded(file.path))
+        except Damaged as problem:
+            self._report(found("damaged-ledger", file.path, problem.message, [where]))
+            return
+        if (head.map_number, head.shard, head.incarnation) != (file.map_number, file.shard, file.incarnation):
+            reason = f"{file.path} holds a block of run {head.incarnation.hex()} of shard {head.shard}"
+            self._report(found("damaged-ledger", file.path, reason, [where]))
+            return
+        if not block.entries_match(head):
+            reason = f"{file.path}, block {head.sequence}: the entries are not those that the head signs"
+            self._report(found("forged-witness", f"{file.path} block {head.sequence}", reason, [where]))
+            return
+        keys = self._records.keys
+        refusal = (
+            head_refusal(self._signatures, keys, self._records.cluster_id, block.head, head, block.signature)
+            if keys is not None
+            else None
+        )
+        if refusal:
+            reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
+            self._report(found(refusal.code, f"{file.path} block {head.sequence}", reason, [where]))
+            return
+        self._take(head, block.head, entries, block.entries, where)
+
+    def _take(
+        self, head: BatchHead, raw: bytes, entries: list[Entry], raw_entries: tuple[bytes, ...], where: Evidence
+    ) -> None:
+        digest = head_digest(raw)
+        run = (head.incarnation, head.sequence)
+        named = (head.map_number, head.shard, head.ceiling_number)
+        self._index.add("head", *run, digest, *named, IN_LEDGER, raw, where=where)
+        for position, (entry, raw_entry) in enumerate(zip(entries, raw_entries, strict=True)):
+            match entry:
+                case Witness():
+                    lease = (entry.domain, entry.correlation_id)
+                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where)
+                case Ended():
+                    lease = (entry.domain, entry.ending.correlation_id)
+                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where)
+                case CeilingCopy():
+                    self._ceiling(entry.record, where, None)
+                case _:
+                    pass

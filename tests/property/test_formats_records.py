@@ -1,0 +1,111 @@
+"""Records: one value, one encoding, and every other string of bytes is refused or means something else."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.msgpack import items, other_forms
+from tests.support.records import RECORDS, records
+from tests.support.values import all_files, batch
+from timeagent.canonical import Record, decode, encode
+from timeagent.errors import Damaged
+
+# Each property runs for every kind of record.
+few = settings(max_examples=30)
+
+
+def refused(kind: type[Record], raw: bytes) -> bool:
+    """Whether the bytes are refused; bytes that are taken must be the only encoding of what they say."""
+    try:
+        record = decode(kind, raw)
+    except Damaged:
+        return True
+    assert encode(record) == raw
+    return False
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(data=st.data())
+def test_record_is_read_back(kind: type[Record], data: st.DataObject) -> None:
+    record = data.draw(records(kind))
+    raw = encode(record)
+    assert decode(kind, raw) == record
+    assert encode(decode(kind, raw)) == raw
+    number_of_fields = len(record.__struct_fields__) + (record.__struct_config__.tag is not None)
+    assert next(items(raw)).number == number_of_fields
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(data=st.data())
+def test_every_other_form_of_the_same_value_is_refused(kind: type[Record], data: st.DataObject) -> None:
+    raw = encode(data.draw(records(kind)))
+    others = list(other_forms(raw))
+    assert others
+    assert all(refused(kind, other) for other in others)
+
+
+# Shown to be a test of something: a decoder without the comparison takes nearly all of them.
+def test_plain_msgpack_takes_the_other_forms() -> None:
+    raw = batch().head
+    taken = 0
+    for other in other_forms(raw):
+        msgspec.msgpack.decode(other)
+        taken += 1
+    assert taken > 50
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(data=st.data())
+def test_truncated_or_lengthened_record_is_refused(kind: type[Record], data: st.DataObject) -> None:
+    raw = encode(data.draw(records(kind)))
+    cut = data.draw(st.integers(0, len(raw) - 1))
+    assert refused(kind, raw[:cut])
+    assert refused(kind, raw + data.draw(st.binary(min_size=1, max_size=9)))
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(data=st.data())
+def test_changed_byte_never_means_the_same_record(kind: type[Record], data: st.DataObject) -> None:
+    record = data.draw(records(kind))
+    raw = bytearray(encode(record))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= data.draw(st.integers(1, 255))
+    assert refused(kind, bytes(raw)) or decode(kind, bytes(raw)) != record
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(data=st.data())
+def test_fields_in_another_order_never_mean_the_same_record(kind: type[Record], data: st.DataObject) -> None:
+    record = data.draw(records(kind))
+    values = msgspec.msgpack.decode(encode(record))
+    order = data.draw(st.permutations(range(len(values))))
+    other = msgspec.msgpack.encode([values[index] for index in order])
+    assert other == encode(record) or refused(kind, other) or decode(kind, other) != record
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(data=st.data())
+def test_field_more_or_less_is_refused(kind: type[Record], data: st.DataObject) -> None:
+    values = msgspec.msgpack.decode(encode(data.draw(records(kind))))
+    for other in (values[:-1], [*values, None], [*values, 0], [*values, b""]):
+        assert refused(kind, msgspec.msgpack.encode(other))
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(raw=st.binary(max_size=400))
+def test_arbitrary_bytes_are_refused_by_name_or_canonical(kind: type[Record], raw: bytes) -> None:
+    refused(kind, raw)
+
+
+# No file of one kind is taken for another: the first field that differs, or the number of fields, says so.
+def test_golden_files_hold_what_their_kind_says() -> None:
+    files = all_files()
+    assert len(set(files.values())) == len(files)

@@ -45,6 +45,7 @@ INCARNATION = bytes.fromhex("0011223344556677")
 LOG = "events"
 RACK_PATH = "logs/events/2026-11-20/22-10"
 BAG_NAME = "22-10-07.000-1000-2000"
+COVERED = hashlib.sha256(b"what existed before").digest()
 
 
 def hand_time(start_ns: int = NOW_NS) -> HandTime:
@@ -245,12 +246,11 @@ def shard_map() -> ShardMap:
 
 def all_files() -> dict[str, bytes]:
     """The bytes of one file, or value, of each kind, by the name of its golden file."""
-    digest = hashlib.sha256(b"what existed before").digest()
     signed = batch().signed_witness(0)
     return {
         "marker": Marker(CLUSTER, ROOT_KEY.public).encode(),
         "time-page": page_token().encode(),
-        "time-nonce": nonce_token(digest).encode(),
+        "time-nonce": nonce_token(COVERED).encode(),
         "policy": sign(Kind.POLICY, Policy(number=1, cluster_id=CLUSTER), ROOT_KEY),
         "trust": sign(Kind.TRUST, trust_record(), ROOT_KEY),
         "map": sign(Kind.MAP, shard_map(), ROOT_KEY),

@@ -1,0 +1,303 @@
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
+from appliance.formats.witness import SignedWitness
+from appliance.lease import wire
+from appliance.lease.client import ATTEMPTS, Denied, Ended, Giving, Granted, LeaseClient, Suspect, Unavailable
+from appliance.lease.shard import Shard
+from appliance.lease.transport import InProcessTransport
+from appliance.lease.wire import Page, Refused, Reply, Request, Welcome
+from tests.support.clocks import HandTime
+from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
+from tests.support.values import CLUSTER, NOW_NS, TIME_KEY
+from timeagent.canonical import decode, encode
+from timeagent.errors import ShardUnavailable
+from timeagent.units import MS, SECOND
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    each = World(tmp_path)
+    yield each
+    each.close()
+
+
+class Line:
+    """A transport that loses requests or replies as it is told, and changes replies on their way."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.script: list[str] = []
+        self.calls: list[list[Request]] = []
+        self.change: Callable[[Reply], Reply] = lambda reply: reply
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def call(self, requests: list[Request], timeout_ns: int) -> list[Reply]:
+        assert timeout_ns == POLICY.attempt_timeout_ns
+        self.calls.append(requests)
+        fault = self.script.pop(0) if self.script else ""
+        if fault == "request lost":
+            raise ShardUnavailable("no-answer", "planted: the request was lost")
+        replies = self.shard.turn(requests)
+        self.meanwhile()
+        if fault == "reply lost":
+            raise ShardUnavailable("no-answer", "planted: the reply was lost")
+        return [self.change(reply) for reply in replies]
+
+
+def client_of(world: World, line: Line | InProcessTransport, time: HandTime | None = None) -> LeaseClient:
+    return LeaseClient(line, time or world.time, POLICY, HOLDER, random.Random(5))
+
+
+def granted_one(results: list[object]) -> Granted:
+    (result,) = results
+    assert isinstance(result, Granted), result
+    return result
+
+
+def test_many_domains_are_taken_renewed_and_given_back_in_one_call_each(world: World) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    taken = [each for each in client.acquire(["a", "b", "c"], phase=Phase.TENTATIVE) if isinstance(each, Granted)]
+    held = [each for each in client.upgrade([each.witness for each in taken]) if isinstance(each, Granted)]
+    assert [each.witness.phase for each in held] == [Phase.HELD] * 3
+    world.time.advance(SECOND)
+    renewed = [each for each in client.renew([each.witness for each in held]) if isinstance(each, Granted)]
+    assert [each.witness.expiry_ns for each in renewed] == [world.time.midpoint_ns + TERM] * 3
+    over = client.relinquish(
+        [
+            Giving(
+                each.witness.domain,
+                each.witness.correlation_id,
+                NOW_NS + 1,
+                world.time.token().encode(),
+                messages=1,
+                chain_head=bytes(32),
+            )
+            for each in renewed
+        ]
+    )
+    outcomes = [each.ending.watermark_ns for each in over if isinstance(each, Ended) and each.ending is not None]
+    assert outcomes == [NOW_NS + 1] * 3
+    assert [len(call) for call in line.calls] == [3] * 4
+
+
+@pytest.mark.parametrize("fault", ["request lost", "reply lost"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_lost_request_or_reply_is_asked_again_under_the_same_id(world: World, fault: str, times: int) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    line.script = [fault] * times
+    lease = granted_one(list(client.acquire(["a"])))
+    assert len(line.calls) == times + 1
+    assert all(call == line.calls[0] for call in line.calls)
+    line.script = [fault] * times
+    granted_one(list(client.renew([lease.witness])))
+    line.script = [fault] * times
+    (over,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    assert isinstance(over, Ended)
+    assert over.outcome is LeaseOutcome.RELINQUISHED
+
+
+# Long after the reply was lost: the witness is old by then, which is no reason to suspect it.
+def test_acquire_whose_outcome_stayed_unknown_is_asked_again_with_its_ask(world: World) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    line.script = ["reply lost"] * ATTEMPTS
+    (unknown,) = client.acquire(["a"])
+    assert isinstance(unknown, Unavailable)
+    assert unknown.code == "no-answer"
+    assert unknown.ask is not None
+    world.time.advance(2 * SECOND)
+    lease = granted_one(list(client.acquire([unknown.ask])))
+    assert lease.witness.fence == NOW_NS + 1
+    (other,) = client.acquire(["a"])
+    assert isinstance(other, Denied)
+
+
+def test_denial_carries_what_the_shard_said(world: World) -> None:
+    shard = world.started()
+    one(shard, acquire(world, "a", holder=RIVAL))
+    (denied,) = client_of(world, InProcessTransport(shard)).acquire(["a"])
+    assert isinstance(denied, Denied)
+    assert (denied.holder, denied.until_ns, denied.ask.domain) == (RIVAL, NOW_NS + TERM, "a")
+
+
+def test_waiting_ends_at_the_instant_that_the_denial_names(world: World) -> None:
+    shard = world.started()
+    one(shard, acquire(world, "a", holder=RIVAL, term_ns=2 * SECOND))
+    line = Line(shard)
+    result = client_of(world, line).acquire_within("a", 5 * SECOND)
+    assert isinstance(result, Granted)
+    earliest = NOW_NS + 2 * SECOND + world.time.radius_ns + 1
+    assert earliest <= world.time.midpoint_ns <= earliest + 100 * MS
+    ages = {request.age for call in line.calls for request in call if isinstance(request, wire.Acquire)}
+    assert len(ages) == 1
+
+
+def test_waiting_notices_that_the_lease_was_relinquished_early(world: World) -> None:
+    shard = world.started()
+    one(shard, acquire(world, "a", holder=RIVAL))
+    line = Line(shard)
+
+    def give_back() -> None:
+        if len(line.calls) == 3:
+            page = one(shard, wire.Inspect(after_domain="", leases_max=1))
+            assert isinstance(page, Page)
+            client_of(world, InProcessTransport(shard)).relinquish([Giving("a", page.leases[0].correlation_id)])
+
+    line.meanwhile = give_back
+    assert isinstance(client_of(world, line).acquire_within("a", 5 * SECOND), Granted)
+    assert len(line.calls) == 4
+
+
+def test_waiting_has_an_end(world: World) -> None:
+    shard = world.started()
+    one(shard, acquire(world, "a", holder=RIVAL))
+    line = Line(shard)
+    assert isinstance(client_of(world, line).acquire_within("a", SECOND), Denied)
+    assert world.time.midpoint_ns == NOW_NS + SECOND
+    assert len(line.calls) <= 6
+
+
+def test_waiting_outlasts_a_shard_that_does_not_answer(world: World) -> None:
+    line = Line(world.started())
+    line.script = ["request lost"] * (ATTEMPTS + 1)
+    assert isinstance(client_of(world, line).acquire_within("a", 20 * SECOND), Granted)
+
+
+def test_those_who_wait_do_not_come_all_at_once(world: World) -> None:
+    shard = world.started()
+    delays = set()
+    for seed in range(8):
+        assert isinstance(one(shard, acquire(world, f"d{seed}", holder=RIVAL, term_ns=300 * MS)), wire.Granted)
+        began = world.time.midpoint_ns
+        client = LeaseClient(InProcessTransport(shard), world.time, POLICY, HOLDER, random.Random(seed))
+        assert isinstance(client.acquire_within(f"d{seed}", 5 * SECOND), Granted)
+        delays.add(world.time.midpoint_ns - began)
+    assert len(delays) == 8
+
+
+# -- a holder's suspicion ----------------------------------------------------------------------------------------------
+
+
+def shard_clock_off(world: World, off_ns: int) -> tuple[Shard, LeaseClient]:
+    """A shard whose clock is off, and a holder whose clock is not."""
+    shard = world.started()
+    holders = HandTime(TIME_KEY, world.time.midpoint_ns - off_ns)
+    return shard, client_of(world, InProcessTransport(shard), holders)
+
+
+@pytest.mark.parametrize(("off_ns", "kind"), [(260 * MS, Granted), (260 * MS + 1, Suspect)])
+def test_shard_that_signs_in_the_holders_future_is_refused(world: World, off_ns: int, kind: type) -> None:
+    _, client = shard_clock_off(world, off_ns)
+    (result,) = client.acquire(["a"])
+    assert isinstance(result, kind)
+
+
+@pytest.mark.parametrize(("off_ns", "kind"), [(-260 * MS, Granted), (-260 * MS - 1, Suspect)])
+def test_shard_that_signs_in_the_holders_past_is_refused(world: World, off_ns: int, kind: type) -> None:
+    _, client = shard_clock_off(world, off_ns)
+    (result,) = client.acquire(["a"])
+    assert isinstance(result, kind)
+
+
+def forge(reply: Reply, **changes: object) -> Reply:
+    assert isinstance(reply, wire.Granted)
+    signed = decode(SignedWitness, reply.signed)
+    entry = encode(msgspec.structs.replace(signed.witness(), **changes))
+    return msgspec.structs.replace(reply, signed=encode(msgspec.structs.replace(signed, entry=entry)))
+
+
+@pytest.mark.parametrize(("beyond_ns", "kind"), [(0, Granted), (1, Suspect)])
+def test_expiry_that_no_clock_within_bounds_gives_is_refused(world: World, beyond_ns: int, kind: type) -> None:
+    line = Line(world.started())
+    expiry = world.time.now().latest + TERM + 2 * POLICY.radius_ns_max + beyond_ns
+
+    def forged(reply: Reply) -> Reply:
+        return forge(reply, expiry_ns=expiry) if isinstance(reply, wire.Granted) else reply
+
+    line.change = forged
+    (result,) = client_of(world, line).acquire(["a"])
+    assert isinstance(result, kind)
+
+
+def test_witness_about_something_else_is_refused_and_given_back(world: World) -> None:
+    shard = world.started()
+    line = Line(shard)
+    line.change = lambda reply: forge(reply, domain="z") if isinstance(reply, wire.Granted) else reply
+    (result,) = client_of(world, line).acquire(["a"])
+    assert isinstance(result, Suspect)
+    assert "'z'" in result.reason
+
+
+def test_suspect_grant_is_given_back_and_a_suspect_renewal_keeps_the_lease(world: World) -> None:
+    shard, client = shard_clock_off(world, 0)
+    lease = granted_one(list(client.acquire(["a"])))
+    world.time.midpoint_ns += SECOND
+    (renewed,) = client.renew([lease.witness])
+    assert isinstance(renewed, Suspect)
+    (other,) = client.acquire(["b"])
+    assert isinstance(other, Suspect)
+    page = one(shard, wire.Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, Page)
+    assert [each.domain for each in page.leases] == ["a"]
+
+
+def test_damaged_witness_is_no_grant(world: World) -> None:
+    line = Line(world.started())
+    line.change = lambda reply: (
+        msgspec.structs.replace(reply, signed=reply.signed[:-1]) if isinstance(reply, wire.Granted) else reply
+    )
+    (result,) = client_of(world, line).acquire(["a"])
+    assert isinstance(result, Unavailable)
+    assert result.code == "answer-damaged"
+
+
+# -- too late ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("spare_ns", "kind"), [(1, Granted), (0, Unavailable)])
+def test_reply_that_leaves_less_than_the_margin_is_not_handed_over(world: World, spare_ns: int, kind: type) -> None:
+    shard = world.started()
+    line = Line(shard)
+    usable = TERM - POLICY.holder_margin_ns - world.time.radius_ns - spare_ns
+    # Only the first reply is slow; time stands still while the useless lease is given back.
+    line.meanwhile = lambda: world.time.advance(usable if len(line.calls) == 1 else 0)
+    (result,) = client_of(world, line).acquire(["a"])
+    assert isinstance(result, kind)
+    assert getattr(result, "code", "late") == "late"
+    page = one(shard, wire.Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, Page)
+    assert len(page.leases) == (kind is Granted)
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_refusal_comes_back_as_a_value_beside_what_was_granted(world: World) -> None:
+    client = client_of(world, InProcessTransport(world.started()))
+    bad, good = client.acquire(["a\nb", "c"])
+    assert isinstance(bad, Refused)
+    assert isinstance(good, Granted)
+    (mode,) = client.acquire(["d"], mode=Mode.S)
+    assert isinstance(mode, Refused)
+
+
+def test_shard_says_who_it_is_and_what_it_has(world: World) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    client.acquire(["a"])
+    page, welcome = client.inspect(), client.hello(CLUSTER)
+    assert isinstance(page, Page)
+    assert page.leases[0].holder == HOLDER
+    assert isinstance(welcome, Welcome)
+    assert isinstance(client.hello(bytes(16)), Refused)
+    line.script = ["request lost"] * 2 * ATTEMPTS
+    assert isinstance(client.inspect(), Unavailable)
+    assert isinstance(client.hello(CLUSTER), Unavailable)

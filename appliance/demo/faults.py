@@ -54,7 +54,9 @@ def _early_grant(director: Director) -> None:
     with (
         director.open_cluster() as cluster,
         cluster.session("rightful holder") as first,
-        cluster.session("favoured holder") as second,first.acquire(EARLY_DOMAIN), second.acquire(EARLY_DOMAIN)
+        cluster.session("favoured holder") as second,
+        first.acquire(EARLY_DOMAIN),
+        second.acquire(EARLY_DOMAIN),
     ):
         director.narrate(f"A shard gives {EARLY_DOMAIN} away while another holds it.")
 

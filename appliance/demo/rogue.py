@@ -89,6 +89,9 @@ def forged_witness(root: str, node_dir: str) -> None:
         (lease,) = leases
         lease.signed = forged(lease.signed)
         outcome = session.publish(LOG, [_entry(cluster, "forged")], under=leases)
+        # Who forges says that nothing was written: no count of its own shall give it away.
+        lease.watermark_ns = lease.watermark_time = lease.chain_head = None
+        lease.messages = 0
         say(event="outcome", outcome=type(outcome).__name__)
 
 

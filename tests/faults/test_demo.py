@@ -1,0 +1,66 @@
+"""The demo from outside, as its users run it: a power cut costs nothing, and each planted fault is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAULTS = ("late-writer", "forged-witness", "altered-file", "lost-file", "early-grant", "overwritten-lock")
+
+
+def run_demo(directory: Path, *words: str, limit: int = 110) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "leasehold", "demo", str(directory), "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def run_audit(directory: Path) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "leasehold", "audit", str(directory), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+def check_promises(result: dict[str, Any]) -> None:
+    assert result["lost"] == []
+    assert result["doubled"] == 0
+    assert result["sum_conserved"] is True
+    assert result["lowest_balance"] >= 0
+    assert result["nodes_agree"] is True
+    assert result["transfers_read"] >= result["transfers_acknowledged"] > 0
+    assert result["takeovers"] >= 1
+
+
+def test_a_node_loses_its_power_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    status, result = run_demo(tmp_path / "demo", "--seconds", "4")
+    check_promises(result)
+    assert result["audit"]["violations"] == result["audit"]["unverifiable"] == 0
+    assert result["finding_codes"] == []
+    assert (status, result["audit_exit"]) == (0, 0)
+    assert run_audit(tmp_path / "demo") == (0, run_audit(tmp_path / "demo")[1])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_audit_names_the_planted_fault_and_nothing_else(tmp_path: Path, fault: str) -> None:
+    status, result = run_demo(tmp_path / "demo", "--seconds", "3", "--fault", fault)
+    assert result["finding_codes"] == [fault]
+    audit_status, report = run_audit(tmp_path / "demo")
+    assert audit_status == 1
+    assert {finding["code"] for finding in report["findings"]} == {fault}
+    assert (report["summary"]["violations"] == 0) is (fault == "late-writer")
+    assert status == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_power_cuts_at_random_instants(tmp_path: Path) -> None:
+    for number in range(20):
+        status, result = run_demo(tmp_path / f"demo-{number}", "--seconds", "4")
+        check_promises(result)
+        assert result["finding_codes"] == [], result["directory"]
+        assert status == 0

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from appliance.bag.storage import Storage
 
-STEPS_MAX = 5_000
+STEPS_MAX = 20_000
+STALL_PROBABILITY = 0.03
+STALL_STEPS = 40
 
 
 class Schedule:
@@ -32,9 +34,16 @@ class Schedule:
         self._live.append((name, greenlet(body)))
 
     def pause(self, what: str) -> None:
-        """Let somebody else run. A crash happens here: before the verb that is named, after the one before."""
-        if getcurrent() is not self._main:
-            self._main.switch(what)
+        """Let somebody else run, sometimes for long: a process may be paused anywhere.
+
+        A crash happens here: before the verb that is named, after the one before.
+        """
+        if getcurrent() is self._main:
+            return
+        if self.chance(STALL_PROBABILITY):
+            for _ in range(STALL_STEPS):
+                self._main.switch("stalls")
+        self._main.switch(what)
 
     def chance(self, probability: float) -> bool:
         return self._faults.random() < probability

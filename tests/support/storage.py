@@ -49,7 +49,10 @@ class MemoryStorage:
         self.ensure_directory(tmp)
         if path.rpartition("/")[0] not in self.directories:
             return Published.ABSENT
-        return Published.WON if self.files.setdefault(path, data) is data else Published.LOST
+        if path in self.files or path in self.directories:
+            return Published.LOST
+        self.files[path] = data
+        return Published.WON
 
     def ensure_marker(self, path: str) -> bool:
         if path.rpartition("/")[0] not in self.directories:

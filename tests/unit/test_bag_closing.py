@@ -14,7 +14,7 @@ from tests.support.bags import CLUSTER, POLICY, T0, TIME_KEY, FixedRecords, Node
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage, RecordingStorage
 from timeagent.errors import Damaged, TryAgain
-from timeagent.units import DAY, MS, SECOND
+from timeagent.units import DAY, MINUTE, MS, SECOND
 
 
 @pytest.fixture
@@ -187,6 +187,16 @@ def test_rack_with_a_prelock_is_sealed_at_once(node: Node, server: MemoryStorage
     seal = node.again().sealer.seal(rack)
     assert isinstance(seal, RackSeal)
     assert [entry.bag for entry in seal.entries] == [file.bag.name]
+
+
+# Listing until nothing new appears would never end while somebody keeps writing.
+def test_rack_is_listed_once(node: Node, server: MemoryStorage) -> None:
+    node.writer.write(node.file())
+    node.time.advance(MINUTE)
+    recorder = RecordingStorage(server)
+    rack = node.grid.rack(T0)
+    node.again(recorder).sealer.seal(rack)
+    assert recorder.calls.count(("list_afresh", rack.path)) == 1
 
 
 def test_seals_are_linked_in_order(node: Node, server: MemoryStorage) -> None:

@@ -1,0 +1,218 @@
+"""Random commands, clocks, faults and restarts against a simple model: a dict of what each domain's holders were told.
+
+The model knows no protocol. It remembers, for each domain, every held grant and how it ended for its holder, and checks
+of each new one that it lies above all that went before.
+"""
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.formats.ceiling import open_ceiling
+from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.witness import Witness, WitnessKind
+from appliance.lease.ceiling import Extended
+from appliance.lease.shard import Shard
+from appliance.lease.wire import Granted, Over, Reply, Request
+from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, one, opened, relinquish, renew, upgrade
+from timeagent.units import MS, SECOND
+
+SPANS = (0, 1, 5 * MS, 5 * MS + 1, 100 * MS, SECOND, 4 * SECOND, TERM, 3 * TERM)
+ACQUIRE = st.tuples(
+    st.just("acquire"),
+    st.sampled_from("aab"),
+    st.sampled_from((Phase.HELD, Phase.HELD, Phase.TENTATIVE)),
+    st.sampled_from((SECOND, TERM)),
+    st.booleans(),
+)
+TO_EXPIRY = st.tuples(st.just("to expiry"), st.integers(-1, 1))
+GIVE = st.tuples(st.just("relinquish"), st.integers(0, 2), st.one_of(st.none(), st.sampled_from((0, 1, 50, 100))))
+STEP = st.one_of(
+    ACQUIRE,
+    ACQUIRE,
+    ACQUIRE,
+    GIVE,
+    TO_EXPIRY,
+    st.tuples(st.sampled_from(("renew", "upgrade")), st.integers(0, 2)),
+    st.tuples(st.just("advance"), st.sampled_from(SPANS)),
+    st.tuples(st.sampled_from(("housekeeping", "die", "stop", "again", "again"))),
+    st.tuples(st.just("fault"), st.sampled_from(("link", "list")), st.sampled_from(("lost", "done"))),
+    st.tuples(st.just("back"), st.sampled_from((1, SECOND, 30 * SECOND))),
+)
+
+
+@dataclass
+class Held:
+    """One held grant, as its holder knows it."""
+
+    first: Witness
+    expiry_ns: int
+    ended_at: int | None = None
+    """Up to where it can have written: its watermark, or its floor where it wrote nothing. None: up to the expiry."""
+
+
+@dataclass
+class Model:
+    """What the holders were told, by domain."""
+
+    grants: dict[str, list[Held]] = field(default_factory=dict)
+    live: list[Witness] = field(default_factory=list)
+    fences: dict[str, int] = field(default_factory=dict)
+    known: set[bytes] = field(default_factory=set)
+    steady: bool = True
+    """The clock never went back and no shard died: then leases exclude each other in time as well."""
+
+    def told(self, witness: Witness, earliest_ns: int) -> None:
+        """A holder got a witness: check it, and remember it."""
+        if witness.correlation_id not in self.known:
+            assert witness.kind is WitnessKind.GRANT
+            self.known.add(witness.correlation_id)
+            assert witness.fence > self.fences.get(witness.domain, 0), "a fence repeats or falls"
+            self.fences[witness.domain] = witness.fence
+        before = self.grants.setdefault(witness.domain, [])
+        if witness.phase is Phase.HELD:
+            mine = next((each for each in before if each.first.correlation_id == witness.correlation_id), None)
+            if mine is None:
+                self._follows(witness, before, earliest_ns)
+                before.append(Held(witness, witness.expiry_ns))
+            else:
+                assert before[-1] is mine, "a lease is renewed under another"
+                assert witness.expiry_ns >= mine.expiry_ns, "an expiry falls"
+                mine.expiry_ns = witness.expiry_ns
+        others = [each for each in self.live if each.correlation_id != witness.correlation_id]
+        self.live = [*others[-2:], witness]
+
+    def _follows(self, witness: Witness, before: list[Held], earliest_ns: int) -> None:
+        for each in before:
+            end = each.expiry_ns if each.ended_at is None else each.ended_at
+            assert witness.floor_ns >= each.first.floor_ns, "a floor falls"
+            assert witness.floor_ns >= end, "two holders can write the same instant"
+            if each.ended_at is None:
+                assert witness.settle_to_ns >= each.expiry_ns, "what was left behind is not settled"
+                assert not self.steady or earliest_ns > each.expiry_ns, "two held leases overlap in time"
+
+
+@dataclass
+class Run:
+    """A world, its shard, and the model beside it."""
+
+    world: World
+    shard: Shard
+    model: Model = field(default_factory=Model)
+    last: Request | None = None
+    last_reply: Reply | None = None
+
+    def ask(self, request: Request) -> Reply:
+        reply = one(self.shard, request)
+        self.last, self.last_reply = request, reply
+        if isinstance(reply, Granted):
+            signed, witness = opened(reply)
+            head = signed.batch_head()
+            record = open_ceiling(self.world.chain.records[head.ceiling_number], "the chain")[0]
+            assert record.incarnation == head.incarnation, "granted under another's record"
+            assert max(witness.expiry_ns, witness.fence) <= record.ceiling_ns, "granted beyond the own ceiling"
+            assert witness.expiry_ns <= head.signed_time().midpoint_ns + TERM + head.signed_time().radius_ns
+            self.model.told(witness, self.world.time.now().earliest)
+        return reply
+
+    def lease(self, index: int) -> Witness | None:
+        return self.model.live[index % len(self.model.live)] if self.model.live else None
+
+    def step(self, step: tuple[object, ...]) -> None:
+        world, time = self.world, self.world.time
+        match step:
+            case ("acquire", str() as domain, Phase() as phase, int() as term, bool() as old):
+                holder = RIVAL if old else HOLDER
+                self.ask(acquire(world, domain, phase=phase, term_ns=term, holder=holder, age_ns=1 if old else None))
+            case ("renew" | "upgrade" as verb, int() as index) if (lease := self.lease(index)) is not None:
+                self.ask(renew(world, lease) if verb == "renew" else upgrade(world, lease))
+            case ("relinquish", int() as index, share) if (lease := self.lease(index)) is not None:
+                assert share is None or isinstance(share, int)
+                self.relinquish(lease, share)
+            case ("advance", int() as span):
+                time.advance(span)
+            case ("to expiry", int() as nudge) if self.model.live:
+                target = self.model.live[-1].expiry_ns + time.radius_ns + nudge
+                time.advance(max(0, target - time.midpoint_ns))
+            case ("back", int() as span):
+                time.midpoint_ns -= span
+                self.model.steady = False
+            case ("housekeeping",):
+                self.shard.housekeeping()
+            case ("again",) if self.last is not None:
+                self.again(self.last)
+            case ("die",):
+                self.restart()
+                self.model.steady = False
+            case ("stop",):
+                self.stop()
+            case ("fault", str() as verb, str() as fault):
+                world.chain.faults.setdefault(verb, []).append(fault)
+
+    def again(self, request: Request) -> None:
+        """The same request once more: the same answer, as long as it was a grant or an ending."""
+        before = self.last_reply
+        after = self.ask(request)
+        if isinstance(before, Over) and before.ending is not None:
+            assert after == before
+        if isinstance(before, Granted) and isinstance(after, Granted):
+            assert after == before, "a request is granted twice"
+
+    def relinquish(self, lease: Witness, share: int | None) -> None:
+        watermark = None
+        if share is not None:
+            low = lease.floor_ns + 1
+            watermark = low + (lease.expiry_ns - 1 - low) * share // 100
+        held = [each for each in self.model.grants[lease.domain] if each.first.correlation_id == lease.correlation_id]
+        reply = self.ask(relinquish(self.world, lease, watermark))
+        if isinstance(reply, Over) and reply.outcome is LeaseOutcome.RELINQUISHED and reply.ending is not None and held:
+            held[0].ended_at = reply.ending.watermark_ns or held[0].first.floor_ns
+
+    def restart(self) -> None:
+        self.shard = self.world.shard()
+        while not isinstance(self.shard.start(), Extended):
+            pass
+        self.last = None
+
+    def stop(self) -> None:
+        """Stop orderly if nothing is in the way; the successor starts at once. Else the shard dies while stopping."""
+        if type(self.shard.stop_orderly()).__name__ != "StoppedOrderly":
+            self.model.steady = False
+        self.restart()
+
+
+STEPS = st.lists(STEP, min_size=20, max_size=50)
+
+
+def follow(steps: list[tuple[object, ...]]) -> None:
+    """Do the steps in a new world, against a new model."""
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(Path(directory), domains_max=2)
+        try:
+            run = Run(world, world.started())
+            for step in steps:
+                run.step(step)
+        finally:
+            world.close()
+
+
+@given(STEPS)
+def test_no_two_holders_can_write_the_same_instant(steps: list[tuple[object, ...]]) -> None:
+    follow(steps)
+
+
+def test_model_notices_two_holders_of_one_instant() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(Path(directory))
+        witness = opened(one(world.started(), acquire(world, "a")))[1]
+        model = Model()
+        model.told(witness, world.time.now().earliest)
+        forged = msgspec.structs.replace(witness, correlation_id=bytes(16), fence=witness.fence + 1)
+        with pytest.raises(AssertionError, match="same instant"):
+            model.told(forged, world.time.now().earliest)
+        world.close()

@@ -137,8 +137,9 @@ class Run:
             case ("advance", int() as span):
                 time.advance(span)
             case ("to expiry", int() as nudge) if self.model.live:
-                target = self.model.live[-1].expiry_ns + time.radius_ns + nudge
-                time.advance(max(0, target - time.midpoint_ns))
+                newest = self.model.live[-1]
+                time.advance(max(0, newest.expiry_ns + time.radius_ns + nudge - time.midpoint_ns))
+                self.ask(acquire(world, newest.domain, holder=RIVAL))
             case ("back", int() as span):
                 time.midpoint_ns -= span
                 self.model.steady = False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
+from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
     from timeagent.units import Instant
@@ -138,7 +138,12 @@ class Grid:
         except ValueError:
             return None
         start = midnight + hours * HOUR + minutes * MINUTE + seconds * SECOND
-        if start < 0 or start % self.birth.rack_ns or start + self.birth.rack_ns <= self.first_ns:
+        if (
+            hours * HOUR >= DAY
+            or not 0 <= start < INSTANT_MAX - DAY
+            or start % self.birth.rack_ns
+            or start + self.birth.rack_ns <= self.first_ns
+        ):
             return None
         rack = self.rack(start)
         return rack if rack.path == f"{self.log_path}/{day}/{name}" else None
@@ -153,6 +158,8 @@ class Grid:
             return None
         hours, minutes, seconds = map(int, parts[:3])
         in_day = hours * HOUR + minutes * MINUTE + seconds * SECOND + int(millis) * MS
+        if in_day >= DAY:
+            return None
         bag = self.bag(rack.start_ns - rack.start_ns % DAY + in_day)
         return bag if bag.name == name and bag.rack == rack and bag.start_ns >= self.first_ns else None
 

@@ -3,8 +3,8 @@
 These bytes are the format: files like them are on mounts, and auditors read them years later. One may run this only
 
 - when a new kind of file is added: the other files must not change (``git diff`` shows it);
-- when a version integer in the bytes is raised (framing.VERSION, the version of SignedTime, marker.FORMAT). Then the old
-  files stay, under a name with their version, and the decoder that reads them stays with its test.
+- when a version integer in the bytes is raised (framing.VERSION, the version of SignedTime, marker.FORMAT). Then the
+  old files stay, under a name with their version, and the decoder that reads them stays with its test.
 
 A test that fails because of these files says that old trees can no longer be read. That is mended in the code.
 """

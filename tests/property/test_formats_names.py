@@ -1,5 +1,7 @@
 """Names on the mount: every instant has one bag and rack, and every name means one thing."""
 
+from datetime import date
+
 import msgspec
 import pytest
 from hypothesis import assume, given
@@ -61,6 +63,12 @@ def test_arbitrary_names_are_off_the_grid(grid: Grid, name: str) -> None:
     parsed_rack = grid.parse_rack("2026-11-20", name)
     assert parsed_rack is None or parsed_rack.path.endswith(f"/{name}")
     grid.parse_rack(name, "22-10")
+
+
+@given(grids(), st.dates(), st.lists(st.integers(0, 99), min_size=2, max_size=3))
+def test_any_day_and_clock_is_a_rack_or_none(grid: Grid, day: date, clock: list[int]) -> None:
+    rack = grid.parse_rack(str(day), "-".join(f"{part:02d}" for part in clock))
+    assert rack is None or grid.rack(rack.start_ns) == rack
 
 
 @given(st.integers(), st.integers(), st.integers())

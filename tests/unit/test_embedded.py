@@ -181,6 +181,36 @@ def test_waiting_and_boot_time_are_the_machines(time: EmbeddedTime, machine: Han
     assert time.boot_ns() == before + 5 * MS == machine.boot
 
 
+class WatchingSigner:
+    """A signer that is only ever asked by the thread that holds the lock."""
+
+    def __init__(self) -> None:
+        self.id = TIME_KEY.id
+        self.lock: threading.Lock | None = None
+        self.asked = 0
+
+    def sign(self, context: str, payload: bytes) -> bytes:
+        assert self.lock is not None
+        assert self.lock.locked()
+        self.asked += 1
+        return TIME_KEY.sign(context, payload)
+
+
+def test_clock_and_key_are_used_under_the_lock(machine: HandMachine, source: StatedSource) -> None:
+    signer = WatchingSigner()
+    time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)  # type: ignore[arg-type]
+    signer.lock = time._lock
+
+    def locked() -> None:
+        assert time._lock.locked()
+
+    machine.at_read = source.at_sample = locked
+    for ask in (time.token, time.now, time.sample, lambda: time.token_over(bytes(32))):
+        ask()
+    assert signer.asked == 2
+    assert not time._lock.locked()
+
+
 def test_threads_never_share_a_sequence_number() -> None:
     machine = SystemClock()
     time = EmbeddedTime(machine, [AssumedSource(machine, RADIUS_MAX)], TIME_KEY, radius_ns_max=RADIUS_MAX)

@@ -38,6 +38,12 @@ def test_other_entries_do_not_match_the_head(change: object) -> None:
     assert not changed.entries_match(one.batch_head("a block"))
 
 
+def test_count_is_part_of_what_is_signed() -> None:
+    one = block()
+    head = one.batch_head("a block")
+    assert not one.entries_match(msgspec.structs.replace(head, count=head.count + 1))
+
+
 def test_damaged_entry_is_named_by_its_place() -> None:
     one = msgspec.structs.replace(block(), entries=(encode(witness()), b"\xc0"))
     with pytest.raises(Damaged, match="a block, entry 1"):

@@ -88,6 +88,9 @@ OFF_GRID_RACKS = [
     ("0000-11-20", "22-10"),
     ("1969-12-31", "23-50"),
     ("2026-11-2", "22-10"),
+    ("9999-12-31", "23-50"),
+    ("9999-12-31", "94-00"),
+    ("2262-04-12", "00-00"),
     ("\u0662\u0660\u0662\u0666-11-20", "22-10"),
     ("20261120", "22-10"),
     ("2026-11-20x", "22-10"),
@@ -149,6 +152,12 @@ def test_log_born_in_the_middle_of_a_rack_begins_there() -> None:
     following = of.next_rack(rack)
     assert of.previous_rack(following) == rack
     assert len(of.bags(following)) == 600
+
+
+def test_log_born_with_a_rack_has_none_before() -> None:
+    of = grid()
+    assert of.previous_rack(of.rack(MIDNIGHT)) is None
+    assert of.previous_rack(of.rack(MIDNIGHT + 10 * MINUTE)) == of.rack(MIDNIGHT)
 
 
 # A birth record states the start of a bag; should it not, the log begins with the bag that holds the instant.

@@ -249,6 +249,14 @@ def test_pause_between_the_two_readings_is_no_step(clock: SampledClock, machine:
     assert look.now.earliest <= machine.real <= look.now.latest
 
 
+# On a machine that is paused between any two readings the sample counts as old as it can be.
+def test_sample_is_aged_to_the_end_of_the_reading(clock: SampledClock, machine: HandMachine) -> None:
+    machine.at_read = lambda: machine.pass_time(2 * MS)
+    look = clock.look()
+    assert machine.boot - look.boot_ns == 4 * MS
+    assert look.now.radius == RADIUS + (machine.boot - look.sample.boot_ns) * 200 // 1_000_000
+
+
 # The clock is set while the source is being asked: its answer may be about the clock before.
 def test_step_while_a_source_is_asked_drops_its_answer(
     clock: SampledClock, machine: HandMachine, source: StatedSource

@@ -5,7 +5,7 @@ import pytest
 from tests.support.values import NOW_NS, TIME_KEY, WITNESS_KEY, nonce_token, page_token
 from timeagent.errors import Damaged
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import TOKEN_BYTES, ClockStatus, SignedTime, TimeFlags, sign_time
+from timeagent.signedtime import PAGE_CONTEXT, TOKEN_BYTES, ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.units import MS
 
 DIGEST = bytes(range(32))
@@ -38,6 +38,14 @@ def test_doors_have_contexts_of_their_own() -> None:
 
 def test_another_key_does_not_verify() -> None:
     assert not page_token().verified_by(WITNESS_KEY.verifier())
+
+
+# Signed by this key, in the name of another.
+def test_token_that_names_another_key_does_not_verify() -> None:
+    body = page_token(signer=WITNESS_KEY).body()
+    token = SignedTime.decode(body + TIME_KEY.sign(PAGE_CONTEXT, body))
+    assert TIME_KEY.verifier().verifies(PAGE_CONTEXT, body, token.signature)
+    assert not token.verified_by(KEY)
 
 
 @pytest.mark.parametrize("door", ["page", "nonce"])

@@ -31,6 +31,8 @@ def test_signature_covers_the_body_as_its_kind() -> None:
     assert not opened.verified_by(Kind.MAP, WITNESS_KEY.verifier())
     other = msgspec.structs.replace(opened, body=opened.body + b"\0")
     assert not other.verified_by(Kind.MAP, ROOT_KEY.verifier())
+    named = msgspec.structs.replace(opened, key_id=WITNESS_KEY.id)
+    assert not named.verified_by(Kind.MAP, ROOT_KEY.verifier())
 
 
 def test_no_two_kinds_share_a_context() -> None:

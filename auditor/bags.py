@@ -172,6 +172,8 @@ class BagWalk:
         assert seal is not None
         reason = f"the rack was sealed with the bag {path}, closed with {len(lock.entries)} files; it is not there"
         missing = [Evidence(f"{path}/{entry.name}") for entry in lock.entries]
+        for place in missing:
+            self._unknown_frame(place.path)
         self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
@@ -250,16 +252,11 @@ class BagWalk:
             path = f"{bag.path}/{entry.name}"
             name = parse_data_name(entry.name)
             data = self._tree.read(path) if entry.name in listing.files else None
-            if data is None and path in self._tree.unreadable:
-                blind = True
-                continue
-            findings = list(bag_rules.listed_file(entry, path, data))
+            findings = [] if path in self._tree.unreadable else list(bag_rules.listed_file(entry, path, data))
             self._report_all(findings)
             if data is None or any(finding.code == "altered-file" for finding in findings):
                 blind = True
-                if name is not None:
-                    nothing = (name.writer, name.incarnation, name.sequence, None)
-                    self._index.add("frame", *nothing, where=Evidence(path))
+                self._unknown_frame(path)
                 continue
             frames, damage = self._frames.frames(data[: entry.size], path, keyring)
             for where, reason in damage:
@@ -278,8 +275,14 @@ class BagWalk:
                 self.counts.rejected += len(judgement.accepted) - accepted
                 chosen = frame.frame.timestamps[judgement.accepted]
                 span = (int(chosen[0]), int(chosen[-1])) if accepted else None
-                self._remember(frame, accepted, span, settled=True)
+                self._remember(frame, accepted, span)
         return blind
+
+    def _unknown_frame(self, path: str) -> None:
+        """Remember that a frame is in the record, though nobody can read it."""
+        name = parse_data_name(path.rpartition("/")[2])
+        if name is not None:
+            self._index.add("frame", name.writer, name.incarnation, name.sequence, None, where=Evidence(path))
 
     def _open_bag(self, listing: BagListing) -> None:
         """Read what an open bag holds, as evidence only: nothing in it is judged."""
@@ -289,9 +292,9 @@ class BagWalk:
             if data is None:
                 continue
             for frame in self._frames.frames(data, path, self._records.keys)[0]:
-                self._remember(frame, 0, None, settled=False)
+                self._remember(frame, 0, None)
 
-    def _remember(self, frame: FrameEvidence, accepted: int, span: tuple[int, int] | None, *, settled: bool) -> None:
+    def _remember(self, frame: FrameEvidence, accepted: int, span: tuple[int, int] | None) -> None:
         head, where = frame.frame.head, frame.where
         writer = (head.writer, head.incarnation)
         self._index.add("frame", *writer, head.sequence, frame.frame.digest, where=where)
@@ -301,9 +304,13 @@ class BagWalk:
         first, last = span or (int(timestamps[0]), int(timestamps[-1]))
         counted = set()
         for held in frame.witnesses:
+            batch, witness = held.head, held.witness
+            if witness.correlation_id not in counted:
+                counted.add(witness.correlation_id)
+                numbers = (len(timestamps), accepted, first, last, held.refusal is None)
+                self._index.add("use", witness.domain, witness.correlation_id, where=where, rest=numbers)
             if held.refusal is not None:
                 continue
-            batch, witness = held.head, held.witness
             digest = head_digest(held.signed.head)
             self._index.add(
                 "head",
@@ -317,10 +324,6 @@ class BagWalk:
                 *(digest, held.signed.entry),
                 where=where,
             )
-            if witness.correlation_id not in counted:
-                counted.add(witness.correlation_id)
-                numbers = (len(timestamps), accepted, first, last, settled)
-                self._index.add("use", witness.domain, witness.correlation_id, where=where, rest=numbers)
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         names = [name for name in listing.files if parse_data_name(name)]

@@ -54,6 +54,8 @@ class LeaseHistory:
     told: list[Told] = field(default_factory=list)
     endings: list[EndedFact] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
+    doubtful: int = 0
+    """Messages in frames that name it by a witness that does not verify."""
 
     @property
     def first(self) -> Told:
@@ -128,8 +130,6 @@ class DomainHistory:
 
     domain: str
     leases: list[LeaseHistory]
-    unknown_uses: list[tuple[bytes, Use]]
-    """Frames under leases that nothing verified tells of; none where keys are there."""
 
     def by_id(self) -> Mapping[bytes, LeaseHistory]:
         """Return the leases by correlation id."""
@@ -161,14 +161,13 @@ def domain_history(index: Index, runs: Mapping[bytes, Run], domain: str) -> Doma
         known = leases.get(fact.ending.correlation_id)
         if known:
             known.endings.append(fact)
-    unknown = []
     for correlation_id, use in index.uses(domain):
         known = leases.get(correlation_id)
-        if known:
+        if known and use.proven:
             known.uses.append(use)
-        else:
-            unknown.append((correlation_id, use))
+        elif known:
+            known.doubtful += use.messages
     for lease in leases.values():
         lease.told.sort(key=lambda told: told.position)
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
-    return DomainHistory(domain, ordered, unknown)
+    return DomainHistory(domain, ordered)

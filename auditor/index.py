@@ -34,7 +34,7 @@ CREATE TABLE ceiling (
     PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
 CREATE TABLE use (
     domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
-    first INTEGER, last INTEGER, settled INTEGER);
+    first INTEGER, last INTEGER, proven INTEGER);
 CREATE TABLE frame (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER);
 CREATE TABLE committed (
@@ -54,8 +54,8 @@ class Use:
     first_ns: int
     last_ns: int
     """The lowest and the highest timestamp that is accepted; of all of them where none is."""
-    settled: bool
-    """Whether its bag is closed."""
+    proven: bool
+    """Whether its signatures hold. One that is not proven counts for nothing but as a reason to doubt a count."""
 
 
 class Index:
@@ -64,7 +64,7 @@ class Index:
     def __init__(self, path: Path | None = None) -> None:
         """Make an empty index, in memory or in a new file."""
         self._db = apsw.Connection(":memory:" if path is None else str(path))
-        self._db.execute(_SCHEMA)
+        self._db.execute(_SCHEMA).fetchall()
         self._db.execute("BEGIN")
 
     def close(self) -> None:
@@ -74,9 +74,8 @@ class Index:
 
     def ready(self) -> None:
         """Say that all evidence is in: what is asked by name is indexed."""
-        self._db.execute(
-            "CREATE INDEX use_of ON use (domain, cid); CREATE INDEX frame_of ON frame (writer, incarnation, sequence);"
-        )
+        self._db.execute("CREATE INDEX use_of ON use (domain, cid)")
+        self._db.execute("CREATE INDEX frame_of ON frame (writer, incarnation, sequence)")
 
     def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = ()) -> None:
         """Insert a row: its values, its place, and what follows. Nothing happens if it is there already."""
@@ -92,8 +91,8 @@ class Index:
         return self._number("SELECT count(*) FROM entry")
 
     def domains(self) -> list[str]:
-        """Return every domain that an entry or a frame names, sorted."""
-        return [row[0] for row in self._db.execute("SELECT domain FROM entry UNION SELECT domain FROM use ORDER BY 1")]
+        """Return every domain that an entry names, sorted."""
+        return [row[0] for row in self._db.execute("SELECT DISTINCT domain FROM entry ORDER BY 1")]
 
     def entries(self, domain: str) -> Iterator[tuple[bytes, int, bytes, Evidence]]:
         """Yield (head, position in the batch, entry, where) of a domain."""
@@ -107,12 +106,12 @@ class Index:
     def uses(self, domain: str) -> Iterator[tuple[bytes, Use]]:
         """Yield (correlation id, use) of a domain, in order of place."""
         sql = (
-            "SELECT cid, path, offset, length, messages, accepted, first, last, settled FROM use"
+            "SELECT cid, path, offset, length, messages, accepted, first, last, proven FROM use"
             " WHERE domain = ? ORDER BY path, offset"
         )
         for cid, path, offset, length, *numbers in self._db.execute(sql, (domain,)):
-            messages, accepted, first, last, settled = numbers
-            yield cid, Use(Evidence(path, offset, length), messages, accepted, first, last, bool(settled))
+            messages, accepted, first, last, proven = numbers
+            yield cid, Use(Evidence(path, offset, length), messages, accepted, first, last, bool(proven))
 
     def heads(self) -> Iterator[tuple[bytes, int, bytes, bool, bytes, Evidence]]:
         """Yield (incarnation, sequence, digest, in ledger, head, where), run by run, in order of sequence."""

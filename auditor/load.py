@@ -306,7 +306,8 @@ def tail_of(rest: bytes) -> Tail:
     ends = [len(rest)]
     position = rest.find(_MAGIC, 1)
     while position >= 0:
-        if isinstance(piece_at(rest, position), Piece):
+        piece = piece_at(rest, position)
+        if isinstance(piece, Piece) and piece.kind is Kind.LEDGER:  # a block may hold a copy of a ceiling record
             return Tail.ALTERED
         ends.append(position)
         position = rest.find(_MAGIC, position + 1)

@@ -337,7 +337,9 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
 def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
     there = sum(use.messages for use in lease.uses)
     claimed = fact.ending.messages
-    if there == claimed or (there < claimed and cluster.unsettled(lease.first.witness.floor_ns, watermark)):
+    if there <= claimed <= there + lease.doubtful:
+        return
+    if there < claimed and cluster.unsettled(lease.first.witness.floor_ns, watermark):
         return
     reason = f"{lease.name} was relinquished after {claimed} messages; the bags hold {there}"
     evidence = [fact.where, *(use.where for use in sorted(lease.uses, key=lambda use: use.where))][:9]

@@ -1,0 +1,169 @@
+"""The commands audit and explain: output, exit codes, and what they refuse."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.cli import COMMANDS
+from auditor.load import find_root
+from tests.support.breaches import granted_while_held
+from tests.support.trees import ClusterTree, Writer, small_tree
+from timeagent.console import report_error
+from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.keys import public_line
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(command: str, *arguments: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    COMMANDS[command].add_arguments(parser)
+    parsed = parser.parse_args([str(argument) for argument in arguments])
+    try:
+        return COMMANDS[command].run(parsed)
+    except LeaseholdError as problem:
+        return report_error(problem)
+
+
+def breached(root: Path) -> ClusterTree:
+    tree = small_tree(root)
+    path = next(path for path in tree.files() if path.endswith(".msg"))
+    tree.put(path, tree.get(path)[:-1] + b"\0")
+    Writer(tree).publish(tree.grids["orders"], at=tree.grids["orders"].first_ns + SECOND)
+    return tree
+
+
+def test_good_tree_exits_with_0_and_says_whose_key_was_believed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_tree(tmp_path)
+    assert run("audit", tmp_path) == 0
+    shown = capsys.readouterr()
+    assert "taken from the tree itself" in shown.out
+    assert shown.out.splitlines()[-1].startswith("0 violations, 0 indeterminate, 0 unverifiable, 3 messages, 2 bags")
+    assert shown.err == ""
+
+
+def test_root_key_can_be_pinned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = small_tree(tmp_path / "tree")
+    key = tmp_path / "root.pub"
+    key.write_text(public_line(tree.root_key.public, "ours") + "\n")
+    assert run("audit", tree.root, "--root-key", key) == 0
+    assert "pinned by --root-key" in capsys.readouterr().out
+    # The marker itself holds such a line.
+    assert run("audit", tree.root, "--root-key", tree.root / "LEASEHOLD") == 0
+    assert run("audit", tree.root, "--root-key", tmp_path / "none") == BadRequest.exit_status
+
+
+def test_findings_are_named_and_exit_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    breached(tmp_path)
+    assert run("audit", tmp_path) == 1
+    shown = capsys.readouterr().out
+    assert "altered-file" in shown
+    assert "late-writer" in shown
+    assert "1 violation, 0 indeterminate, 0 unverifiable, 1 to know" in shown
+
+
+def test_json_has_the_stated_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    breached(tmp_path)
+    assert run("audit", tmp_path, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["version"]) == ("leasehold.audit", 1)
+    keys = {"messages", "bags", "witnesses", "violations", "indeterminate", "unverifiable", "provisional"}
+    assert keys <= set(told["summary"])
+    first = told["findings"][0]
+    assert {"id", "code", "verdict", "severity", "title", "subject", "evidence"} <= set(first)
+    assert set(first["evidence"][0]) == {"path", "offset", "length"}
+    assert (first["code"], first["verdict"]) == ("altered-file", "violation")
+
+
+# Somebody else's copy, elsewhere, in another order on disk: the same bytes, so that two audits can be compared.
+def test_json_is_the_same_bytes_for_the_same_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = breached(tmp_path / "one")
+    for path in reversed(tree.files()):
+        place = tmp_path / "two" / "inner" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(tree.root / path, place)
+    run("audit", tmp_path / "one", "--json")
+    one = capsys.readouterr().out
+    run("audit", tmp_path / "two", "--json")
+    assert one == capsys.readouterr().out
+    assert str(tmp_path) not in one
+
+
+def test_tree_is_not_touched(tmp_path: Path) -> None:
+    tree = breached(tmp_path)
+    before = {path: (tree.get(path), (tree.root / path).stat().st_mtime_ns) for path in tree.files()}
+    run("audit", tmp_path)
+    assert before == {path: (tree.get(path), (tree.root / path).stat().st_mtime_ns) for path in tree.files()}
+
+
+def test_explain_shows_both_records_and_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    granted_while_held(tmp_path)
+    run("audit", tmp_path, "--json")
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert run("explain", finding["id"][:6], tmp_path) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("grant of lease") == 2
+    assert "the earlier lease:" in shown
+    assert "the grant:" in shown
+    assert "docs/findings.md#early-grant" in shown
+
+
+@pytest.mark.parametrize("finding", ["ffffffffffff", ""])
+def test_finding_that_is_not_there_is_refused_by_name(
+    finding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_tree(tmp_path)
+    assert run("explain", finding, tmp_path) == BadRequest.exit_status
+    assert "no-such-finding" in capsys.readouterr().err
+
+
+def test_root_is_found_one_level_down(tmp_path: Path) -> None:
+    small_tree(tmp_path / "copy")
+    (tmp_path / "notes").mkdir()
+    assert find_root(tmp_path) == tmp_path / "copy"
+    assert find_root(tmp_path / "copy") == tmp_path / "copy"
+    small_tree(tmp_path / "second")
+    with pytest.raises(Damaged, match="several trees") as problem:
+        find_root(tmp_path)
+    assert problem.value.exit_status == 65
+
+
+@pytest.mark.parametrize("make", ["nothing", "empty", "file"])
+def test_what_is_no_tree_exits_with_65_and_a_way_out(
+    make: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "place"
+    if make == "empty":
+        place.mkdir()
+    elif make == "file":
+        place.write_text("x")
+    assert run("audit", place) == 65
+    shown = capsys.readouterr()
+    assert "not-a-tree" in shown.err
+    assert "way out" in shown.err
+    assert shown.out == ""
+
+
+def test_index_can_be_kept_in_a_file_but_never_over_another(tmp_path: Path) -> None:
+    tree = breached(tmp_path / "tree")
+    assert run("audit", tree.root, "--index", tmp_path / "index.db") == 1
+    assert (tmp_path / "index.db").stat().st_size > 0
+    assert run("audit", tree.root, "--index", tmp_path / "index.db") == BadRequest.exit_status
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything: NOTHING is known about refused files")
+def test_file_that_may_not_be_read_is_unverifiable(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    path = next(path for path in tree.files() if path.endswith(".msg"))
+    (tree.root / path).chmod(0)
+    assert run("audit", tree.root) == 3

@@ -1,0 +1,195 @@
+"""Each rule against the smallest breach of it: exactly that code; and good trees: nothing at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.witness import WitnessKind
+from auditor.audit import audit
+from auditor.finding import Severity, Verdict
+from auditor.load import Tree
+from auditor.rules.registry import RULES
+from tests.support.breaches import PLANTS, Plant, Story, only_file, premature_lock
+from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
+from timeagent.keys import Signer
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from auditor.audit import Audit
+
+
+def codes(result: Audit) -> set[str]:
+    return {finding.code for finding in result.findings}
+
+
+def audited(tree: ClusterTree) -> Audit:
+    return audit(Tree(tree.root))
+
+
+# Good trees.
+
+
+@pytest.mark.parametrize("make", [small_tree, eventful_tree])
+def test_good_tree_has_no_finding(make: Callable[[Path], ClusterTree], tmp_path: Path) -> None:
+    result = audited(make(tmp_path))
+    assert result.findings == ()
+    assert result.exit_status == 0
+
+
+def test_story_without_a_breach_has_no_finding(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    assert audited(story.done()).findings == ()
+
+
+# A killed shard's ledger is cut anywhere, in the middle of a block too: that is a gap, never a finding.
+def test_ledger_cut_anywhere_is_a_gap_and_no_finding(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    path = only_file(tree, "ledger/*/*/*.ledger")
+    whole = tree.get(path)
+    for length in range(0, len(whole), 7):
+        tree.put(path, whole[:length])
+        result = audited(tree)
+        assert result.findings == (), length
+    tree.remove(path)
+    result = audited(tree)
+    assert result.findings == ()
+    assert result.summary.ledger_gaps == 1
+
+
+def test_open_bag_is_provisional_and_no_finding(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    result = audited(story.tree)
+    assert result.findings == ()
+    assert (result.summary.provisional, result.summary.messages) == (1, 0)
+
+
+def test_restart_may_grant_at_once_what_a_dead_run_had_granted(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.written()
+    story.shard = Shard(story.tree, "n2")
+    heir = story.lease()
+    assert heir.witness.floor_ns > story.tree.now_ns
+    assert audited(story.done()).findings == ()
+
+
+def test_relinquished_without_a_message_below_a_floor_ahead_is_no_finding(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.written()
+    story.shard = Shard(story.tree, "n2")
+    heir = story.lease()
+    story.shard.end(heir, change={"watermark_ns": heir.witness.floor_ns})
+    assert heir.witness.floor_ns >= heir.witness.expiry_ns
+    assert audited(story.done()).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "plant"),
+    [pytest.param(code, plant, id=f"{code}-{plant.__name__}") for code, all_of in PLANTS.items() for plant in all_of],
+)
+def test_planted_breach_is_named_and_nothing_else(code: str, plant: Plant, tmp_path: Path) -> None:
+    result = audited(plant(tmp_path))
+    assert codes(result) == {code}, [finding.explanation for finding in result.findings]
+    rule = RULES[code]
+    expected = 3 if rule.verdict is Verdict.UNVERIFIABLE else 1
+    assert result.exit_status == expected
+
+
+def test_every_code_has_a_planted_breach() -> None:
+    assert set(PLANTS) == set(RULES)
+
+
+# What two rules say together.
+
+
+def test_messages_of_two_holders_that_interleave_break_exclusion_in_the_record(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first = story.lease()
+    second = story.shard.grant("alice", story.other)
+    story.tree.advance(20 * MS)
+    now = story.tree.now_ns
+    story.other.publish(story.grid, second, at=now)
+    story.writer.publish(story.grid, first, at=now + 100)
+    result = audited(story.done())
+    assert codes(result) == {"early-grant", "grant-overlap"}
+
+
+def test_bag_closed_early_that_made_a_file_void_is_a_violation(tmp_path: Path) -> None:
+    tree = premature_lock(tmp_path)
+    grid = tree.grids["orders"]
+    Writer(tree).publish(grid, bag=grid.bag(tree.now_ns))
+    result = audited(tree)
+    assert codes(result) == {"late-writer", "premature-lock"}
+    (early,) = [finding for finding in result.findings if finding.code == "premature-lock"]
+    assert (early.verdict, early.severity) == (Verdict.VIOLATION, Severity.ERROR)
+
+
+# The shard's token may be up to its staleness older than its decision; its radius alone proves nothing against it.
+def test_grant_that_may_have_been_in_time_is_indeterminate(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease()
+    story.tree.until(lease.witness.expiry_ns - 250 * MS)
+    story.shard.end(lease, LeaseOutcome.EXPIRED)
+    story.shard.grant("alice", story.other)
+    (finding,) = audited(story.done()).findings
+    assert (finding.code, finding.verdict) == ("early-grant", Verdict.INDETERMINATE)
+
+
+def test_zeros_at_the_end_of_a_ledger_are_indeterminate(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    tree.append(only_file(tree, "ledger/*/*/*"), bytes(4096))
+    (finding,) = audited(tree).findings
+    assert (finding.code, finding.verdict) == ("damaged-ledger", Verdict.INDETERMINATE)
+
+
+def test_what_is_missing_because_a_bag_is_open_is_no_mismatch(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease, change={"messages": 4})
+    assert audited(story.tree).findings == ()
+
+
+# The forged frame is told once: the count that its holder gave is not a second breach.
+def test_count_is_not_held_against_a_holder_whose_frame_is_refused(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease()
+    story.tree.advance(MS)
+    real = lease.signed
+    lease.signed = msgspec.structs.replace(real, signature=bytes(64))
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    result = audited(story.done())
+    assert codes(result) == {"forged-witness"}
+    assert (result.summary.messages, result.summary.rejected) == (0, 2)
+
+
+def test_pinned_root_key_overrules_the_tree(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    stranger = Signer(seed("stranger"))
+    assert codes(audit(Tree(tree.root), root_key=stranger.public)) == {"forged-record"}
+    assert audit(Tree(tree.root), root_key=tree.root_key.public).findings == ()
+
+
+def test_renewals_and_upgrades_are_witnesses_of_the_same_lease(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease(phase=Phase.TENTATIVE)
+    story.shard.prolong(lease, WitnessKind.UPGRADE)
+    story.tree.advance(4 * SECOND)
+    story.shard.extend()
+    story.shard.prolong(lease)
+    story.tree.advance(8 * SECOND)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    result = audited(story.done())
+    assert result.findings == ()
+    assert result.summary.witnesses == 4

@@ -1,0 +1,43 @@
+"""Every code has its section, every section its code; every exit status its row."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from auditor.finding import Verdict
+from auditor.rules.registry import RULES
+from timeagent import errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_every_finding_code_has_its_anchor_and_no_other_is_there(repository: Path) -> None:
+    text = (repository / "docs/findings.md").read_text(encoding="utf-8")
+    anchors = re.findall(r"^### (\S+)$", text, re.MULTILINE)
+    assert len(anchors) == len(set(anchors))
+    assert set(anchors) == set(RULES)
+
+
+def test_every_code_is_kebab_case_with_a_title() -> None:
+    for code, rule in RULES.items():
+        assert rule.code == code
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code)
+        assert rule.title
+
+
+def test_codes_of_what_is_missing_are_unverifiable() -> None:
+    assert {code for code in RULES if code.startswith("unverifiable-")} <= {
+        code for code, rule in RULES.items() if rule.verdict is Verdict.UNVERIFIABLE
+    }
+
+
+def test_every_exit_status_has_its_row(repository: Path) -> None:
+    text = (repository / "docs/exit-codes.md").read_text(encoding="utf-8")
+    rows = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    kinds = [
+        each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.LeaseholdError)
+    ]
+    assert {kind.exit_status for kind in kinds} <= rows
+    assert rows == {0, 1, 2, 3, 4, 65, 69, 74, 75, 76, 77, 78}

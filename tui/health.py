@@ -1,0 +1,123 @@
+"""Is it healthy? One level and its reasons, from a state. Pure.
+
+It adds up what shards, survey and clock say; whether a promise was kept is the auditor's question, not this one's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.ceiling import CeilingKind
+from timeagent.units import span_text
+
+from .state import Reach
+from .words import Cell, Condition, Tone, clock_text, condition, overdue_bags, short_span
+
+if TYPE_CHECKING:
+    from timeagent.interval import TimeInterval
+
+    from .state import ClusterState, ShardView
+
+
+class Level(StrEnum):
+    """What one glance should tell."""
+
+    HEALTHY = "HEALTHY"
+    ATTENTION = "ATTENTION"
+    BROKEN = "NOT HEALTHY"
+    UNKNOWN = "NOT KNOWN"
+
+
+LEVEL_CELLS: Final = {
+    Level.HEALTHY: Cell("● HEALTHY", Tone.GOOD),
+    Level.ATTENTION: Cell("◐ ATTENTION", Tone.WARN),
+    Level.BROKEN: Cell("✗ NOT HEALTHY", Tone.BAD),
+    Level.UNKNOWN: Cell("◇ NOT KNOWN", Tone.DIM),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether it is healthy, why, and some numbers."""
+
+    level: Level
+    reasons: tuple[str, ...]
+
+
+def health(state: ClusterState) -> Health:
+    """Say whether a cluster is healthy as far as is known, the worst reason first."""
+    bad: list[str] = []
+    warn: list[str] = []
+    unknown: list[str] = []
+    now = state.clock.now
+    if state.mount.reach is Reach.SILENT:
+        bad.append(f"no answer from the mount for {short_span(state.mount.silent_ns or 0)}: {state.mount.problem}")
+    if state.mount.reach is Reach.WAITING:
+        unknown.append("waiting for the mount")
+    if not state.clock.bounded and state.mount.reach is not Reach.WAITING and not state.offline:
+        bad.append(f"this machine's time has no bound: {state.clock.problem}")
+    elif state.spans and state.clock.now.radius > state.spans.radius_ns_max:
+        warn.append(f"the clock is known to {span_text(now.radius)}; the policy allows less")
+    for shard in state.shards:
+        _judge_shard(shard, now, bad, warn, unknown)
+    for log in state.logs:
+        overdue = overdue_bags(log, now)
+        if log.problem:
+            bad.append(f"log {log.name}: {log.problem}")
+        elif overdue and not state.offline:
+            warn.append(f"log {log.name}: {overdue} bags overdue for closing")
+    ends = [condition(lease, now) for lease in state.leases]
+    if not state.offline:
+        recovering, dying = ends.count(Condition.RECOVERING), ends.count(Condition.DYING)
+        if recovering:
+            warn.append(f"{_leases(recovering)} expired, recovering")
+        if dying:
+            warn.append(f"{_leases(dying)} will expire, not renewed")
+    if state.offline:
+        unknown.append(f"shards are not asked: {state.offline}")
+    reasons = (*bad, *warn, *unknown)
+    if bad:
+        return Health(Level.BROKEN, reasons)
+    if unknown:
+        return Health(Level.UNKNOWN, (*unknown, *warn))
+    return Health(Level.ATTENTION if warn else Level.HEALTHY, reasons)
+
+
+def _leases(count: int) -> str:
+    return f"{count} lease{'' if count == 1 else 's'}"
+
+
+def _judge_shard(shard: ShardView, now: TimeInterval, bad: list[str], warn: list[str], unknown: list[str]) -> None:
+    words = f"shard {shard.shard} ({shard.node})"
+    match shard.freshness.reach:
+        case Reach.SILENT if shard.ceiling_kind is CeilingKind.ORDERLY:
+            warn.append(f"{words} is stopped")
+        case Reach.SILENT:
+            bad.append(f"{words}: no answer for {short_span(shard.freshness.silent_ns or 0)}")
+        case Reach.WAITING:
+            unknown.append(f"waiting for {words}")
+        case Reach.ANSWERS:
+            if shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns):
+                warn.append(f"{words} restarted, recovering until {clock_text(shard.resumes_ns)}")
+            if shard.blocks_lost:
+                warn.append(f"{words} lost {shard.blocks_lost} ledger blocks")
+        case Reach.NOT_ASKED:
+            pass
+
+
+def numbers_words(state: ClusterState) -> str:
+    """Return the numbers that belong on the health line."""
+    shards = state.shards
+    parts = []
+    if shards and not state.offline:
+        answering = sum(shard.freshness.reach is Reach.ANSWERS for shard in shards)
+        parts.append(f"{answering} of {len(shards)} shards answer")
+    if state.leases or (shards and not state.offline):
+        known = "last known: " if state.offline else ""
+        parts.append(f"{known}{_leases(len(state.leases))}")
+    lags = [state.clock.now.midpoint - log.horizon_ns for log in state.logs if log.horizon_ns is not None]
+    if lags:
+        parts.append(f"horizon {short_span(max(0, *lags))} ago")
+    return "  ·  ".join(parts)

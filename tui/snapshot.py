@@ -1,0 +1,148 @@
+"""The overview as text and as JSON, for ``top --once``: what the screen shows, without the screen's library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from timeagent.console import instant_fields
+
+from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, fit, heading, laid_out, text_of
+from .health import LEVEL_CELLS, health, numbers_words
+from .overview import leases_title, log_row, nothing_words, title_words
+from .words import BAG_LEGEND, clock_words, condition, lease_row, lease_words, node_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from timeagent.interval import TimeInterval
+
+    from .columns import Column, Field
+    from .state import ClusterState, Freshness, LeaseRow, ShardView
+
+
+def text_snapshot(state: ClusterState, width: int) -> str:
+    """Return the overview as lines of at most ``width`` characters, as far as words can be cut."""
+    return "\n".join(_lines(state, width))
+
+
+def _lines(state: ClusterState, width: int) -> Iterator[str]:
+    now = state.clock.now
+    judged = health(state)
+    yield title_words(state)
+    yield f"{LEVEL_CELLS[judged.level].text}  {numbers_words(state)}".rstrip()
+    yield from (f"  {reason}" for reason in judged.reasons)
+    yield ""
+    yield from _table("Nodes", NODE_COLUMNS, [row for node in state.nodes for row in node_rows(node, now)], width)
+    yield ""
+    rows = [lease_row(lease, now) for lease in state.leases]
+    yield from _table(leases_title(state), LEASE_COLUMNS, rows, width, nothing_words(state))
+    yield ""
+    logs = [log_row(log, now) for log in state.logs]
+    yield from _table(f"Bags   {BAG_LEGEND}", LOG_COLUMNS, logs, width, "no logs are known")
+    yield ""
+    yield "Time"
+    yield f"  {text_of(clock_words(state.clock))}"
+
+
+def _table(
+    title: str, columns: Sequence[Column], rows: Sequence[Sequence[Field]], width: int, nothing: str = "not known"
+) -> Iterator[str]:
+    yield title
+    if not rows:
+        yield f"  {nothing}"
+        return
+    widths = fit(columns, width - 2)
+    for row in (heading(columns), *rows):
+        yield f"  {text_of(laid_out(columns, widths, row))}"
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def json_fields(state: ClusterState) -> dict[str, Any]:
+    """Return the state as JSON shows it. What is not known is null, never zero."""
+    clock, judged = state.clock, health(state)
+    return {
+        "root": state.path,
+        "cluster": state.cluster_id or None,
+        "view": "offline" if state.offline else "live",
+        "offline_because": state.offline or None,
+        "health": {"level": judged.level.lower(), "reasons": list(judged.reasons)},
+        "mount": _freshness(state.mount),
+        "time": {
+            **instant_fields("earliest", clock.now.earliest if clock.bounded else None),
+            **instant_fields("latest", clock.now.latest if clock.bounded else None),
+            "radius_ns": clock.now.radius if clock.bounded else None,
+            "bounded": clock.bounded,
+            "source": clock.source,
+            "status": clock.status,
+            "assumed": clock.assumed,
+            "problem": clock.problem or None,
+        },
+        "nodes": [
+            {"node": node.name, "own": node.own, "shards": [_shard(shard) for shard in node.shards]}
+            for node in state.nodes
+        ],
+        "leases": [_lease(lease, clock.now) for lease in state.leases],
+        "logs": [
+            {
+                "log": log.name,
+                **instant_fields("horizon", log.horizon_ns),
+                "problem": log.problem or None,
+                "bags": [
+                    {
+                        **instant_fields("start", bag.start_ns),
+                        "state": "absent" if bag.state is None else bag.state,
+                        "files": bag.files,
+                    }
+                    for bag in log.bags
+                ],
+            }
+            for log in state.logs
+        ],
+    }
+
+
+def _freshness(freshness: Freshness) -> dict[str, Any]:
+    return {
+        "reach": freshness.reach.replace(" ", "-"),
+        "age_ns": freshness.age_ns,
+        "silent_ns": freshness.silent_ns,
+        "problem": freshness.problem or None,
+    }
+
+
+def _shard(shard: ShardView) -> dict[str, Any]:
+    return {
+        "shard": shard.shard,
+        **_freshness(shard.freshness),
+        "incarnation": shard.incarnation,
+        "leases": shard.leases,
+        "domains": shard.domains,
+        **instant_fields("ceiling", shard.ceiling_ns),
+        "blocks_lost": shard.blocks_lost,
+        "ledger_bytes": shard.ledger_bytes,
+        **instant_fields("resumes", shard.resumes_ns),
+    }
+
+
+def _lease(lease: LeaseRow, now: TimeInterval) -> dict[str, Any]:
+    return {
+        "domain": lease.domain,
+        "mode": lease.mode,
+        "phase": lease.phase,
+        "condition": condition(lease, now).replace(",", "").replace(" ", "-"),
+        "words": lease_words(lease, now),
+        "node": lease.node,
+        "process": lease.process,
+        "process_present": lease.holder_present,
+        "purpose": lease.purpose,
+        "correlation_id": lease.correlation_id,
+        "fence": lease.fence,
+        **instant_fields("expiry", lease.expiry_ns),
+        **instant_fields("resumes", lease.resumes_ns),
+        "shard": lease.shard,
+        "known_from": lease.origin.replace(" ", "-"),
+        **instant_fields("as_of", lease.as_of_ns),
+        "previous": lease.previous,
+    }

@@ -1,0 +1,211 @@
+"""What the screens show, as values: one ``ClusterState`` is everything that is known at one instant.
+
+No I/O, no clock. What is not known is ``None``, never zero. What things mean in words is said in words.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from appliance.bag.survey import BagState
+    from appliance.formats.ceiling import CeilingKind
+    from appliance.formats.lease import LeaseOutcome, Mode, Phase
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant, Span
+
+
+class Reach(StrEnum):
+    """Whether a question has an answer."""
+
+    WAITING = "waiting"
+    """Asked for the first time, not for long."""
+    ANSWERS = "answers"
+    SILENT = "no answer"
+    NOT_ASKED = "not asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How much what is shown of a shard, or of the mount, may be believed."""
+
+    reach: Reach
+    age_ns: Span | None = None
+    """How old the newest answer is. None: there never was one."""
+    silent_ns: Span | None = None
+    """How long there has been no answer, where there is none."""
+    problem: str = ""
+
+
+NOT_ASKED = Freshness(Reach.NOT_ASKED)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockView:
+    """What this machine knows of the time."""
+
+    now: TimeInterval
+    """With ``bounded`` false, no bound is known: the interval is the machine's clock alone, of no width."""
+    bounded: bool
+    source: str
+    status: str
+    assumed: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The numbers of the policy that the screen needs."""
+
+    lease_term_max_ns: Span
+    span_ns: Span
+    grace_ns: Span
+    radius_ns_max: Span
+    takeover_ns: Span
+    restart_ns: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """One shard of the map. Numbers are those of its newest answer, or None."""
+
+    shard: int
+    node: str
+    freshness: Freshness
+    incarnation: str | None = None
+    leases: int | None = None
+    domains: int | None = None
+    ceiling_ns: Instant | None = None
+    """From the shard, or else from the newest record of its chain on the mount."""
+    ceiling_kind: CeilingKind | None = None
+    """Of the newest record on the mount."""
+    blocks_lost: int | None = None
+    ledger_bytes: int | None = None
+    resumes_ns: Instant | None = None
+    """After this, at the latest, no domain waits for what an earlier run of the shard granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node that the trust record knows."""
+
+    name: str
+    own: bool
+    """Whether it is the node that asks."""
+    shards: tuple[ShardView, ...]
+
+
+class Origin(StrEnum):
+    """How we know of a lease."""
+
+    SHARD = "shard"
+    """Its shard says so, now."""
+    LAST_ANSWER = "last answer"
+    """Its shard said so when it last answered."""
+    EARLIER_RUN = "earlier run"
+    """An earlier run of the shard granted it; the present one cannot know."""
+    LEDGER = "ledger"
+    """The newest witness in the ledger files says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """One lease."""
+
+    domain: str
+    mode: Mode
+    phase: Phase
+    node: str
+    process: int
+    purpose: str
+    correlation_id: str
+    fence: int
+    expiry_ns: Instant
+    shard: int
+    origin: Origin
+    resumes_ns: Instant
+    """When its domain can be used by others at the latest, if it is not relinquished."""
+    as_of_ns: Instant | None = None
+    """When that was said, where it is not now."""
+    holder_present: bool | None = None
+    """Whether the holder's process runs on this machine. None: it is another machine's, or cannot be told."""
+    previous: LeaseOutcome | None = None
+    """How the domain's lease before this one ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class BagCell:
+    """One bag of a log, written to or not."""
+
+    start_ns: Instant
+    due_ns: Instant
+    state: BagState | None
+    """None: it has no directory; nobody wrote to it."""
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """One log: its newest bags in order of time, and how far it is closed."""
+
+    name: str
+    bags: tuple[BagCell, ...]
+    horizon_ns: Instant | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All that is known of a cluster at one instant."""
+
+    path: str
+    clock: ClockView
+    mount: Freshness
+    cluster_id: str = ""
+    """Empty until the mount has answered once."""
+    offline: str = ""
+    """Why no shard is asked; empty: they are asked."""
+    spans: Spans | None = None
+    nodes: tuple[NodeView, ...] = ()
+    leases: tuple[LeaseRow, ...] = ()
+    """In order of domain."""
+    logs: tuple[LogView, ...] = ()
+
+    @property
+    def shards(self) -> tuple[ShardView, ...]:
+        """All shards, in order."""
+        return tuple(sorted((s for node in self.nodes for s in node.shards), key=lambda s: s.shard))
+
+
+class Question(Protocol):
+    """Something that is asked again and again, each in a thread of its own."""
+
+    @property
+    def name(self) -> str:
+        """What is asked: for the names of threads."""
+        ...
+
+    @property
+    def period_ns(self) -> Span:
+        """How long to wait between an answer and asking again."""
+        ...
+
+    def put(self) -> None:
+        """Ask once, and keep the answer or why there is none. Blocks as long as it takes; raises only what is a bug."""
+        ...
+
+
+class StateSource(Protocol):
+    """Where a screen's state comes from: live, a copy, or a record."""
+
+    def questions(self) -> Sequence[Question]:
+        """Return what has to be asked. The sequence may grow at its end."""
+        ...
+
+    def state_at(self, instant: Instant | None = None) -> ClusterState:
+        """Return what is known of an instant (None: now) from the answers so far. Never blocks, any thread."""
+        ...

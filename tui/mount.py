@@ -1,0 +1,223 @@
+"""What the mount says: records, ceiling chains, ledgers and bags. Blocks as long as the mount does.
+
+Works on a mount in use and on a copy, with and without this node's settings. Writes nothing: watching.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from appliance.bag.context import BagContext
+from appliance.bag.horizon import Horizon
+from appliance.bag.logs import list_logs, open_log
+from appliance.bag.posix import PosixStorage
+from appliance.bag.survey import BagState, racks, view_rack
+from appliance.cluster import Cluster, known_nodes, time_sources
+from appliance.formats.ceiling import CeilingRecord, open_ceiling
+from appliance.formats.paths import Grid, chain_path, ledger_path
+from appliance.founding import read_marker
+from appliance.registers import Registers, StoredChain
+from appliance.settings import FILE as SETTINGS_FILE
+from auditor.load import find_root
+from timeagent.errors import BadConfiguration, Damaged, LeaseholdError, NotTrusted
+from timeagent.keys import Verifier
+
+from .ledger import LedgerBook, LedgerLease, LedgerTail
+from .state import BagCell, LogView
+from .watching import WatchingStorage, WatchingTime
+
+if TYPE_CHECKING:
+    from appliance.formats.lease import LeaseOutcome
+    from appliance.formats.policy import Policy
+    from appliance.formats.shardmap import ShardMap
+    from timeagent.clock import MachineClock
+    from timeagent.units import Instant
+
+BAGS_SHOWN: Final = 240
+"""How many bags of a log are kept for the screen, the newest."""
+
+RACKS_SHOWN: Final = 3
+MACHINES: Final = "machines"
+"""Where a demo keeps what would be each machine's own disk, beside the root."""
+
+_CHAIN_LOOK_BACK: Final = 64
+_RUNS_READ: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the command line names."""
+
+    path: Path
+    """A root, a copy of one, or the directory that holds either."""
+    node_dir: Path | None = None
+    allow_root: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEnd:
+    """The newest record of a ceiling chain, and the ledger of its run."""
+
+    record: CeilingRecord
+    ledger_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MountAnswer:
+    """All that was read in one go."""
+
+    root: Path
+    cluster_id: bytes
+    own_node: str
+    offline: str
+    policy: Policy
+    shard_map: ShardMap
+    nodes: tuple[str, ...]
+    chains: dict[int, ChainEnd]
+    leases: tuple[LedgerLease, ...]
+    fences: dict[str, int]
+    """The newest fence of each domain, as the ledgers say."""
+    previous: dict[bytes, LeaseOutcome]
+    logs: tuple[LogView, ...]
+
+
+class OpenMount:
+    """A root that was found and opened: what is kept between one reading and the next. One thread."""
+
+    def __init__(self, where: Where, machine: MachineClock) -> None:
+        """Find the root and, where this machine has node settings, open the cluster. Touches the mount.
+
+        Raises Environment, Damaged, BadConfiguration (not a root); with a ``node_dir`` that was named, also why it
+        cannot be used. Without one, that is only noted: the view is offline then.
+        """
+        self._where = where
+        self.root = find_root(where.path.absolute())
+        storage = WatchingStorage(PosixStorage(self.root))
+        marker = read_marker(storage, self.root)
+        self.cluster, self.offline = self._opened(storage)
+        if self.cluster is not None:
+            self.registers = self.cluster.registers
+        else:
+            self.registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+        self.time = WatchingTime(machine, time_sources(machine, self.registers.newest_policy()))
+        own = self.cluster.settings.node if self.cluster else ""
+        self._storage = storage
+        self._context = BagContext(storage, self.time, self.registers, own or "watching")
+        self._own_node = own
+        self._horizons: dict[str, tuple[Grid, Horizon]] = {}
+        self._book = LedgerBook()
+        self._tails: dict[str, LedgerTail] = {}
+        self._runs: dict[int, tuple[bytes, list[bytes]]] = {}
+
+    def _opened(self, storage: WatchingStorage) -> tuple[Cluster | None, str]:
+        where = self._where
+        beside = [*self.root.parent.glob(f"{MACHINES}/*/{SETTINGS_FILE}")]
+        node_dir = where.node_dir or (min(beside).parent if beside else None)
+        try:
+            cluster = Cluster.open(self.root, node_dir=node_dir, allow_root=where.allow_root, storage=storage)
+            _ = cluster.routes  # this machine's tmpfs directory: local, and not to be raced for by several threads
+        except (BadConfiguration, NotTrusted) as problem:
+            if where.node_dir is not None:
+                raise
+            return None, problem.message + (f"; {problem.hint}" if problem.code == "root-user" else "")
+        return cluster, ""
+
+    def read(self) -> MountAnswer:
+        """Read what has changed. Raises LeaseholdError where the records cannot be read. Touches the mount."""
+        shard_map = self.registers.newest_map()
+        chains = {shard: end for shard in range(len(shard_map.owners)) if (end := self._chain(shard_map.number, shard))}
+        return MountAnswer(
+            self.root,
+            self.registers.cluster_id,
+            self._own_node,
+            self.offline,
+            self.registers.newest_policy(),
+            shard_map,
+            tuple(known_nodes(self.registers)),
+            chains,
+            tuple(self._book.leases()),
+            self._book.fences(),
+            self._book.previous_outcomes(),
+            tuple(self._log(name) for name in list_logs(self._context)),
+        )
+
+    # -- chains and ledgers --------------------------------------------------------------------------------------------
+
+    def _chain(self, map_number: int, shard: int) -> ChainEnd | None:
+        chain = StoredChain(self._storage, chain_path(map_number, shard))
+        numbers = chain.list_afresh()
+        newest = self._record(chain, numbers[-1]) if numbers else None
+        if newest is None:
+            return None
+        if shard not in self._runs or self._runs[shard][0] != newest.incarnation:
+            self._runs[shard] = (newest.incarnation, self._incarnations(chain, numbers))
+        size = None
+        for incarnation in reversed(self._runs[shard][1]):
+            size = self._ledger(ledger_path(map_number, shard, incarnation))
+        return ChainEnd(newest, size)
+
+    def _incarnations(self, chain: StoredChain, numbers: list[int]) -> list[bytes]:
+        """Return the newest runs of a chain, newest first: a lease of the run before can still be out."""
+        found: list[bytes] = []
+        for number in reversed(numbers[-_CHAIN_LOOK_BACK:]):
+            record = self._record(chain, number)
+            if record is not None and record.incarnation not in found:
+                found.append(record.incarnation)
+            if len(found) == _RUNS_READ:
+                break
+        return found
+
+    @staticmethod
+    def _record(chain: StoredChain, number: int) -> CeilingRecord | None:
+        data = chain.read(number)
+        return None if data is None else open_ceiling(data, f"ceiling record {number}")[0]
+
+    def _ledger(self, path: str) -> int | None:
+        tail = self._tails.setdefault(path, LedgerTail(self.root / path))
+        try:
+            return tail.read(self._book)
+        except Damaged:
+            return None  # the auditor's business; what was read before it stands
+
+    # -- bags ----------------------------------------------------------------------------------------------------------
+
+    def _log(self, name: str) -> LogView:
+        try:
+            if name not in self._horizons:
+                birth = open_log(self._context, name)
+                if birth is None:
+                    return LogView(name, (), None, "it is gone")
+                grid = Grid(birth)
+                self._horizons[name] = (grid, Horizon(self._context, grid))
+            grid, horizon = self._horizons[name]
+            return LogView(name, self._bags(grid), _reached(horizon))
+        except LeaseholdError as problem:
+            return LogView(name, (), None, problem.message)
+
+    def _bags(self, grid: Grid) -> tuple[BagCell, ...]:
+        found: dict[Instant, BagCell] = {}
+        for count, rack in enumerate(racks(self._context, grid, newest_first=True), 1):
+            view = view_rack(self._context, grid, rack)
+            sealed = view.state is BagState.SEALED
+            for bag in view.bags:
+                state = BagState.SEALED if sealed else bag.state
+                found[bag.bag.start_ns] = BagCell(bag.bag.start_ns, bag.bag.due_ns, state, len(bag.files))
+            if count == RACKS_SHOWN or len(found) >= BAGS_SHOWN:
+                break
+        if not found:
+            return ()
+        span, last = grid.birth.span_ns, max(found)
+        first = max(min(found), last - (BAGS_SHOWN - 1) * span)
+        return tuple(
+            found.get(start) or BagCell(start, grid.bag(start).due_ns, None, 0)
+            for start in range(first, last + span, span)
+        )
+
+
+def _reached(horizon: Horizon) -> Instant:
+    try:
+        return horizon.refresh()
+    except LeaseholdError:
+        return horizon.reached  # somebody is sealing: what was reached before stays true

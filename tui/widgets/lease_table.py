@@ -1,0 +1,42 @@
+"""The leases: who holds what, until when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..columns import LEASE_COLUMNS
+from ..overview import leases_title, nothing_words
+from ..words import filtered, lease_row
+from .row_table import RowTable
+
+if TYPE_CHECKING:
+    from ..state import ClusterState
+
+
+class LeaseTable(RowTable):
+    """One row per lease, filtered."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__(LEASE_COLUMNS, "Leases", id="leases")
+        self._state: ClusterState | None = None
+        self._words = ""
+
+    @property
+    def words(self) -> str:
+        """The filter."""
+        return self._words
+
+    @words.setter
+    def words(self, words: str) -> None:
+        self._words = words.strip()
+        if self._state is not None:
+            self.show(self._state)
+
+    def show(self, state: ClusterState) -> None:
+        """Show a state's leases."""
+        self._state = state
+        now = state.clock.now
+        leases = filtered(state.leases, self._words)
+        self.border_title = leases_title(state, len(leases), self._words)
+        self.show_rows(len(leases), lambda index: lease_row(leases[index], now), nothing_words(state, self._words))

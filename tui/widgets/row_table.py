@@ -1,0 +1,82 @@
+"""A table of any length that renders only what is seen (Line API). Its rows come from a function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.segment import Segment
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from ..columns import fit, heading, laid_out
+from ..words import Cell, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.style import Style
+
+    from ..columns import Column, Field
+
+type RowAt = Callable[[int], Sequence[Field]]
+
+_CLASSES: Final = {tone: f"row-table--{tone.value}" for tone in Tone}
+
+
+class RowTable(ScrollView, can_focus=True):
+    """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {*_CLASSES.values(), "row-table--heading"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "scroll_down", "down", show=False),
+        Binding("k", "scroll_up", "up", show=False),
+        Binding("g", "scroll_home", "first row", show=False),
+        Binding("G", "scroll_end", "last row", show=False),
+    ]
+
+    def __init__(self, columns: Sequence[Column], title: str, **settings: str) -> None:
+        """Take the columns. There are no rows yet."""
+        super().__init__(id=settings.get("id"))
+        self._columns = columns
+        self._count = 0
+        self._row_at: RowAt = lambda _index: ()
+        self._nothing = ""
+        self.border_title = title
+
+    def show_rows(self, count: int, row_at: RowAt, nothing: str) -> None:
+        """Show so many rows; ``row_at`` is called for those in sight. ``nothing``: why there are none."""
+        self._count, self._row_at, self._nothing = count, row_at, nothing
+        size = Size(self.size.width, count + 1)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """Take the new width."""
+        self.virtual_size = Size(self.size.width, self._count + 1)
+
+    def text_at(self, y: int) -> str:
+        """Return what stands in a line of the widget, without style."""
+        return self.render_line(y).text.rstrip()
+
+    def render_line(self, y: int) -> Strip:
+        """Render one line of the widget."""
+        width = self.size.width
+        widths = fit(self._columns, width)
+        if y == 0:
+            return self._strip(laid_out(self._columns, widths, heading(self._columns)), width, "row-table--heading")
+        index = y - 1 + self.scroll_offset.y
+        if not self._count and y == 1:
+            return self._strip([Cell(self._nothing, Tone.DIM)], width)
+        if index >= self._count:
+            return Strip.blank(width, self.rich_style)
+        return self._strip(laid_out(self._columns, widths, self._row_at(index)), width)
+
+    def _strip(self, line: list[Cell], width: int, only: str = "") -> Strip:
+        segments = [Segment(piece.text, self._style(piece.tone, only)) for piece in line if piece.text]
+        return Strip(segments).adjust_cell_length(width, self.rich_style)
+
+    def _style(self, tone: Tone, only: str) -> Style:
+        return self.get_component_rich_style(only or _CLASSES[tone])

@@ -1,6 +1,6 @@
 # The house in one place. `make` alone says what there is.
 # PYTHON=...  the interpreter for .venv (else the first good one of python3, python3.13, python3.12)
-# ARGS=...    more arguments for pytest in `make test` and `make bench`, for `leasehold demo` in `make demo`
+# ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `leasehold demo` in `make demo`
 
 SHELL    := /bin/bash
 VENV     := .venv
@@ -63,8 +63,7 @@ fmt: install ## format, and repair what can be repaired safely
 	@$(BIN)/ruff format .
 
 bench: install ## compare with what one would use instead, in one run, as ratios
-	@if [ -d tests/bench ]; then $(BIN)/python -m pytest -q -s tests/bench $(ARGS); \
-	else echo 'bench: there are no benchmarks yet (tests/bench does not exist)' >&2; exit 1; fi
+	@for script in tests/bench/bench_*.py; do echo "bench: $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
 
 clean: ## remove .venv, caches and what was built
 	@rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

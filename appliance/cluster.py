@@ -3,16 +3,19 @@
 ```python
 with Cluster.open("/srv/leasehold") as cluster, cluster.session("billing") as session:
     with session.acquire("account/7") as leases:
-        session.publish("ledger", [b"credit 5"], under=leases).or_raise()
+        print(session.publish("ledger", [b"credit 5"], under=leases))
 ```
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
 
 from timeagent.clock import SystemClock
 from timeagent.embedded import EmbeddedTime
@@ -76,7 +79,7 @@ def time_sources(machine: MachineClock, policy: Policy) -> list[Source]:
 
 
 class Cluster:
-    """One cluster, as this process sees it. Not for use in a child after fork."""
+    """One cluster, as this process sees it. Safe to share between threads; a child after fork opens its own."""
 
     def __init__(self, root: Path, settings: Settings, storage: Storage, registers: Registers) -> None:
         """Wire the ports. Use ``Cluster.open``."""
@@ -93,8 +96,11 @@ class Cluster:
         self.logs = LogBook(self.context)
         self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
         self._storage = storage
+        self._process = os.getpid()
+        self._lock = Lock()
+        self._closed = False
         self._routes: ShardRoutes | None = None
-        self._sessions: list[Session] = []
+        self._sessions: WeakSet[Session] = WeakSet()
 
     @classmethod
     def open(
@@ -145,21 +151,39 @@ class Cluster:
 
     @property
     def routes(self) -> ShardRoutes:
-        """How the shards are reached; the own shard is started here where no daemon runs it. Made when first asked."""
-        if self._routes is None:
-            runtime = ensure_runtime(
-                self.settings.runtime or default_directory(self.registers.cluster_id, self.settings.node)
+        """How the shards are reached; the own shard is started here where no daemon runs it. Made when first asked.
+
+        Raises Environment where there is no tmpfs, BadRequest once the cluster is closed, or in a child after fork.
+        """
+        with self._lock:
+            self._check_open()
+            if self._routes is None:
+                runtime = ensure_runtime(
+                    self.settings.runtime or default_directory(self.registers.cluster_id, self.settings.node)
+                )
+                seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+                host = ShardHost(self._storage, self.registers, self.settings, self.time, self.policy, runtime, seed)
+                self._routes = ShardRoutes(host, self.map, self.settings, self.time, self.policy, runtime)
+            return self._routes
+
+    def _check_open(self) -> None:
+        if self._process != os.getpid():
+            raise BadRequest(
+                "forked",
+                f"this cluster was opened by process {self._process}, this is its child {os.getpid()}",
+                hint="open it in the child",
             )
-            seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
-            host = ShardHost(self._storage, self.registers, self.settings, self.time, self.policy, runtime, seed)
-            self._routes = ShardRoutes(host, self.map, self.settings, self.time, self.policy, runtime)
-        return self._routes
+        if self._closed:
+            raise BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
 
     def session(self, purpose: str = "") -> Session:
         """Begin a session: one writer incarnation with its leases. ``purpose`` shows who holds what, and why."""
+        routes = self.routes
         seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
-        session = Session(self.context, self.logs, self.routes, self.policy, purpose, seed)
-        self._sessions.append(session)
+        session = Session(self.context, self.logs, routes, self.policy, purpose, seed)
+        with self._lock:
+            self._check_open()
+            self._sessions.add(session)
         return session
 
     def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
@@ -173,28 +197,36 @@ class Cluster:
     def read(
         self, log: str, *, level: str = "settled", after_ns: Instant = 0, until_ns: Instant | None = None
     ) -> Iterator[Message]:
-        """Yield a log's messages in order. ``settled``: final, the same for everyone. ``latest``: open bags too.
+        """Return a log's messages in order. ``settled``: final, the same for everyone. ``latest``: open bags too.
 
-        Without a lease *latest* promises nothing about what it omits. Touches the mount; may help closing.
+        Without a lease *latest* promises nothing about what it omits. Raises BadRequest for a log that does not exist.
+        Touches the mount, bag by bag as the messages are asked for; may help closing.
         """
+        if level not in ("settled", "latest"):
+            raise BadRequest("bad-level", f"{level!r} is no level of reading", hint="settled or latest")
         reader = self.logs.opened(log).reader
         if level == "settled":
-            yield from reader.settled(after_ns, until_ns)
-        elif level == "latest":
-            yield from (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
-        else:
-            raise BadRequest("bad-level", f"{level!r} is no level of reading", hint="settled or latest")
+            return reader.settled(after_ns, until_ns)
+        return (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
 
     def settle(self, log: str, to_ns: Instant) -> Instant:
         """Make everything before an instant final, helping to close what is due; return the horizon. Waits."""
         return self.logs.opened(log).horizon.settle(to_ns)
 
     def close(self) -> None:
-        """End all sessions and, if this process runs a shard, stop it orderly."""
-        for session in self._sessions:
-            session.close()
-        if self._routes is not None:
-            self._routes.close()
+        """End all sessions and, if this process runs a shard, stop it orderly. Idempotent. In a child: nothing.
+
+        Waits for what is being written, and for leases that others hold of that shard: at most about the longest term.
+        """
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+        with contextlib.ExitStack() as everything:
+            if self._routes is not None:
+                everything.callback(self._routes.close)
+            for session in list(self._sessions):
+                everything.callback(session.close)
 
     def __enter__(self) -> Self:
         """Use it in a ``with`` block."""

@@ -71,6 +71,11 @@ class Node:
             return
         self._looked_ns = boot
         for name in self._cluster.log_names():
-            if name not in self._metronomes:
+            if name in self._metronomes:
+                continue
+            try:
                 grid = self._cluster.logs.opened(name).grid
+            except LeaseholdError as problem:  # the other logs go on
+                _log.warning("log-not-opened log=%s code=%s reason=%s", name, problem.code, problem.message)
+            else:
                 self._metronomes[name] = Metronome(self._cluster.context, grid)

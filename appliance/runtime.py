@@ -11,6 +11,7 @@ import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakSet
 
 from timeagent.errors import Environment
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the tmpfs that every Linux has
 _MOUNTS: Final = Path("/proc/self/mounts")
 _FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
+_SOCKET_BYTES_MAX: Final = 107
+"""The longest path of a Unix socket."""
 
 
 def default_directory(cluster_id: bytes, node: str) -> Path:
@@ -41,27 +44,41 @@ def file_system_of(path: Path, mounts: str) -> str:
 
 
 def ensure_runtime(path: Path, mounts: str | None = None) -> Path:
-    """Create the node's directory, for its user alone, and make sure that it is on tmpfs. Raises Environment."""
+    """Create the node's directory, for its user alone, once it is sure that it is on tmpfs. Raises Environment."""
+    said = _MOUNTS.read_text(encoding="utf-8") if mounts is None else mounts
+    longest = len(os.fsencode(shard_socket(path, 0)))
+    if longest > _SOCKET_BYTES_MAX:
+        raise Environment(
+            "runtime-too-long",
+            f"{path} is too long: a socket in it has a path of {longest} bytes, {_SOCKET_BYTES_MAX} are possible",
+            hint="set runtime in node.toml to a shorter path",
+        )
     try:
+        above = next(each for each in (path, *path.parents) if each.exists())
+        _refuse_lasting(path, above, said)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
-        real = path.resolve()
+        owner = path.stat().st_uid
     except OSError as problem:
         raise Environment(
             "no-runtime",
             f"cannot make {path}: {problem.strerror}",
             hint="mount a tmpfs there, or set runtime in node.toml",
         ) from None
-    if path.stat().st_uid != os.getuid():
+    if owner != os.geteuid():
         raise Environment("no-runtime", f"{path} belongs to another user", hint="set runtime in node.toml")
-    kind = file_system_of(real, _MOUNTS.read_text(encoding="utf-8") if mounts is None else mounts)
+    _refuse_lasting(path, path, said)
+    return path
+
+
+def _refuse_lasting(path: Path, existing: Path, mounts: str) -> None:
+    kind = file_system_of(existing.resolve(), mounts)
     if kind not in _FORGETFUL:
         raise Environment(
             "not-tmpfs",
             f"{path} is on {kind}, not on tmpfs: a lease shard must forget everything when the machine stops",
             hint="mount a tmpfs (every Linux has /dev/shm), or set runtime in node.toml to a directory on one",
         )
-    return path
 
 
 def shard_socket(runtime: Path, shard: int) -> Path:
@@ -80,13 +97,19 @@ class LocalLock:
     def try_acquire(self) -> bool:
         """Take the lock if nobody has it. Never blocks."""
         assert self._descriptor is None
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as problem:
+            raise Environment(
+                "no-runtime", f"cannot open {self._path}: {problem.strerror}", hint="see who removes files there"
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return False
         self._descriptor = descriptor
+        _held.add(self)
         return True
 
     def release(self) -> None:
@@ -94,6 +117,7 @@ class LocalLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+        _held.discard(self)
 
     def __enter__(self) -> Self:
         """Hold it for a block; it must have been acquired."""
@@ -105,3 +129,15 @@ class LocalLock:
     ) -> None:
         """Give it back."""
         self.release()
+
+
+_held: Final[WeakSet[LocalLock]] = WeakSet()
+
+
+def _after_fork() -> None:
+    """In a child: close the copies. A lock of flock(2) is held as long as any process has the descriptor open."""
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -11,15 +11,15 @@ import logging
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadTime, ShardUnavailable, TryAgain
-from timeagent.units import MS
+from timeagent.errors import BadTime, Environment, ShardUnavailable
+from timeagent.units import MS, SECOND
 
 from .formats.lease import Holder
 from .formats.paths import chain_path, ledger_path
 from .lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
 from .lease.client import LeaseClient, Unavailable
 from .lease.server import ShardServer
-from .lease.shard import Shard, StoppedOrderly
+from .lease.shard import NotYet, Shard, StoppedOrderly
 from .lease.spool import LedgerSpool
 from .lease.store import LeaseStore
 from .lease.transport import UnixTransport
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from timeagent.clock import NodeTime
+    from timeagent.keys import Signer
     from timeagent.units import Span
 
     from .bag.storage import Storage
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap
+    from .lease.shard import Stop
     from .lease.transport import Transport
     from .lease.wire import LeaseView, Reply, Request, ShardNumbers
     from .registers import Registers
@@ -47,18 +49,31 @@ PAUSE_NS: Final = 20 * MS
 """How long to wait before the mount, or a stopping shard, is asked again."""
 
 START_TRIES: Final = 50
+STOP_SLACK_NS: Final = 2 * SECOND
+"""How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
 
 
 class HostedShard:
     """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
 
-    def __init__(self, shard: Shard, server: ShardServer, spool: LedgerSpool, guard: Lock, time: NodeTime) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        store: LeaseStore,
+        server: ShardServer,
+        spool: LedgerSpool,
+        guard: Lock,
+        time: NodeTime,
+        policy: Policy,
+    ) -> None:
         """Begin to serve a started shard."""
         self._shard = shard
+        self._store = store
         self._server = server
         self._spool = spool
         self._guard = guard
         self._time = time
+        self._patience_ns = policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
         self._threads = [
             Thread(target=server.run, name="leasehold-shard", daemon=True),
             Thread(target=spool.run, name="leasehold-ledger", daemon=True),
@@ -69,26 +84,33 @@ class HostedShard:
     def stop(self) -> None:
         """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
 
-        Holders are served meanwhile. Waits at most about the longest term. Where the mount or the clock does not allow
-        an orderly end, the shard just ends, as in a crash: its successor's floor is then the ceiling.
+        Holders are served meanwhile. Waits for leases that are out, at most about the longest term by the time since
+        boot. Where the mount or the clock does not allow an orderly end, the shard just ends, as in a crash: its
+        successor's floor is then the ceiling.
         """
+        deadline = self._time.boot_ns() + self._patience_ns
         tries = 0
-        while tries < START_TRIES:
-            try:
-                with self._guard:
-                    result = self._shard.stop_orderly()
-            except BadTime as problem:
-                _log.warning("stop-without-time reason=%s", problem.message)
-                tries += 1
-            else:
-                if isinstance(result, StoppedOrderly | Deposed):
+        try:
+            while tries < START_TRIES and self._time.boot_ns() < deadline:
+                stop = self._stop_once()
+                if isinstance(stop, StoppedOrderly | Deposed):
                     break
-                tries += not hasattr(result, "until_ns")
-            self._time.sleep(PAUSE_NS)
-        self._server.stop()
-        self._threads[0].join()
-        self._spool.close()
-        self._threads[1].join()
+                tries += not isinstance(stop, NotYet)
+                self._time.sleep(PAUSE_NS)
+        finally:
+            self._server.stop()
+            self._threads[0].join()
+            self._spool.close()
+            self._threads[1].join()
+            self._store.close()
+
+    def _stop_once(self) -> Stop | None:
+        try:
+            with self._guard:
+                return self._shard.stop_orderly()
+        except BadTime as problem:
+            _log.warning("stop-without-time reason=%s", problem.message)
+            return None
 
 
 class ShardHost:
@@ -114,15 +136,18 @@ class ShardHost:
         self._random = randomness
         self._hosted: dict[int, tuple[HostedShard, LocalLock]] = {}
         self._lock = Lock()
+        self._closed = False
 
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
         """Run a shard here unless another process of this machine does. True: it runs, here.
 
-        Raises BadTime, Environment, Damaged when it cannot be started, TryAgain when the mount keeps being in doubt.
+        Raises BadTime, Environment, Damaged, ShardUnavailable when it cannot be started. Hosts nothing once closed.
         """
         with self._lock:
             if shard in self._hosted:
                 return True
+            if self._closed:
+                return False
             lock = LocalLock(self._runtime / f"shard-{shard:04d}.lock")
             if not lock.try_acquire():
                 return False
@@ -134,12 +159,15 @@ class ShardHost:
             return True
 
     def close(self) -> None:
-        """Stop every shard that runs here, orderly, then give up its lock."""
+        """Stop every shard that runs here, orderly, then give up its lock. Idempotent; for good."""
         with self._lock:
-            for hosted, lock in self._hosted.values():
-                hosted.stop()
-                lock.release()
-            self._hosted.clear()
+            self._closed = True
+            while self._hosted:
+                _, (hosted, lock) = self._hosted.popitem()
+                try:
+                    hosted.stop()
+                finally:
+                    lock.release()
 
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
         incarnation = self._random.randbytes(8)
@@ -151,6 +179,21 @@ class ShardHost:
         )
         spool = LedgerSpool(StoredLedger(self._storage, ledger_path(shard_map.number, shard, incarnation)))
         store = LeaseStore(self._runtime / f"shard-{shard:04d}.db")
+        try:
+            return self._begun(identity, shard_map, store, chain, signer, spool)
+        except BaseException:
+            store.close()
+            raise
+
+    def _begun(
+        self,
+        identity: ShardIdentity,
+        shard_map: ShardMap,
+        store: LeaseStore,
+        chain: CeilingChain,
+        signer: Signer,
+        spool: LedgerSpool,
+    ) -> HostedShard:
         running = Shard(
             identity,
             shard_map,
@@ -162,18 +205,22 @@ class ShardHost:
             ledger=spool,
             randomness=self._random,
         )
-        why = ""
+        shard, why = identity.shard, ""
         for _ in range(START_TRIES):
             began = running.start()
             if isinstance(began, Extended):
                 guard = Lock()
                 server = ShardServer(running, shard_socket(self._runtime, shard), guard)
-                return HostedShard(running, server, spool, guard, self._time)
+                return HostedShard(running, store, server, spool, guard, self._time, self._policy)
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
             why = began.reason
             self._time.sleep(PAUSE_NS)
-        raise TryAgain("chain-in-doubt", f"shard {shard} cannot begin: {why}", hint="see whether the mount works")
+        raise Environment(
+            "chain-in-doubt",
+            f"shard {shard} cannot begin: {why}",
+            hint="the first record of its chain has to be linked: see whether the root is writable and has room",
+        )
 
 
 class OwnShard:

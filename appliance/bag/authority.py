@@ -105,6 +105,6 @@ class Authority:
 
     def _keep(self, bag: Bag, contents: Contents) -> Contents:
         if len(self._kept) >= _KEPT_MAX:
-            self._kept.pop(next(iter(self._kept)))
+            self._kept.pop(next(iter(tuple(self._kept))), None)
         self._kept[bag.path] = contents
         return contents

@@ -277,6 +277,8 @@ def _environment(verb: str, path: str, problem: OSError) -> Environment:
         return Environment("no-hard-links", said, hint="use a file system with hard links, and one for the whole root")
     if problem.errno in _ABSENT:
         return Environment("path-absent", said, hint="check that the root is mounted")
+    if problem.errno == errno.ENOTDIR:
+        return Environment("not-a-directory", said, hint="name the root directory itself, not a file")
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
 
 

@@ -191,7 +191,7 @@ class Reader:
             records = self._records
             judge = Judge(records.cluster_id, records.keyring(numbers.trust), records.policy(numbers.policy))
             if len(self._judges) >= _JUDGES_KEPT:
-                self._judges.pop(next(iter(self._judges)))
+                self._judges.pop(next(iter(tuple(self._judges))), None)
             self._judges[numbers] = judge
         return judge
 

@@ -165,6 +165,6 @@ class Sealer:
                 hint="restore the file from a copy of the tree",
             )
         if len(self._kept) >= _KEPT_MAX:
-            self._kept.pop(next(iter(self._kept)))
+            self._kept.pop(next(iter(tuple(self._kept))), None)
         self._kept[rack.path] = seal  # immutable: never stale
         return seal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from timeagent.errors import LeaseLost
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
 
-    from .stamping import Publication
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lease:
-    """One held lease. Applications read it; only the session changes it."""
+    """One held lease. Applications read it; only its session changes it. Two are equal if they are the same one."""
 
     domain: str
     shard: int
@@ -31,22 +29,26 @@ class Lease:
     floor_ns: Instant
     settle_to_ns: Instant
     signed: SignedWitness
-    """The newest witness, with which messages are published."""
+    """The witness with which messages are published: the newest, and the one that states ``expiry_ns``."""
     term_ns: Span
     watermark_ns: Instant | None = None
     watermark_time: bytes | None = None
     messages: int = 0
     chain_head: bytes | None = None
-    unresolved: list[Publication] = field(default_factory=list)
-    """Attempts whose outcome is not known: while there is one, the lease cannot be relinquished."""
+    """The digest of the last frame under this lease that is known Committed."""
     ended: str | None = None
     """Why it is over for the holder; None while it is held."""
+    _chain_sequence: int = 0
 
     def take(self, signed: SignedWitness, witness: Witness) -> None:
-        """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers floor or settle_to."""
+        """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
+
+        Witness and expiry change together: readers judge a frame by the witness that it carries.
+        """
         assert witness.correlation_id == self.correlation_id
-        self.signed = signed
-        self.expiry_ns = max(self.expiry_ns, witness.expiry_ns)
+        if witness.expiry_ns >= self.expiry_ns:
+            self.signed = signed
+            self.expiry_ns = witness.expiry_ns
         self.floor_ns = max(self.floor_ns, witness.floor_ns)
         self.settle_to_ns = max(self.settle_to_ns, witness.settle_to_ns)
 
@@ -72,7 +74,9 @@ class Lease:
             self.watermark_ns = timestamp
             self.watermark_time = time
 
-    def committed(self, messages: int, digest: bytes) -> None:
-        """Count messages that are known Committed; ``digest`` is their frame's."""
+    def committed(self, messages: int, digest: bytes, sequence: int) -> None:
+        """Count messages that are known Committed, with their frame's digest and sequence; in any order of frames."""
         self.messages += messages
-        self.chain_head = digest
+        if sequence > self._chain_sequence:
+            self._chain_sequence = sequence
+            self.chain_head = digest

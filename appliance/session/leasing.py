@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, LeaseClient, Suspect, Unavailable
+from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, LeaseClient, Result, Suspect, Unavailable
 from appliance.lease.wire import Refused
 from timeagent.clock import boot_id
-from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
+from timeagent.errors import BadRequest, BadTime, LeaseholdError, ShardUnavailable, TryAgain
 from timeagent.units import MS, rfc3339, span_text
 
 from .held import Lease
@@ -95,27 +95,35 @@ class Leasing:
             pause = min(2 * pause, PAUSE_NS_MAX)
 
     def _try(self, domains: Sequence[str], term_ns: Span, quest: _Quest) -> list[Lease] | _Obstacle:
-        phase = Phase.TENTATIVE if len(domains) > 1 else Phase.HELD
+        """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
         taken: list[Lease] = []
-        obstacle: _Obstacle | None = None
+        try:
+            obstacle = self._take_all(domains, term_ns, quest, taken)
+        except BaseException:
+            self.relinquish(taken)
+            raise
+        if obstacle is not None:
+            self.relinquish(taken)
+            return obstacle
+        return taken
+
+    def _take_all(self, domains: Sequence[str], term_ns: Span, quest: _Quest, taken: list[Lease]) -> _Obstacle | None:
+        phase = Phase.TENTATIVE if len(domains) > 1 else Phase.HELD
         for shard, group in self._by_shard(domains):
+            obstacle: _Obstacle | None = None
             results = self._client(shard).acquire(
                 [self._ask(shard, d, quest) for d in group], phase=phase, term_ns=term_ns
             )
             for domain, result in zip(group, results, strict=True):
                 if isinstance(result, Granted):
                     taken.append(_lease(shard, result, term_ns))
+                else:
+                    obstacle = obstacle or result
+                if not _may_ask_again(result):
                     del quest.asks[domain]
-                elif obstacle is None:
-                    obstacle = result
             if obstacle is not None:
-                break
-        if obstacle is None and phase is Phase.TENTATIVE:
-            obstacle = self._upgrade(taken, term_ns)
-        if obstacle is not None:
-            self.relinquish(taken)
-            return obstacle
-        return taken
+                return obstacle
+        return self._upgrade(taken, term_ns) if phase is Phase.TENTATIVE else None
 
     def _upgrade(self, leases: Sequence[Lease], term_ns: Span) -> _Obstacle | None:
         obstacle: _Obstacle | None = None
@@ -125,25 +133,20 @@ class Leasing:
                     lease.take(result.signed, result.witness)
                 else:
                     obstacle = obstacle or result
-        return obstacle
+            if obstacle is not None:
+                return obstacle
+        return None
 
-    def renew(self, leases: Sequence[Lease]) -> None:
-        """Renew leases. One that is over is marked so; one whose shard is silent stays as it is. Raises BadTime."""
-        for shard, group in self._grouped(leases):
-            results = self._client(shard).renew(group, term_ns=max(lease.term_ns for lease in group))
-            for lease, result in zip(group, results, strict=True):
-                match result:
-                    case Granted():
-                        lease.take(result.signed, result.witness)
-                    case Ended():
-                        lease.ended = lease.ended or str(result.outcome)
-                    case Suspect():
-                        lease.ended = lease.ended or "suspect"
-                    case _:
-                        _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, type(result).__name__)
+    def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
+        """Ask for renewals; the caller applies what comes back. Raises BadTime."""
+        answers: list[tuple[Lease, Result]] = []
+        for term_ns in sorted({lease.term_ns for lease in leases}):
+            for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
+                answers += zip(group, self._client(shard).renew(group, term_ns=term_ns), strict=True)
+        return answers
 
     def relinquish(self, leases: Sequence[Lease]) -> None:
-        """Give leases back; they are over for the session. What cannot be given back expires."""
+        """Give leases back; they are over for the session. What cannot be given back expires. Raises nothing."""
         for shard, group in self._grouped(leases):
             givings = [
                 Giving(
@@ -157,9 +160,13 @@ class Leasing:
                 for lease in group
             ]
             try:
-                self._client(shard).relinquish(givings)
-            except BadTime as problem:
-                _log.warning("relinquish-failed shard=%d reason=%s", shard, problem.message)
+                results = self._client(shard).relinquish(givings)
+            except LeaseholdError as problem:
+                _log.warning("relinquish-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+                continue
+            for lease, result in zip(group, results, strict=True):
+                if not isinstance(result, Ended):
+                    _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
 
     def _ask(self, shard: int, domain: str, quest: _Quest) -> Ask:
         if domain not in quest.asks:
@@ -219,6 +226,14 @@ class Leasing:
                 )
             case _:
                 return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")
+
+
+def _may_ask_again(result: Result) -> bool:
+    """Whether the same request has to be asked again: it is denied, or it may have been granted without our knowing.
+
+    What was granted, was given back as useless, or has ended, is over: its request gets nothing any more.
+    """
+    return isinstance(result, Denied) or (isinstance(result, Unavailable) and result.code != "late")
 
 
 def _lease(shard: int, granted: Granted, term_ns: Span) -> Lease:

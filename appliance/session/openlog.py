@@ -55,6 +55,8 @@ class LogBook:
 
     def _wired(self, grid: Grid) -> OpenLog:
         context = self._context
-        log = OpenLog(grid, MaildirWriter(context, grid), Horizon(context, grid), Reader(context, grid))
+        horizon = Horizon(context, grid)
+        writer = MaildirWriter(context, grid, horizon.authority)
+        log = OpenLog(grid, writer, horizon, Reader(context, grid, horizon))
         self._logs[grid.birth.log] = log
         return log

@@ -3,49 +3,59 @@
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
-from typing import TYPE_CHECKING
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import LeaseholdError
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from appliance.formats.policy import Policy
-    from timeagent.clock import Clock
+    from timeagent.units import Span
 
 _log = logging.getLogger(__name__)
 
 
-class Renewal:
-    """Calls ``renew_due`` often enough that no lease is renewed later than its period says."""
+PAUSE_NS_MIN: Final = 10 * MS
 
-    def __init__(self, clock: Clock, policy: Policy, renew_due: Callable[[], None]) -> None:
+
+class Renewal:
+    """Calls ``renew_due`` often enough that no lease is renewed much later than its period says."""
+
+    def __init__(self, policy: Policy, renew_due: Callable[[], None]) -> None:
         """Start nothing yet."""
-        self._clock = clock
-        self._pause_s = max(policy.renew_period_ns // 8, SECOND // 100) / SECOND
+        self._pause_ns = _pause_ns(policy.renew_period_ns)
         self._renew_due = renew_due
         self._stop = Event()
+        self._lock = Lock()
         self._thread: Thread | None = None
 
-    def start(self) -> None:
-        """Start the thread, once."""
-        if self._thread is None and not self._stop.is_set():
-            self._thread = Thread(target=self._run, name="leasehold-renewal", daemon=True)
-            self._thread.start()
+    def start(self, period_ns: Span) -> None:
+        """Start the thread, once; from now on keep pace with leases that are renewed with this period."""
+        with self._lock:
+            self._pause_ns = min(self._pause_ns, _pause_ns(period_ns))
+            if self._thread is None and not self._stop.is_set():
+                self._thread = Thread(target=self._run, name="leasehold-renewal", daemon=True)
+                self._thread.start()
 
     def stop(self) -> None:
-        """Stop it and wait until it has ended."""
+        """Stop it for good and wait until it has ended. Idempotent."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._pause_s):
+        while not self._stop.wait(self._pause_ns / SECOND):
             try:
                 self._renew_due()
             except LeaseholdError as problem:
                 # No renewal now: the leases run towards their expiry, and whoever uses one is told by name.
                 _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
+
+
+def _pause_ns(period_ns: Span) -> Span:
+    return max(period_ns // 8, PAUSE_NS_MIN)

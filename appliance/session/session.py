@@ -7,18 +7,22 @@ outcome of everything written under it is known.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.formats.names import check_purpose
-from timeagent.errors import BadRequest
-from timeagent.units import SECOND
+from appliance.formats.frame import LEASES_MAX, check_payloads
+from appliance.formats.names import check_domain, check_purpose
+from appliance.lease.client import Ended, Granted, Suspect
+from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.units import MS, SECOND, span_text
 
 from .leasing import Leasing
 from .renewal import Renewal
-from .stamping import Stamper, WriterState
+from .stamping import Ahead, Stamper, WriterState, check_near
 
 if TYPE_CHECKING:
     import random
@@ -35,8 +39,14 @@ if TYPE_CHECKING:
     from .openlog import LogBook, OpenLog
     from .stamping import Publication
 
-LATE_RETRIES = 3
-"""How often ``publish`` begins a new attempt after one that certainly did not happen."""
+_log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 3
+"""How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
+
+ATTEMPT_ID_BYTES: Final = 16
+_SLICE_NS: Final = 100 * MS
+"""How long a wait goes on before the leases are looked after again."""
 
 
 class Leases(Sequence["Lease"]):
@@ -76,25 +86,34 @@ class Session:
         policy: Policy,
         purpose: str,
         randomness: random.Random,
+        *,
+        background: bool = True,
     ) -> None:
-        """Hold nothing yet. Made by ``Cluster.session``."""
+        """Hold nothing yet. Made by ``Cluster.session``. ``background``: a thread renews; else only waiting does."""
         self._context = context
         self._logs = logs
         self._policy = policy
         self._random = randomness
+        self._background = background
+        self._process = os.getpid()
         self._lock = RLock()
+        self._closed = False
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
         self._stamper = Stamper(context.time, policy, self._state)
         self._leasing = Leasing(
             context.time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness
         )
         self._held: list[Lease] = []
-        self._renewal = Renewal(context.time, policy, self.renew_due)
+        self._pending: dict[bytes, Publication] = {}
+        """Attempts under way, and those whose outcome is unknown, by attempt id."""
+        self._renewal = Renewal(policy, self.renew_due)
 
     @property
     def incarnation(self) -> bytes:
         """The 8 random bytes that name this writer in witnesses and files."""
         return self._state.incarnation
+
+    # -- leases --------------------------------------------------------------------------------------------------------
 
     def acquire(self, *domains: str, timeout_ns: Span = 30 * SECOND, term_ns: Span | None = None) -> Leases:
         """Take exclusive leases on one or several domains, all or none.
@@ -102,74 +121,137 @@ class Session:
         Blocks up to the time-out, then raises TryAgain, code ``busy``, naming who has what until when. Raises
         BadRequest for a bad name, ShardUnavailable when a shard does not answer, BadTime when it has no bounded clock.
         """
+        self._check_open()
         if not domains:
             raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
+        for domain in domains:
+            check_domain(domain)
         term = self._policy.lease_term_max_ns if term_ns is None else min(term_ns, self._policy.lease_term_max_ns)
+        if term <= self._policy.holder_margin_ns:
+            raise BadRequest(
+                "term-too-short",
+                f"a term of {span_text(term)} is over before it is of use: a holder stops "
+                f"{span_text(self._policy.holder_margin_ns)} before the expiry",
+                hint="ask for a longer term",
+            )
         leases = self._leasing.acquire(sorted(set(domains)), term, timeout_ns)
         with self._lock:
-            self._held.extend(leases)
-        self._renewal.start()
+            closed = self._closed
+            if not closed:
+                self._held.extend(leases)
+                if self._background:
+                    self._renewal.start(self._period_ns(term))
+        if closed:
+            self._leasing.relinquish(leases)
+            self._check_open()
         return Leases(self, leases)
+
+    def check_held(self, leases: Sequence[Lease]) -> None:
+        """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""
+        self._checked(leases)
+
+    def renew_due(self) -> None:
+        """Renew every held lease that has used up the renewal period. Raises BadTime.
+
+        Never raises for a lease that is lost: that lease says so when it is used.
+        """
+        latest = self._context.time.now().latest
+        with self._lock:
+            due = [lease for lease in self._held if lease.ended is None and self._is_due(lease, latest)]
+        answers = self._leasing.renew(due) if due else []
+        with self._lock:
+            for lease, answer in answers:
+                match answer:
+                    case Granted():
+                        lease.take(answer.signed, answer.witness)
+                    case Ended():
+                        lease.ended = lease.ended or str(answer.outcome)
+                    case Suspect():
+                        lease.ended = lease.ended or "suspect"
+                    case _:
+                        _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
+
+    def relinquish(self, leases: Sequence[Lease]) -> None:
+        """Give leases back. They are over for the session from here on; what is being written is waited for.
+
+        An attempt of unknown outcome is resolved first; where that fails within about the time that its bag needs to
+        be closed, its leases are abandoned: left to expire, so that their successors settle what this session could
+        not tell. A lease that expired here is given back too, for its shard may not have broken it yet. Raises nothing
+        for what was lost meanwhile; BadRequest for the leases of another session.
+        """
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._refuse_foreign(leases)
+            mine = [lease for lease in leases if lease in self._held]
+            for lease in mine:
+                lease.ended = lease.ended or "relinquished"
+        self._resolve_before_end(mine)
+        with self._lock:
+            doubtful = {lease for publication in self._pending.values() for lease in publication.leases}
+            mine = [lease for lease in mine if lease in self._held]
+            self._held = [lease for lease in self._held if lease not in mine]
+            for lease in doubtful.intersection(mine):
+                lease.ended = "abandoned"
+        self._leasing.relinquish([lease for lease in mine if lease not in doubtful])
+
+    def close(self) -> None:
+        """Give everything back and stop renewing. Idempotent. In a child after fork: nothing."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+        self._renewal.stop()
+        with self._lock:
+            held = list(self._held)
+        self.relinquish(held)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def publish(
         self, log: str, payloads: Sequence[bytes], *, under: Sequence[Lease], attempt_id: bytes | None = None
     ) -> Outcome:
         """Write messages, in order, as one batch: all of them are in the record, or none.
 
-        ``under``: the leases that cover them, at least one, held. Returns ``Committed``, ``NotCommitted(reason)`` (it
-        is certain that none will ever be in the record) or ``Unknown(reason)`` (call ``resolve``). Raises LeaseLost,
-        BadRequest, BadTime, before anything is written. Touches the mount; may wait for the log to be settled.
+        ``under``: the leases that cover them, at least one, held. ``attempt_id``: 16 bytes that name this try; called
+        again with the id of a try whose outcome was Unknown, it first finds out what became of that. Returns
+        ``Committed``, ``NotCommitted(reason)`` (it is certain that none will ever be in the record) or
+        ``Unknown(reason)`` (call ``resolve``). Raises LeaseLost, BadRequest, BadTime: then nothing is in the record.
+        Touches the mount; may wait for the log to be settled.
         """
+        batch = _checked_batch(payloads)
+        identity = self._random.randbytes(ATTEMPT_ID_BYTES) if attempt_id is None else _checked_attempt(attempt_id)
         leases = self._checked(under)
+        if len(leases) > LEASES_MAX:
+            raise BadRequest(
+                "too-many-leases",
+                f"a batch under {len(leases)} leases exceeds the limit of {LEASES_MAX}",
+                hint="publish under fewer leases at once, or take one lease that covers them",
+            )
         book = self._logs.opened_or_made(log)
         self._settle_for(book, leases)
-        identity = attempt_id or self._random.randbytes(16)
+        earlier = self._pending.get(identity)
         outcome: Outcome = NotCommitted("not tried")
-        for _ in range(LATE_RETRIES):
-            outcome = self._attempt(book, payloads, leases, identity)
+        if earlier is not None:
+            outcome = self._decide(earlier, self._context.time.boot_ns())
+            if not isinstance(outcome, NotCommitted):
+                return outcome
+        for _ in range(ATTEMPTS):
+            outcome = self._attempt(book, batch, leases, identity)
             if not isinstance(outcome, NotCommitted):
                 break
         return outcome
-
-    def _attempt(self, book: OpenLog, payloads: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Outcome:
-        numbers = self._context.records.newest()
-        with self._lock:
-            publication = self._stamper.publication(book.grid, payloads, leases, identity, numbers)
-            for lease in leases:
-                lease.wrote(publication.last_ns, publication.time)
-        outcome = book.writer.write(publication.file)
-        if isinstance(outcome, Unknown):
-            # The same attempt again is safe, and tells whether a lost reply was all that happened.
-            outcome = book.writer.write(publication.file)
-        self._account(publication, leases, outcome)
-        return outcome
-
-    def _account(self, publication: Publication, leases: Sequence[Lease], outcome: Outcome) -> None:
-        with self._lock:
-            if isinstance(outcome, Committed):
-                self._state.confirm(publication)
-            for lease in leases:
-                if publication in lease.unresolved:
-                    lease.unresolved.remove(publication)
-                if isinstance(outcome, Committed):
-                    lease.committed(publication.messages, publication.digest)
-                elif isinstance(outcome, Unknown):
-                    lease.unresolved.append(publication)
 
     def resolve(self, log: str, leases: Sequence[Lease]) -> Outcome:
         """Decide what is Unknown under these leases, by closing the bags concerned; waits until they are due.
 
         Returns Committed if everything that was unknown is in the record, NotCommitted if something certainly is not,
-        Unknown if something still cannot be told.
+        Unknown if something still cannot be told. Raises Damaged when nobody will ever be able to tell.
         """
-        book = self._logs.opened(log)
         worst: Outcome = Committed()
-        for lease in leases:
-            for publication in list(lease.unresolved):
-                if publication.file.bag.log != log:
-                    continue
-                outcome = book.writer.resolve(publication.file)
-                self._account(publication, [each for each in leases if publication in each.unresolved], outcome)
+        for publication in self._pending_under(leases):
+            if publication.file.bag.log == log:
+                outcome = self._decide(publication, None)
                 if not isinstance(outcome, Committed) and not isinstance(worst, Unknown):
                     worst = outcome
         return worst
@@ -181,15 +263,16 @@ class Session:
 
         Under leases the level is *latest* by default: everything that earlier holders of these domains wrote is there.
         Without, it is *settled*: final, the same for everyone. Touches the mount; may wait for the log to be settled.
+
+        Under leases a log that does not exist is made: then nobody, however late, can make it begin earlier.
         """
         chosen = level or ("latest" if under else "settled")
         if chosen not in ("latest", "settled"):
             raise BadRequest("bad-level", f"{chosen!r} is no level of reading", hint="settled or latest")
-        leases = self._checked(under) if under else ()
+        leases = self._checked(under) if under else []
         book = self._logs.opened_or_made(log) if under else self._logs.opened(log)
         self._settle_for(book, leases)
-        found = book.reader.latest(after_ns) if chosen == "latest" else book.reader.settled(after_ns)
-        messages = list(found)
+        messages = list(book.reader.latest(after_ns) if chosen == "latest" else book.reader.settled(after_ns))
         if messages:
             with self._lock:
                 self._state.read_ns = max(self._state.read_ns, messages[-1].timestamp_ns)
@@ -198,48 +281,6 @@ class Session:
     def horizon(self, log: str) -> Instant:
         """Return the instant before which everything in a log is final, as of now. Touches the mount."""
         return self._logs.opened(log).horizon.refresh()
-
-    def renew_due(self) -> None:
-        """Renew every held lease that has used up the renewal period. The session's thread calls it.
-
-        Never raises for a lease that is lost: that lease says so when it is used.
-        """
-        now = self._context.time.now()
-        with self._lock:
-            due = [lease for lease in self._held if lease.ended is None and self._is_due(lease, now.latest)]
-        if due:
-            self._leasing.renew(due)
-
-    def _is_due(self, lease: Lease, latest: Instant) -> bool:
-        period = min(self._policy.renew_period_ns, lease.term_ns // 3)
-        return lease.expiry_ns - latest <= lease.term_ns - period
-
-    def relinquish(self, leases: Sequence[Lease]) -> None:
-        """Give leases back. They are over for the session from here on.
-
-        A lease with an attempt of unknown outcome is resolved first; where that fails it is left to expire, so that its
-        successor settles what this session could not tell. Raises nothing for a lease that was lost meanwhile.
-        """
-        for lease in leases:
-            for publication in list(lease.unresolved):
-                deadline = self._context.time.boot_ns() + 2 * self._policy.attempt_timeout_ns
-                outcome = self._logs.opened(publication.file.bag.log).writer.resolve(publication.file, deadline)
-                self._account(publication, [each for each in leases if publication in each.unresolved], outcome)
-        with self._lock:
-            given_back = [lease for lease in leases if lease.ended is None and not lease.unresolved]
-            for lease in leases:
-                if lease.ended is None:
-                    lease.ended = "relinquished" if lease in given_back else "abandoned"
-            self._held = [lease for lease in self._held if lease.ended is None]
-        self._leasing.relinquish(given_back)
-
-    def close(self) -> None:
-        """Give everything back and stop renewing. Idempotent."""
-        self._renewal.stop()
-        with self._lock:
-            held = list(self._held)
-        if held:
-            self.relinquish(held)
 
     def __enter__(self) -> Self:
         """Use it in a ``with`` block."""
@@ -251,24 +292,138 @@ class Session:
         """Close it."""
         self.close()
 
-    def _checked(self, under: Sequence[Lease]) -> Sequence[Lease]:
-        if not under:
+    # -- one attempt ---------------------------------------------------------------------------------------------------
+
+    def _attempt(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Outcome:
+        publication = self._stamped(book, batch, leases, identity)
+        outcome = book.writer.write(publication.file)
+        if isinstance(outcome, Unknown):
+            # The same attempt again is safe, and tells whether a lost reply was all that happened.
+            outcome = book.writer.write(publication.file)
+        self._account(publication, outcome)
+        return outcome
+
+    def _stamped(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Publication:
+        """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending."""
+        numbers = self._context.records.newest()
+        while True:
+            with self._lock:
+                if identity in self._pending:
+                    raise BadRequest(
+                        "attempt-pending",
+                        f"the attempt {identity.hex()} is under way already",
+                        hint="wait for its outcome, or choose another attempt id",
+                    )
+                made = self._stamper.publication(book.grid, batch, leases, identity, numbers)
+                if not isinstance(made, Ahead):
+                    self._pending[identity] = made
+                    for lease in leases:
+                        lease.wrote(made.last_ns, made.time)
+                    return made
+            # Without the lock: the leases have to be renewed meanwhile.
+            self._context.time.sleep(min(made.span_ns, _SLICE_NS))
+            self._renew_meanwhile()
+
+    def _account(self, publication: Publication, outcome: Outcome) -> None:
+        """Take note of an outcome that is known, once, whoever found it out."""
+        with self._lock:
+            if isinstance(outcome, Unknown) or self._pending.get(publication.attempt_id) is not publication:
+                return
+            del self._pending[publication.attempt_id]
+            if isinstance(outcome, Committed):
+                self._state.confirm(publication)
+                for lease in publication.leases:
+                    lease.committed(publication.messages, publication.digest, publication.sequence)
+
+    def _decide(self, publication: Publication, deadline_boot_ns: int | None) -> Outcome:
+        """Find out what became of an attempt. Raises Damaged."""
+        outcome = self._logs.opened(publication.file.bag.log).writer.resolve(publication.file, deadline_boot_ns)
+        self._account(publication, outcome)
+        return outcome
+
+    def _pending_under(self, leases: Sequence[Lease]) -> list[Publication]:
+        with self._lock:
+            return [each for each in self._pending.values() if not set(leases).isdisjoint(each.leases)]
+
+    def _resolve_before_end(self, leases: Sequence[Lease]) -> None:
+        pending = self._pending_under(leases)
+        spans = [each.file.bag.due_ns - each.file.bag.start_ns for each in pending]
+        longest = max(spans, default=0) + 2 * self._policy.radius_ns_max + self._policy.attempt_timeout_ns
+        deadline = self._context.time.boot_ns() + longest
+        for publication in pending:
+            try:
+                self._decide(publication, deadline)
+            except Damaged as problem:
+                _log.warning("outcome-undecidable bag=%s reason=%s", publication.file.bag.path, problem.message)
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._process != os.getpid():
+            raise BadRequest(
+                "forked",
+                f"this session belongs to process {self._process}, this is its child {os.getpid()}",
+                hint="open the cluster in the child",
+            )
+        if self._closed:
+            raise BadRequest("session-closed", "this session is closed", hint="begin another one")
+
+    def _refuse_foreign(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            if lease.ended is None and lease not in self._held:
+                raise BadRequest(
+                    "foreign-lease", f"the lease on {lease.domain!r} is another session's", hint="use its session"
+                )
+
+    def _checked(self, under: Sequence[Lease]) -> list[Lease]:
+        """Return these leases, each once, if all of them are this session's and surely held."""
+        if self._process != os.getpid():
+            self._check_open()
+        leases = list(dict.fromkeys(under))
+        if not leases:
             raise BadRequest("no-lease", "messages are published under at least one lease", hint="acquire one first")
         now = self._context.time.now()
         with self._lock:
-            for lease in under:
-                if lease.ended is None and not any(lease is held for held in self._held):
-                    raise BadRequest(
-                        "foreign-lease", f"the lease on {lease.domain!r} is another session's", hint="use its session"
-                    )
-                lease.check_held(now, self._policy.holder_margin_ns)
-        return under
-
-    def _settle_for(self, book: OpenLog, leases: Sequence[Lease]) -> None:
-        """Make the log's horizon reach what these leases demand; renewals go on meanwhile."""
-        target = max((lease.settle_to_ns for lease in leases), default=0)
-        if book.horizon.reached < target:
-            book.horizon.settle(target)
-            now = self._context.time.now()
+            self._refuse_foreign(leases)
             for lease in leases:
                 lease.check_held(now, self._policy.holder_margin_ns)
+        return leases
+
+    def _settle_for(self, book: OpenLog, leases: Sequence[Lease]) -> None:
+        """Make the log's horizon reach what these leases demand; they are renewed meanwhile. Before every use."""
+        target = max((lease.settle_to_ns for lease in leases), default=0)
+        if book.horizon.reached < target:
+            check_near(target, self._context.time.now().latest, self._policy, "the log must be settled up to")
+            book.horizon.settle(target, progress=lambda _: self._renew_meanwhile())
+            self._checked(leases)
+
+    def _renew_meanwhile(self) -> None:
+        try:
+            self.renew_due()
+        except LeaseholdError as problem:
+            _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
+
+    def _period_ns(self, term_ns: Span) -> Span:
+        return min(self._policy.renew_period_ns, term_ns // 3)
+
+    def _is_due(self, lease: Lease, latest: Instant) -> bool:
+        return lease.expiry_ns - latest <= lease.term_ns - self._period_ns(lease.term_ns)
+
+
+def _checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
+    """Return the batch, to be changed by nobody. Raises BadRequest before anything is written."""
+    batch = [] if isinstance(payloads, bytes | str) else list(payloads)
+    if isinstance(payloads, bytes | str) or not all(isinstance(payload, bytes) for payload in batch):
+        raise BadRequest(
+            "bad-payloads", "the payloads are not a list of bytes", hint="publish(log, [b'...'], under=leases)"
+        )
+    check_payloads(batch)
+    return batch
+
+
+def _checked_attempt(attempt_id: bytes) -> bytes:
+    if len(attempt_id) != ATTEMPT_ID_BYTES:
+        raise BadRequest(
+            "bad-attempt-id", f"an attempt id of {len(attempt_id)} bytes", hint=f"it has {ATTEMPT_ID_BYTES} bytes"
+        )
+    return attempt_id

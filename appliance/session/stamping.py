@@ -2,7 +2,7 @@
 
 The rules (docs/protocol/bag.md): above every floor, above what this writer wrote and read, surely below every expiry,
 within R1 of its signed time, all in one bag. Where a floor lies ahead of the clock the writer pauses; it never stamps a
-far future.
+future. Nothing here waits: whoever calls it holds the session's lock, and a lease must be renewed meanwhile.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.bag.maildir import FrameFile
-from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, check_payloads, encode_frame
+from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.paths import DataName
 from timeagent.canonical import encode
 from timeagent.errors import BadTime
 from timeagent.rules import r1_holds
-from timeagent.units import MS, SECOND, rfc3339, span_text
+from timeagent.units import rfc3339, span_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from appliance.bag.records import RecordNumbers
-    from appliance.formats.paths import Grid
+    from appliance.formats.paths import Bag, Grid
     from appliance.formats.policy import Policy
     from timeagent.clock import NodeTime
-    from timeagent.units import Instant
+    from timeagent.signedtime import SignedTime
+    from timeagent.units import Instant, Span
 
     from .held import Lease
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Publication:
     """One attempt, ready to be written."""
 
@@ -41,6 +42,16 @@ class Publication:
     time: bytes
     sequence: int
     messages: int
+    attempt_id: bytes
+    leases: tuple[Lease, ...]
+    """What it is written under: none of them can be relinquished before its outcome is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The next timestamp lies ahead of the clock: ask again when this long has passed."""
+
+    span_ns: Span
 
 
 @dataclass(slots=True)
@@ -72,34 +83,6 @@ class Stamper:
         self._policy = policy
         self._state = state
 
-    def first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant:
-        """Return the first of ``count`` consecutive timestamps, all in one bag.
-
-        Waits while they lie ahead of the clock. Raises LeaseLost when a lease runs out meanwhile, BadTime when a floor
-        is too far ahead to wait for.
-        """
-        floors = [lease.floor_ns for lease in leases]
-        above = max(*floors, self._state.last_ns, self._state.read_ns, grid.first_ns - 1) + 1
-        ahead = above - self._time.now().latest
-        longest = self._policy.lease_term_max_ns + self._policy.ceiling_ahead_ns + 2 * self._policy.radius_ns_max
-        if ahead > longest:
-            raise BadTime(
-                "floor-too-far-ahead",
-                f"the next timestamp must be above {rfc3339(above - 1)}, {span_text(ahead)} ahead of this clock",
-                hint="one of the clocks of this cluster is wrong: leasehold time now, on each node",
-            )
-        while True:
-            now = self._time.now()
-            for lease in leases:
-                lease.check_held(now, self._policy.holder_margin_ns)
-            start = max(now.midpoint, above)
-            bag = grid.bag(start)
-            if start + count > bag.end_ns:
-                start = bag.end_ns
-            if start <= now.latest + MS:
-                return start
-            self._time.sleep(min(start - now.latest, SECOND // 10))
-
     def publication(
         self,
         grid: Grid,
@@ -107,17 +90,21 @@ class Stamper:
         leases: Sequence[Lease],
         attempt_id: bytes,
         numbers: RecordNumbers,
-    ) -> Publication:
-        """Stamp and encode a batch. Raises BadRequest for what is over a limit, LeaseLost, BadTime."""
-        check_payloads(payloads)
-        first = self.first_timestamp(grid, leases, len(payloads))
-        last = first + len(payloads) - 1
+    ) -> Publication | Ahead:
+        """Stamp and encode a batch, or say how long to wait. Raises LeaseLost, BadTime, BadRequest. Never waits.
+
+        ``payloads`` and ``leases`` are within the limits of a frame.
+        """
+        count = len(payloads)
+        first = self._first_timestamp(grid, leases, count)
+        if isinstance(first, Ahead):
+            return first
+        last = first + count - 1
         token = self._time.token()
         now = self._time.now()
         for lease in leases:
             lease.check_held(now, self._policy.holder_margin_ns)
             assert lease.floor_ns < first
-            assert last < lease.expiry_ns
         for timestamp in (first, last):
             if not r1_holds(timestamp, token, self._policy.r1_tolerance_ns):
                 raise BadTime(
@@ -125,12 +112,44 @@ class Stamper:
                     f"the timestamp {rfc3339(timestamp)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
                     hint="the clock stepped while the message was made: try again",
                 )
+        return self._encoded(grid.bag(first), range(first, last + 1), payloads, leases, attempt_id, token, numbers)
+
+    def _first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant | Ahead:
+        """Return the first of ``count`` consecutive timestamps, all in one bag and below every expiry."""
+        floors = [lease.floor_ns for lease in leases]
+        above = max(*floors, self._state.last_ns, self._state.read_ns, grid.first_ns - 1) + 1
+        now = self._time.now()
+        for lease in leases:
+            lease.check_held(now, self._policy.holder_margin_ns)
+        check_near(above, now.latest, self._policy, "the next timestamp must be above")
+        start = max(now.midpoint, above)
+        bag = grid.bag(start)
+        if start + count > bag.end_ns:
+            start = bag.end_ns
+        if start > now.latest:
+            return Ahead(start - now.latest)
+        for lease in leases:
+            if start + count > lease.expiry_ns:
+                lease.ended = "expired"
+            lease.check_held(now, self._policy.holder_margin_ns)
+        return start
+
+    def _encoded(
+        self,
+        bag: Bag,
+        timestamps: range,
+        payloads: Sequence[bytes],
+        leases: Sequence[Lease],
+        attempt_id: bytes,
+        token: SignedTime,
+        numbers: RecordNumbers,
+    ) -> Publication:
         state = self._state
         state.sequence += 1
-        state.last_ns = last
+        state.last_ns = timestamps[-1]
         head = FrameHead(
             cluster_id=state.cluster_id,
-            log=grid.birth.log,
+            log=bag.log,
             writer=state.node,
             incarnation=state.incarnation,
             sequence=state.sequence,
@@ -141,7 +160,26 @@ class Stamper:
             trust_number=numbers.trust,
             policy_number=numbers.policy,
         )
-        data, digest = encode_frame(head, range(first, last + 1), payloads)
-        name = DataName(state.node, state.incarnation, state.sequence)
-        file = FrameFile(grid.bag(first), name, data)
-        return Publication(file, digest, first, last, head.time, state.sequence, len(payloads))
+        data, digest = encode_frame(head, timestamps, payloads)
+        return Publication(
+            file=FrameFile(bag, DataName(state.node, state.incarnation, state.sequence), data),
+            digest=digest,
+            first_ns=timestamps[0],
+            last_ns=timestamps[-1],
+            time=head.time,
+            sequence=state.sequence,
+            messages=len(payloads),
+            attempt_id=attempt_id,
+            leases=tuple(leases),
+        )
+
+
+def check_near(instant: Instant, latest: Instant, policy: Policy, what: str) -> None:
+    """Raise BadTime if an instant lies further ahead than any honest floor or settle_to can: a ceiling."""
+    ahead = instant - latest
+    if ahead > policy.lease_term_max_ns + policy.ceiling_ahead_ns + 2 * policy.radius_ns_max:
+        raise BadTime(
+            "floor-too-far-ahead",
+            f"{what} {rfc3339(instant)}, {span_text(ahead)} ahead of this clock",
+            hint="one of the clocks of this cluster is wrong: leasehold time now, on each node",
+        )

@@ -174,15 +174,17 @@ class LeaseClient:
             )
             for each in asked
         ]
-        results = self._exchange(requests, [each.domain for each in asked], asked)
+        found = self._exchange(requests, [each.domain for each in asked], asked)
+        # Judged once: what is given back must not be handed over by a clock that has changed its mind since.
+        results = [self._unless_late(result, ask) for result, ask in zip(found, asked, strict=True)]
         useless = [
-            each.witness
-            for each in results
-            if isinstance(each, Suspect) or (isinstance(each, Granted) and self._too_late(each.witness))
+            before.witness
+            for before, after in zip(found, results, strict=True)
+            if isinstance(before, Granted | Suspect) and not isinstance(after, Granted)
         ]
         if useless:
             self.relinquish([Giving(each.domain, each.correlation_id) for each in useless])
-        return [self._unless_late(result, ask) for result, ask in zip(results, asked, strict=True)]
+        return results
 
     def acquire_within(
         self,

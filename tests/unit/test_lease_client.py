@@ -301,3 +301,21 @@ def test_shard_says_who_it_is_and_what_it_has(world: World) -> None:
     line.script = ["request lost"] * 2 * ATTEMPTS
     assert isinstance(client.inspect(), Unavailable)
     assert isinstance(client.hello(CLUSTER), Unavailable)
+
+
+# A clock may become better known between two looks: what was given back as too late stays too late.
+def test_lease_that_was_given_back_is_never_handed_over(world: World) -> None:
+    shard = world.started()
+    line = Line(shard)
+    radius = world.time.radius_ns
+
+    def slow_then_sharp() -> None:
+        if len(line.calls) == 1:
+            world.time.advance(TERM - POLICY.holder_margin_ns - radius)
+        else:
+            world.time.radius_ns = 0
+
+    line.meanwhile = slow_then_sharp
+    (result,) = client_of(world, line).acquire(["a"])
+    assert len(line.calls) == 2
+    assert isinstance(result, Unavailable)

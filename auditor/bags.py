@@ -14,6 +14,7 @@ from appliance.formats.stamped import open_stamped
 from appliance.formats.witness import head_digest
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
+from timeagent.units import INSTANT_MAX
 
 from .finding import Evidence
 from .load import BagListing, RackListing
@@ -84,6 +85,9 @@ class BagWalk:
         """Audit one log; yield the path of each rack when it is done."""
         grid = self._grid(log)
         if grid is None:
+            self._index.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
+            for path in self._tree.files_below(f"{LOGS}/{log}"):
+                self._unknown_frame(path)
             return
         for listing in self._tree.racks(grid):
             if isinstance(listing, str):
@@ -188,6 +192,8 @@ class BagWalk:
             return
         opened = self._lock(bag, raw, where) if raw is not None else None
         if opened is None:
+            for name in listing.files:
+                self._unknown_frame(f"{bag.path}/{name}")
             self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=True)
             return
         lock, token = opened
@@ -323,6 +329,7 @@ class BagWalk:
                 *(witness.domain, witness.correlation_id, batch.incarnation, batch.sequence, held.signed.index),
                 *(digest, held.signed.entry),
                 where=where,
+                rest=(0,),
             )
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:

@@ -14,6 +14,7 @@ from timeagent.errors import Damaged
 from timeagent.trust import Purpose
 
 from .finding import Evidence
+from .verification import misattributed
 
 if TYPE_CHECKING:
     from appliance.formats.frame import Frame
@@ -43,6 +44,8 @@ class HeldWitness:
     head: BatchHead
     token: SignedTime
     refusal: Refusal | None
+    stranger: str | None
+    """Why the signed time is not that of the shard's node, though it verifies. Readers do not ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class FrameEvidence:
     token: SignedTime
     refusal: Refusal | None
     """Of the frame's own signed time."""
+    stranger: str | None
+    """Why the signed time is not the writer's own, though it verifies. Readers do not ask."""
     witnesses: tuple[HeldWitness, ...]
     unreadable: tuple[str, ...]
     """Why some of the bytes that stand for witnesses are none."""
@@ -94,7 +99,8 @@ class FrameReader:
     def _frame(self, piece: Piece, where: Evidence, keyring: Keyring | None) -> FrameEvidence:
         frame = open_frame(piece, where.path)
         token = frame.head.signed_time(where.path)
-        reason = self._signatures.refuses_time(keyring, token, node=frame.head.writer) if keyring else None
+        reason = self._signatures.refuses_time(keyring, token) if keyring else None
+        stranger = misattributed(keyring, token, frame.head.writer)
         held: list[HeldWitness] = []
         unreadable: list[str] = []
         for raw in frame.head.witnesses:
@@ -104,7 +110,7 @@ class FrameReader:
             else:
                 held.append(witness)
         refusal = Refusal("forged-time", reason) if reason else None
-        return FrameEvidence(frame, where, token, refusal, tuple(held), tuple(unreadable))
+        return FrameEvidence(frame, where, token, refusal, stranger, tuple(held), tuple(unreadable))
 
     def _witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | str:
         name = (id(keyring), raw)
@@ -127,7 +133,7 @@ class FrameReader:
             refusal = Refusal("forged-witness", "the witness is not in the batch that its head signs")
         elif keyring is not None:
             refusal = head_refusal(self._signatures, keyring, self._cluster_id, signed.head, head, signed.signature)
-        return HeldWitness(signed, witness, head, token, refusal)
+        return HeldWitness(signed, witness, head, token, refusal, misattributed(keyring, token, head.node))
 
 
 def head_refusal(
@@ -143,5 +149,5 @@ def head_refusal(
     reason = signatures.refuses(keyring, head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature)
     if reason:
         return Refusal("forged-witness", reason)
-    reason = signatures.refuses_time(keyring, token, node=head.node)
+    reason = signatures.refuses_time(keyring, token)
     return Refusal("forged-time", reason) if reason else None

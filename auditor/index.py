@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from .finding import Evidence
+from .finding import Evidence, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ CREATE TABLE head (
     head BLOB, path TEXT, offset INTEGER, length INTEGER, PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
 CREATE TABLE entry (
     domain TEXT, cid BLOB, incarnation BLOB, sequence INTEGER, position INTEGER, head BLOB, entry BLOB,
-    path TEXT, offset INTEGER, length INTEGER,
+    path TEXT, offset INTEGER, length INTEGER, ending INTEGER,
     PRIMARY KEY (domain, incarnation, sequence, position, head)) WITHOUT ROWID;
 CREATE TABLE ceiling (
     map INTEGER, shard INTEGER, number INTEGER, record BLOB, path TEXT, offset INTEGER, length INTEGER,
@@ -79,16 +79,19 @@ class Index:
 
     def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = ()) -> None:
         """Insert a row: its values, its place, and what follows. Nothing happens if it is there already."""
-        row = (*values, where.path, where.offset, where.length, *rest)
+        row = (*values, printable(where.path), where.offset, where.length, *rest)
         self._db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
 
     def add_bag(self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool) -> None:
         """Insert a bag. ``blind``: some of what it was closed with cannot be read."""
-        self._db.execute("INSERT INTO bag VALUES (?, ?, ?, ?, ?, ?)", (path, log, start_ns, end_ns, closed, blind))
+        self._db.execute(
+            "INSERT INTO bag VALUES (?, ?, ?, ?, ?, ?)",
+            (printable(path), printable(log), start_ns, end_ns, closed, blind),
+        )
 
     def witnesses(self) -> int:
-        """Return how many different entries of batches are known."""
-        return self._number("SELECT count(*) FROM entry")
+        """Return how many different witnesses are known."""
+        return self._number("SELECT count(*) FROM entry WHERE NOT ending")
 
     def domains(self) -> list[str]:
         """Return every domain that an entry names, sorted."""

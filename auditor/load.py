@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Bag, Grid, Rack
 
 WINDOW_BYTES: Final = 1024 * 1024
+DEPTH_MAX: Final = 3
+"""Days, racks and bags below a log."""
 PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
 _TEMPLATE: Final = pack(Kind.LEDGER, b"")[:8]
 _MAGIC: Final = _TEMPLATE[:4]
@@ -166,6 +168,17 @@ class Tree:
                 yield from _pieces(file.fileno())
             except OSError as problem:
                 self.unreadable[path] = str(problem.strerror)
+
+    def files_below(self, directory: str) -> Iterator[str]:
+        """Yield the paths of all files in and below a directory, as deep as bags lie."""
+        waiting = [(directory, 0)]
+        while waiting:
+            place, depth = waiting.pop()
+            for name, is_directory in self.names(place):
+                if not is_directory:
+                    yield f"{place}/{name}"
+                elif depth < DEPTH_MAX:
+                    waiting.append((f"{place}/{name}", depth + 1))
 
     def numbered(self, directory: str) -> Iterator[tuple[int, str]]:
         """Yield number and path of each numbered record in a directory, in order of name."""

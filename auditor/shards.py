@@ -17,6 +17,7 @@ from .load import Rest, Tail
 from .records import RECORD_BYTES_MAX
 from .rules.registry import found
 from .rules.signatures import ceiling_findings
+from .verification import misattributed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,6 +143,10 @@ class ShardWalk:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
             self._report(found(refusal.code, f"{file.path} block {head.sequence}", reason, [where]))
             return
+        stranger = misattributed(keys, head.signed_time(), head.node)
+        if stranger:
+            reason = f"{file.path}, block {head.sequence}: {stranger}"
+            self._report(found("forged-time", f"{file.path} block {head.sequence}", reason, [where]))
         self._take(head, block.head, entries, block.entries, where)
 
     def _take(
@@ -155,10 +160,10 @@ class ShardWalk:
             match entry:
                 case Witness():
                     lease = (entry.domain, entry.correlation_id)
-                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where)
+                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where, rest=(0,))
                 case Ended():
                     lease = (entry.domain, entry.ending.correlation_id)
-                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where)
+                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where, rest=(1,))
                 case CeilingCopy():
                     self._ceiling(entry.record, where, None)
                 case _:

@@ -60,20 +60,15 @@ class Signatures:
             return f"the signature by key {identifier.hex()} does not verify"
         return None
 
-    def refuses_time(
-        self, keyring: Keyring, token: SignedTime, covered: bytes | None = None, node: str | None = None
-    ) -> str | None:
+    def refuses_time(self, keyring: Keyring, token: SignedTime, covered: bytes | None = None) -> str | None:
         """Return why this signed time is not accepted, or None if it is.
 
-        ``covered``: the 32 bytes that it was made over, by the nonce door. ``node``: whose it must be.
+        ``covered``: the 32 bytes that it was made over, by the nonce door.
         """
         if (covered is not None) != bool(token.flags & TimeFlags.NONCE):
             return "the signed time came by the wrong door"
         if not token.status.usable:
             return f"the signed time has status {token.status.name.lower()}"
-        owner = keyring.node_of(token.key_id)
-        if node is not None and owner is not None and owner != node:
-            return f"the signed time is of node {owner}, not of {node}"
         context = PAGE_CONTEXT if covered is None else NONCE_CONTEXT
         return self.refuses(
             keyring,
@@ -84,3 +79,9 @@ class Signatures:
             token.body() + (covered or b""),
             token.signature,
         )
+
+
+def misattributed(keyring: Keyring | None, token: SignedTime, node: str) -> str | None:
+    """Return why a signed time is not that of the node that is said to have made it, or None. Readers do not ask."""
+    owner = keyring.node_of(token.key_id) if keyring else None
+    return None if owner in (None, node) else f"the signed time is of node {owner}, not of {node}"

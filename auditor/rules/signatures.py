@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from appliance.formats.framing import Kind
 from appliance.formats.stamped import CONTEXTS, body_digest
 from auditor.finding import NamedInterval
+from auditor.frames import Refusal
+from auditor.verification import misattributed
 from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime, TimeFlags
 from timeagent.trust import Purpose
 
 from .registry import found
@@ -15,12 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.framing import Kind
     from appliance.formats.stamped import Signed, Stamped
     from auditor.finding import Evidence, Finding
     from auditor.frames import FrameEvidence
     from auditor.verification import Signatures
-    from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
 
 
@@ -32,9 +34,10 @@ def stamp_findings(
         token = stamped.signed_time(where.path)
     except Damaged as problem:
         return None, [found("forged-time", where.path, problem.message, [where])]
-    if keyring is None:
-        return token, []
-    reason = signatures.refuses_time(keyring, token, body_digest(kind, stamped.body), node)
+    reason = None if token.flags & TimeFlags.NONCE else "the signed time came by the wrong door"
+    if keyring is not None and reason is None:
+        reason = signatures.refuses_time(keyring, token, body_digest(kind, stamped.body))
+        reason = reason or misattributed(keyring, token, node)
     if reason is None:
         return token, []
     times = [NamedInterval.of("the stamp", token.interval)]
@@ -45,9 +48,6 @@ def ceiling_findings(
     signatures: Signatures, keyring: Keyring | None, record: CeilingRecord, signed: Signed, where: Evidence
 ) -> Iterator[Finding]:
     """forged-record and forged-time: a ceiling record, signed by its node's witness key."""
-    from appliance.formats.framing import Kind  # noqa: PLC0415
-    from timeagent.signedtime import SignedTime  # noqa: PLC0415
-
     try:
         token = SignedTime.decode(record.time, where.path)
     except Damaged as problem:
@@ -70,7 +70,7 @@ def ceiling_findings(
     if reason:
         yield found("forged-record", where.path, reason, [where])
         return
-    reason = signatures.refuses_time(keyring, token, node=record.node)
+    reason = signatures.refuses_time(keyring, token) or misattributed(keyring, token, record.node)
     if reason:
         yield found("forged-time", where.path, reason, [where])
 
@@ -82,12 +82,16 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
         times = [NamedInterval.of("the frame", evidence.token.interval)]
         reason = f"the frame's signed time is refused: {evidence.refusal.reason}"
         yield found(evidence.refusal.code, path, reason, [evidence.where], times)
+    elif evidence.stranger:
+        reason = f"the frame says that {evidence.frame.head.writer} wrote it: {evidence.stranger}"
+        yield found("forged-time", path, reason, [evidence.where])
     for reason in evidence.unreadable:
         yield found("forged-witness", path, f"the frame carries a witness that is none: {reason}", [evidence.where])
     for held in evidence.witnesses:
-        if held.refusal is None:
+        refusal = held.refusal or (Refusal("forged-time", held.stranger) if held.stranger else None)
+        if refusal is None:
             continue
         times = [NamedInterval.of("the witness", held.token.interval)]
         lease = f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"
-        reason = f"{path} carries a witness of {lease} that is refused: {held.refusal.reason}"
-        yield found(held.refusal.code, f"{path} under {lease}", reason, [evidence.where], times)
+        reason = f"{path} carries a witness of {lease} that is refused: {refusal.reason}"
+        yield found(refusal.code, f"{path} under {lease}", reason, [evidence.where], times)

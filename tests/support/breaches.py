@@ -134,6 +134,18 @@ def damaged_lock_of_an_open_rack(root: Path) -> ClusterTree:
 
 
 @plants("damaged-lock")
+def damaged_lock_of_a_committed_frame(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.tree.advance(SECOND)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    tree = story.done(seal=False)
+    flip(tree, only_file(tree, "logs/*/*/*/*/lock"), 60)
+    return tree
+
+
+@plants("damaged-lock")
 def lock_of_another_bag(root: Path) -> ClusterTree:
     story = Story(root)
     story.written()
@@ -232,6 +244,13 @@ def forged_frame(root: Path) -> ClusterTree:
     story = Story(root)
     time = story.tree.nodes["n2"].time.token()
     story.written(time=time.encode()[:-1] + bytes([time.signature[-1] ^ 1]))
+    return story.done()
+
+
+@plants("forged-time")
+def frame_with_the_time_of_another_node(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.written(time=story.tree.nodes["n1"].time.token().encode())
     return story.done()
 
 
@@ -785,6 +804,22 @@ def no_birth(root: Path) -> ClusterTree:
     tree = small_tree(root)
     tree.remove("logs/orders/log")
     return tree
+
+
+@plants("unverifiable-log")
+def no_birth_of_the_log_that_a_committed_frame_is_in(root: Path) -> ClusterTree:
+    story = Story(root)
+    other = story.tree.log("other")
+    lease = story.lease()
+    story.tree.advance(MS)
+    story.writer.publish(other, lease)
+    story.tree.advance(MS)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    story.done()
+    story.tree.settle(other)
+    story.tree.remove("logs/other/log")
+    return story.tree
 
 
 @plants("unreadable")

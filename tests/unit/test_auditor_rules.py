@@ -192,4 +192,4 @@ def test_renewals_and_upgrades_are_witnesses_of_the_same_lease(tmp_path: Path) -
     story.shard.end(lease)
     result = audited(story.done())
     assert result.findings == ()
-    assert result.summary.witnesses == 4
+    assert result.summary.witnesses == 3

@@ -6,12 +6,13 @@ settings are: whoever has it can let nodes in.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.errors import BadConfiguration, Environment, NotTrusted
+from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted, TryAgain
 from timeagent.keys import Signer, Verifier, load_private_key, save_private_key
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import DAY
@@ -20,14 +21,24 @@ from .bag.storage import Published, Storage
 from .formats.framing import Kind
 from .formats.marker import Marker, decode_marker
 from .formats.names import check_node
-from .formats.paths import MARKER
+from .formats.paths import MARKER, record_name
 from .formats.policy import Policy, check_policy
 from .formats.shardmap import ShardMap
-from .registers import TMP, Registers
-from .settings import ROOT_KEY, Settings, make_node_keys, node_directories, save_settings
+from .registers import DIRECTORIES, TMP, Registers
+from .settings import (
+    FILE,
+    ROOT_KEY,
+    TIME_KEY,
+    WITNESS_KEY,
+    Settings,
+    is_there,
+    make_node_keys,
+    node_directories,
+    save_settings,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from timeagent.units import Instant
 
@@ -38,10 +49,17 @@ KEY_BACKDATE_NS: Final = DAY
 """A new key is valid from a day before: the clocks that judge it need not agree with the founder's."""
 
 LEFTOVER: Final = frozenset({TMP, "lost+found"})
+"""What may lie in a directory that is called empty; and of our own directories those that hold nothing."""
+
+_OURS: Final = (*DIRECTORIES.values(), "logs", "shards", "ledger")
+_ADMIT_TRIES: Final = 100
 
 
 def read_marker(storage: Storage, root: Path) -> Marker:
-    """Return the marker of a root. Raises Environment where there is none: an unmounted mount point is empty."""
+    """Return the marker of a root. Raises Environment where there is none: an unmounted mount point is empty.
+
+    Raises Damaged for a directory with something else in it, or a marker that cannot be read.
+    """
     data = storage.read(MARKER)
     if data is None:
         names = storage.list_afresh(".")
@@ -53,7 +71,7 @@ def read_marker(storage: Storage, root: Path) -> Marker:
                 f"{root} is an empty directory: not a leasehold root, or its file system is not mounted",
                 hint=f"mount it, or set up a new cluster: leasehold init {root}",
             )
-        raise BadConfiguration(
+        raise Damaged(
             "not-a-root",
             f"{root} is not a leasehold root: it has no file {MARKER}",
             hint=f"name the root itself, or set up a new cluster in an empty directory: leasehold init {root}",
@@ -62,8 +80,28 @@ def read_marker(storage: Storage, root: Path) -> Marker:
 
 
 def found_cluster(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
-    """Make a root of an empty directory: marker and policy 1. Raises Environment, naming what is in the way."""
+    """Make a root of an empty directory: policy 1, then the marker. Raises Environment, naming what is in the way."""
+    registers = _lay_ground(storage, root, policy, root_key, cluster_id)
+    marker = Marker(cluster_id, root_key.public)
+    with _records_undone(storage, marker):
+        _mark(storage, root, marker)
+    return registers
+
+
+def _lay_ground(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
+    """Publish policy 1, which decides between two who set up at once, and make the directories."""
     check_policy(policy)
+    _refuse_not_empty(storage, root)
+    registers = Registers(storage, cluster_id, Verifier(root_key.public))
+    if not registers.publish(Kind.POLICY, policy, root_key):
+        raise _taken(root)
+    with _records_undone(storage, Marker(cluster_id, root_key.public)):
+        for directory in _OURS:
+            storage.ensure_directory(directory)
+    return registers
+
+
+def _refuse_not_empty(storage: Storage, root: Path) -> None:
     names = storage.list_afresh(".")
     if names is None:
         raise Environment("no-root", f"{root} does not exist", hint=f"mkdir {root}")
@@ -71,31 +109,76 @@ def found_cluster(storage: Storage, root: Path, policy: Policy, root_key: Signer
         raise Environment(
             "root-exists", f"{root} is a leasehold root already", hint=f"to let this machine in: leasehold join {root}"
         )
-    foreign = sorted(set(names) - LEFTOVER)
+    foreign = sorted(name for name in set(names) - LEFTOVER if name not in _OURS or storage.list_afresh(name))
     if foreign:
         raise Environment(
             "root-not-empty",
             f"{root} is not empty: it holds {foreign[0]!r}" + (f" and {len(foreign) - 1} more" if foreign[1:] else ""),
             hint="name an empty directory",
         )
-    storage.ensure_directory(TMP)
-    marker = Marker(cluster_id, root_key.public)
+
+
+def _mark(storage: Storage, root: Path, marker: Marker) -> None:
+    """Publish the marker: from here on it is a root."""
     if storage.publish(MARKER, marker.encode(), TMP) is not Published.WON:
-        raise Environment("root-exists", f"somebody else is setting up {root} right now", hint="join theirs")
-    registers = Registers(storage, cluster_id, Verifier(root_key.public))
-    registers.publish(Kind.POLICY, policy, root_key)
-    for directory in ("logs", "shards", "ledger"):
-        storage.ensure_directory(directory)
-    return registers
+        raise _taken(root)
+
+
+def _taken(root: Path) -> Environment:
+    return Environment("root-exists", f"somebody else is setting up {root} right now", hint="join theirs")
+
+
+@contextlib.contextmanager
+def _records_undone(storage: Storage, marker: Marker) -> Iterator[None]:
+    """If what is done inside fails, remove what a new root would be known by: nothing stays half-written.
+
+    For who published policy 1 only: the other records are nobody else's then.
+    """
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(LeaseholdError):
+            if storage.read(MARKER) == marker.encode():
+                storage.unlink(MARKER)
+            for kind in (Kind.MAP, Kind.TRUST, Kind.POLICY):
+                storage.unlink(f"{DIRECTORIES[kind]}/{record_name(1)}")
+        raise
+
+
+@contextlib.contextmanager
+def _local_files(settings: Settings, root_key: Signer | None = None) -> Iterator[tuple[Signer, Signer]]:
+    """Make a node's keys and settings; if what is done inside fails, remove them. Raises Environment."""
+    directory = settings.directory
+    names = (FILE, TIME_KEY, WITNESS_KEY, ROOT_KEY) if root_key else (FILE, TIME_KEY, WITNESS_KEY)
+    there = next((name for name in names if is_there(directory / name)), None)
+    if there is not None:
+        raise Environment(
+            "key-exists", f"{directory / there} exists already: a node lives there", hint="name another --node-dir"
+        )
+    existed = is_there(directory)
+    try:
+        keys = make_node_keys(directory)
+        if root_key:
+            save_private_key(directory / ROOT_KEY, root_key)
+        save_settings(settings)
+        yield keys
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for name in names:
+                (directory / name).unlink(missing_ok=True)
+            if not existed:
+                directory.rmdir()
+        raise
 
 
 def admit(registers: Registers, root_key: Signer, node: str, keys: tuple[Signer, Signer], now: Instant) -> int:
     """Publish the next trust record, with a node's time and witness keys added; return its number.
 
-    Raises NotTrusted if the node's name is taken. Safe to race: a lost number is tried again on top of the winner's.
+    Raises NotTrusted if the node's name is taken, TryAgain if others keep winning. Safe to race: a lost number is
+    tried again on top of the winner's.
     """
     check_node(node)
-    while True:
+    for _ in range(_ADMIT_TRIES):
         known, number = _trusted(registers)
         if any(entry.node == node for entry in known):
             raise NotTrusted("node-exists", f"the cluster has a node {node} already", hint="choose another --node name")
@@ -113,6 +196,7 @@ def admit(registers: Registers, root_key: Signer, node: str, keys: tuple[Signer,
         record = TrustRecord(number=number + 1, cluster_id=registers.cluster_id, keys=known + entries)
         if registers.publish(Kind.TRUST, record, root_key):
             return record.number
+    raise TryAgain("trust-contended", f"{_ADMIT_TRIES} trust records were published by others", hint="try again")
 
 
 def _trusted(registers: Registers) -> tuple[tuple[KeyEntry, ...], int]:
@@ -128,27 +212,32 @@ def publish_map(registers: Registers, root_key: Signer, owners: Sequence[str]) -
 def set_up(
     storage: Storage, root: Path, node: str, policy: Policy, cluster_id: bytes, now: Instant, directory: Path | None
 ) -> Settings:
-    """What ``leasehold init`` does: found the cluster, let this node in, give it the one shard, save its settings."""
+    """What ``leasehold init`` does: found the cluster, let this node in, give it the one shard, save its settings.
+
+    Either all of it is done, or what was begun is removed again, here and on the mount. The marker comes last.
+    """
     check_node(node)
-    place = directory or node_directories(cluster_id)[-1]
-    if (place / ROOT_KEY).exists():
-        raise Environment("key-exists", f"{place / ROOT_KEY} exists already", hint="name another --node-dir")
+    policy = check_policy(msgspec.structs.replace(policy, cluster_id=cluster_id))
+    _refuse_not_empty(storage, root)
     root_key = Signer.generate()
-    registers = found_cluster(
-        storage, root, msgspec.structs.replace(policy, cluster_id=cluster_id), root_key, cluster_id
-    )
-    settings = enroll(registers, root, root_key, node, now, place)
-    save_private_key(place / ROOT_KEY, root_key)
-    publish_map(registers, root_key, [node])
+    place = directory or node_directories(cluster_id)[-1]
+    settings = Settings(place, node, root, root_key.public, None, {})
+    with _local_files(settings, root_key) as keys:
+        registers = _lay_ground(storage, root, policy, root_key, cluster_id)
+        marker = Marker(cluster_id, root_key.public)
+        with _records_undone(storage, marker):
+            admit(registers, root_key, node, keys, now)
+            publish_map(registers, root_key, [node])
+            _mark(storage, root, marker)
     return settings
 
 
 def enroll(registers: Registers, root: Path, root_key: Signer, node: str, now: Instant, directory: Path) -> Settings:
-    """Make a node's keys in its directory, let it in, save its settings."""
-    keys = make_node_keys(directory)
-    admit(registers, root_key, node, keys, now)
+    """Make a node's keys and settings in its directory, then let it in; if that fails, remove them again."""
+    check_node(node)
     settings = Settings(directory, node, root, root_key.public, None, {})
-    save_settings(settings)
+    with _local_files(settings) as keys:
+        admit(registers, root_key, node, keys, now)
     return settings
 
 

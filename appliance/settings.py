@@ -14,6 +14,7 @@ An unknown key is an error that names the file. Numbers that a whole cluster sha
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.errors import BadConfiguration
+from timeagent.errors import BadConfiguration, Environment
 from timeagent.keys import Signer, load_private_key, parse_public_line, public_line, save_private_key
 
 from .formats.names import check_node
@@ -68,16 +69,19 @@ class Settings:
 
 
 def node_directories(cluster_id: bytes) -> list[Path]:
-    """Return where a node's directory is looked for, in order."""
+    """Return where a node's directory is looked for, in order; the last one is where a new one is made."""
     name = cluster_id.hex()
-    return [SYSTEM_DIRECTORY / name, Path.home() / ".config" / "leasehold" / name]
+    places = [SYSTEM_DIRECTORY / name]
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        places.append(Path.home() / ".config" / "leasehold" / name)
+    return places
 
 
 def find_settings(cluster_id: bytes, root: Path, directory: Path | None = None) -> Settings:
     """Load the node's settings for a cluster. Raises BadConfiguration when this machine has not joined it."""
     places = [directory] if directory else node_directories(cluster_id)
     for place in places:
-        if (place / FILE).is_file():
+        if is_there(place / FILE):
             return load_settings(place)
     looked = " or ".join(str(place / FILE) for place in places)
     raise BadConfiguration(
@@ -87,13 +91,23 @@ def find_settings(cluster_id: bytes, root: Path, directory: Path | None = None) 
     )
 
 
+def is_there(path: Path) -> bool:
+    """Whether a local path exists, as far as this user may know: what is in another user's directory is not ours."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def load_settings(directory: Path) -> Settings:
     """Read ``node.toml``. Raises BadConfiguration that names the file and the entry."""
     path = directory / FILE
     try:
         raw = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _Toml)
     except OSError as problem:
-        raise BadConfiguration("bad-settings", f"cannot read {path}: {problem.strerror}") from None
+        raise BadConfiguration(
+            "bad-settings", f"cannot read {path}: {problem.strerror}", hint="check its owner and mode"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as problem:
         raise BadConfiguration("bad-settings", f"{path}: {problem}", hint="see docs/operators.md") from None
     peers = {}
@@ -114,7 +128,10 @@ def load_settings(directory: Path) -> Settings:
 
 
 def save_settings(settings: Settings) -> None:
-    """Write ``node.toml`` into the settings' directory, which exists. A local disk, not the mount."""
+    """Write ``node.toml`` into the settings' directory, which exists. A local disk, not the mount.
+
+    Raises Environment when it cannot be written.
+    """
     lines = [
         f'node = "{settings.node}"',
         f"root = {_quoted(str(settings.root))}",
@@ -125,12 +142,28 @@ def save_settings(settings: Settings) -> None:
     if settings.peers:
         lines += ["", "[peers]"]
         lines += [f'"{node}" = {_quoted(UNIX + str(path))}' for node, path in sorted(settings.peers.items())]
-    (settings.directory / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path = settings.directory / FILE
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as problem:
+        raise _unwritable(path, problem) from None
+
+
+def _unwritable(path: Path, problem: OSError) -> Environment:
+    return Environment(
+        "node-dir-unwritable", f"cannot make {path}: {problem.strerror}", hint="name another directory: --node-dir"
+    )
 
 
 def make_node_keys(directory: Path) -> tuple[Signer, Signer]:
-    """Make the node's time and witness keys in a directory, which is created. Never over existing ones."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Make the node's time and witness keys in a directory, which is created. Never over existing ones.
+
+    Raises Environment when that fails.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as problem:
+        raise _unwritable(directory, problem) from None
     time_key, witness_key = Signer.generate(), Signer.generate()
     save_private_key(directory / TIME_KEY, time_key)
     save_private_key(directory / WITNESS_KEY, witness_key)

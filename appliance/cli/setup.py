@@ -44,7 +44,7 @@ def run_init(options: argparse.Namespace) -> int:
     """Make a cluster of an empty directory."""
     from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user, time_sources
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import Policy, check_policy
     from appliance.founding import set_up
     from timeagent.clock import SystemClock
     from timeagent.embedded import EmbeddedTime
@@ -54,7 +54,9 @@ def run_init(options: argparse.Namespace) -> int:
     root = Path(options.root_path).absolute()
     cluster_id = os.urandom(16)
     chosen = {f"{name}_ns": parse_span(text) for name in ("span", "grace", "rack") if (text := getattr(options, name))}
-    policy = Policy(number=1, cluster_id=cluster_id, assumed_radius_ns=parse_span(options.assume_radius), **chosen)
+    policy = check_policy(
+        Policy(number=1, cluster_id=cluster_id, assumed_radius_ns=parse_span(options.assume_radius), **chosen)
+    )
     machine = SystemClock()
     # Asked before anything is written: a cluster whose founder has no time could not be used.
     now = EmbeddedTime(

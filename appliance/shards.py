@@ -305,7 +305,11 @@ class ShardRoutes:
             while True:
                 page = client.inspect(found[-1].domain if found else "")
                 if isinstance(page, Unavailable):
-                    raise ShardUnavailable(page.code, f"shard {shard} at node {owner} does not answer: {page.message}")
+                    raise ShardUnavailable(
+                        page.code,
+                        f"shard {shard} at node {owner} does not answer: {page.message}",
+                        hint=f"no process of {owner} runs it now: leasehold node run, on {owner}",
+                    )
                 found += page.leases
                 if not page.more:
                     return page.numbers, found

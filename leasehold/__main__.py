@@ -17,16 +17,17 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "init": ("appliance.cli.setup", "make a cluster of an empty directory"),
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
     "node": ("appliance.cli.node", "run this node's shards and metronome"),
-    "lease": ("appliance.cli.leases", "who holds what: ls, show, acquire, relinquish"),
+    "lease": ("appliance.cli.leases", "who holds what: ls, show, hold"),
     "publish": ("appliance.cli.messages", "write messages under a lease"),
     "read": ("appliance.cli.messages", "read a log's messages in order"),
     "bag": ("appliance.cli.bags", "look at bags, close what is due: ls, show, close, settle, seal"),
-    "time": ("timeagent.cli", "what this node knows of the time: now, sources, verify"),
+    "time": ("appliance.cli.clock", "what this node knows of the time: now, sources, verify"),
     "audit": ("auditor.cli", "judge a copy of a tree, offline"),
     "explain": ("auditor.cli", "one finding of the audit, with its evidence"),
     "top": ("tui.cli", "the live screen: nodes, leases, bags"),
 }
 
+USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
@@ -47,7 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     parser.add_argument("command", metavar="COMMAND", choices=FAMILIES)
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    if not words:
+        parser.print_help(sys.stderr)
+        return USAGE
     chosen = parser.parse_args(words[:1])
     command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
     own = argparse.ArgumentParser(prog=f"leasehold {chosen.command}", description=command.summary)

@@ -43,8 +43,12 @@ def time_command(
     *,
     machine: MachineClock | None = None,
     sources: Callable[[MachineClock], list[Source]] = lambda machine: [KernelSource(machine)],
+    add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None,
 ) -> Command:
-    """Return the word ``time``. ``sources`` are those that measure; an assumed one is asked last, if one is stated."""
+    """Return the word ``time``. ``sources`` are those that measure; an assumed one is asked last, if one is stated.
+
+    ``add_options``: more options for ``now`` and ``sources``, by which ``assumed_radius_ns`` finds its cluster.
+    """
     clock = machine if machine is not None else SystemClock()
 
     def run(options: argparse.Namespace) -> int:
@@ -54,10 +58,10 @@ def time_command(
         radius = _stated_radius(options, assumed_radius_ns)
         return _now(clock, asked, radius, options) if options.verb == "now" else _sources(clock, asked, radius, options)
 
-    return Command("what this machine knows of the time", _add_arguments, run)
+    return Command("what this machine knows of the time", lambda parser: _add_arguments(parser, add_options), run)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_arguments(parser: argparse.ArgumentParser, add_options: Callable[[argparse.ArgumentParser], object]) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="now|sources|verify")
     now = verbs.add_parser("now", help="the time, as an interval that holds it")
     sources = verbs.add_parser("sources", help="what each time source says, or why it says nothing")
@@ -66,6 +70,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument(
             "--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms"
         )
+        add_options(verb)
     verify.add_argument("file", metavar="FILE", help="the signed time; - for standard input")
     verify.add_argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line")
     verify.add_argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers")

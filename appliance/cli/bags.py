@@ -107,18 +107,21 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _close(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.bag.closer import Closed, Closer, NotDue
+    from appliance.bag.authority import Authority
+    from appliance.bag.closer import NotDue
 
     log, bag = _named_bag(cluster, options.path)
-    result = Closer(cluster.context, log.grid).close(bag)
+    authority = Authority(cluster.context, log.grid)
+    result = authority.read(bag) or authority.close(bag)
     if isinstance(result, NotDue):
         note(f"leasehold: {bag.path} cannot be closed before {rfc3339(result.due_ns)}")
         return EXIT_NO
-    files = len(result.lock.entries) if isinstance(result, Closed) else None
+    files = None if result.lock is None else len(result.lock.entries)
     if options.json:
         print_json("leasehold.close", {"path": bag.path, "closed": files is not None, "files": files})
     else:
-        say(f"{bag.path} holds {files} files, for ever" if files is not None else f"{bag.path} is gone: ask its seal")
+        void = "does not exist: its rack was sealed without it"
+        say(f"{bag.path} {void if files is None else f'holds {files} files, for ever'}")
     return 0
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
 from timeagent.console import Command, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
-from timeagent.units import parse_span, span_text
+from timeagent.units import MS, parse_span, span_text
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from appliance.lease.wire import LeaseView
-    from timeagent.units import Instant
+    from appliance.session.session import Leases, Session
+    from timeagent.units import Instant, Span
 
 EXIT_NO: Final = 1
 
@@ -26,7 +26,7 @@ def _add_lease(parser: argparse.ArgumentParser) -> None:
     hold = verbs.add_parser("hold", help="hold domains for a while: for trying things out")
     show.add_argument("domain", metavar="DOMAIN")
     hold.add_argument("domains", metavar="DOMAIN", nargs="+")
-    hold.add_argument("--seconds", type=float, default=10.0, metavar="S")
+    hold.add_argument("--seconds", default="10", metavar="S", help="how long (default 10)")
     hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them")
     hold.add_argument("--purpose", default="lease hold", metavar="TEXT")
     for verb in (ls, show, hold):
@@ -119,8 +119,16 @@ def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
                 print_json("leasehold.held", fields)
             else:
                 say(f"{lease.domain}: held, fence {lease.fence}")
-        time.sleep(options.seconds)
+        _wait(cluster, session, leases, parse_span(options.seconds))
     return 0
+
+
+def _wait(cluster: Cluster, session: Session, leases: Leases, span: Span) -> None:
+    """Wait as long as the leases are held. Raises LeaseLost as soon as they are not."""
+    until = cluster.time.boot_ns() + span
+    while (left := until - cluster.time.boot_ns()) > 0:
+        session.check_held(leases)
+        cluster.time.sleep(min(left, 100 * MS))
 
 
 COMMANDS: Final = {"lease": Command("Who holds what; holding a lease from a shell.", _add_lease, run_lease)}

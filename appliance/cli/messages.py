@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
 from timeagent.console import Command, Progress, instant_fields, note, print_json
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, LeaseholdError
 from timeagent.units import parse_instant, parse_span
 
 if TYPE_CHECKING:
@@ -76,14 +76,20 @@ def _publish(session: Session, stream: BinaryIO, options: argparse.Namespace) ->
     done = 0
     outcome: Outcome | None = None
     progress = Progress("published")
-    with session.acquire(*options.lease, timeout_ns=parse_span(options.wait)) as leases:
-        for batch in _batches(stream):
-            outcome = session.publish(options.log, batch, under=leases)
-            if not isinstance(outcome, Committed):
-                break
-            done += len(batch)
-            progress.show(done)
-    progress.done()
+    try:
+        with session.acquire(*options.lease, timeout_ns=parse_span(options.wait)) as leases:
+            for batch in _batches(stream):
+                outcome = session.publish(options.log, batch, under=leases)
+                if not isinstance(outcome, Committed):
+                    break
+                done += len(batch)
+                progress.show(done)
+    except (LeaseholdError, KeyboardInterrupt):
+        if done:
+            note(f"leasehold: {done} messages committed to {options.log} before")
+        raise
+    finally:
+        progress.done()
     committed = outcome is None or isinstance(outcome, Committed)
     if options.json:
         name = "Committed" if outcome is None else type(outcome).__name__
@@ -94,8 +100,10 @@ def _publish(session: Session, stream: BinaryIO, options: argparse.Namespace) ->
     if committed:
         return 0
     assert outcome is not None
-    note(f"leasehold: the next batch is {outcome}")
-    return EXIT_UNKNOWN if isinstance(outcome, Unknown) else EXIT_NO
+    assert not isinstance(outcome, Committed)
+    unknown = isinstance(outcome, Unknown)
+    note(f"leasehold: the next batch is {'of unknown outcome' if unknown else 'not committed'}: {outcome.reason}")
+    return EXIT_UNKNOWN if unknown else EXIT_NO
 
 
 def run_read(options: argparse.Namespace) -> int:

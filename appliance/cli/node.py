@@ -31,6 +31,7 @@ def run_node(options: argparse.Namespace) -> int:
             print_json("leasehold.node", {"node": cluster.settings.node, "shards": shards})
         note(f"leasehold: node {cluster.settings.node} runs shards {shards or 'none'}")
         node.run(stop)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
         note("leasehold: stopping: waiting until every lease is relinquished or over")
     return 0
 

@@ -83,17 +83,18 @@ def audit(
     findings += found_records
     index = Index(index_file)
     done = 0
-    shards = ShardWalk(tree, records, signatures, index, findings.append)
-    shards.walk_chains()
-    for path in shards.walk_ledgers():
-        done += 1
-        tell(done, path)
+    # Bags come first: a lock file may name a trust record that is not there, and then no unknown key is a forger's.
     frames = FrameReader(signatures, records.cluster_id)
     bags = BagWalk(tree, records, signatures, frames, index, findings.append)
     for log in tree.logs():
         for path in bags.walk(log):
             done += 1
             tell(done, path)
+    shards = ShardWalk(tree, records, signatures, index, findings.append)
+    shards.walk_chains()
+    for path in shards.walk_ledgers():
+        done += 1
+        tell(done, path)
     index.ready()
     known_runs = runs(index)
     findings += _judge(index, records, known_runs)

@@ -238,16 +238,18 @@ class BagWalk:
         if wrong:
             self._report(found("damaged-lock", where.path, wrong, [where]))
             return None
-        keyring = self._records.keyring(lock.trust_number)
-        token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
-        self._report_all(findings)
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
                 word = kind.name.lower()
                 reason = f"the bag is judged by {word} record {number}, which is not there; others were used instead"
+                if kind is Kind.TRUST:
+                    self._records.doubt_keys()
                 self._report(
                     found(f"unverifiable-{word}", f"{word}/{number:08d}", reason, [Evidence(f"{word}/{number:08d}")])
                 )
+        keyring = self._records.keyring(lock.trust_number)
+        token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
+        self._report_all(findings)
         return lock, token
 
     def _listed(self, listing: BagListing, lock: LockFile, lock_where: Evidence, token: SignedTime | None) -> bool:

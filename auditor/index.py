@@ -77,10 +77,13 @@ class Index:
         self._db.execute("CREATE INDEX use_of ON use (domain, cid)")
         self._db.execute("CREATE INDEX frame_of ON frame (writer, incarnation, sequence)")
 
-    def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = ()) -> None:
-        """Insert a row: its values, its place, and what follows. Nothing happens if it is there already."""
+    def add(
+        self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = (), better: bool = False
+    ) -> None:
+        """Insert a row: its values, its place, and what follows. What is there stays, unless this is ``better``."""
         row = (*values, printable(where.path), where.offset, where.length, *rest)
-        self._db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
+        verb = "REPLACE" if better else "IGNORE"
+        self._db.execute(f"INSERT OR {verb} INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
 
     def add_bag(self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool) -> None:
         """Insert a bag. ``blind``: some of what it was closed with cannot be read."""

@@ -18,6 +18,7 @@ from timeagent.trust import Keyring, TrustRecord
 
 from .finding import Evidence
 from .rules.registry import found
+from .verification import PartialKeyring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +53,8 @@ class ClusterRecords:
     maps: dict[int, ShardMap] = field(default_factory=dict)
     keys: Keyring | None = None
     """Every key of every trust record, the newest entry of each; None where there is no trust record."""
+    entries: dict[bytes, KeyEntry] = field(default_factory=dict)
+    """The same keys, by their public half."""
     rejected: dict[Kind, set[int]] = field(default_factory=dict)
     """Records that are there and do not hold: each has its own finding."""
 
@@ -68,6 +71,11 @@ class ClusterRecords:
     def keyring(self, number: int) -> Keyring | None:
         """Return the keys of a trust record; where it is missing, all keys there are."""
         return self.keyrings.get(number, self.keys)
+
+    def doubt_keys(self) -> None:
+        """Say that a trust record cannot be read: of a key that no other record names nothing is known."""
+        if self.keys is not None:
+            self.keys = PartialKeyring(self.entries.values())
 
     def policy(self, number: int) -> Policy | None:
         """Return a policy; where it is missing, the newest."""
@@ -97,7 +105,6 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
     records = ClusterRecords(cluster_id, root, pinned_key is not None)
     for finding in findings:
         _remember_rejected(records, finding)
-    entries: dict[bytes, KeyEntry] = {}
     for kind, number, path, length, body in sorted(bodies, key=lambda each: each[:2]):
         if body.number != number or body.cluster_id != cluster_id:
             reason = f"{path} says that it is number {body.number} of cluster {body.cluster_id.hex()}"
@@ -109,11 +116,14 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
                 records.policies[number] = body
             case TrustRecord():
                 records.keyrings[number] = Keyring(body.keys)
-                entries |= {entry.public: entry for entry in body.keys}
+                records.entries |= {entry.public: entry for entry in body.keys}
             case ShardMap():
                 records.maps[number] = body
     if records.keyrings:
-        records.keys = Keyring(entries.values())
+        whole = not records.rejected.get(Kind.TRUST) and len(records.keyrings) == max(records.keyrings)
+        records.keys = Keyring(records.entries.values())
+        if not whole:
+            records.doubt_keys()
     findings += _nothing_there(records)
     return records, findings
 

@@ -155,15 +155,19 @@ class ShardWalk:
         digest = head_digest(raw)
         run = (head.incarnation, head.sequence)
         named = (head.map_number, head.shard, head.ceiling_number)
-        self._index.add("head", *run, digest, *named, IN_LEDGER, raw, where=where)
+        self._index.add("head", *run, digest, *named, IN_LEDGER, raw, where=where, better=True)
         for position, (entry, raw_entry) in enumerate(zip(entries, raw_entries, strict=True)):
             match entry:
                 case Witness():
                     lease = (entry.domain, entry.correlation_id)
-                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where, rest=(0,))
+                    self._index.add(
+                        "entry", *lease, *run, position, digest, raw_entry, where=where, rest=(0,), better=True
+                    )
                 case Ended():
                     lease = (entry.domain, entry.ending.correlation_id)
-                    self._index.add("entry", *lease, *run, position, digest, raw_entry, where=where, rest=(1,))
+                    self._index.add(
+                        "entry", *lease, *run, position, digest, raw_entry, where=where, rest=(1,), better=True
+                    )
                 case CeilingCopy():
                     self._ceiling(entry.record, where, None)
                 case _:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Final
 from timeagent.canonical import digest
 from timeagent.errors import NotTrusted
 from timeagent.signedtime import NONCE_CONTEXT, PAGE_CONTEXT, TimeFlags
-from timeagent.trust import Purpose
+from timeagent.trust import Keyring, Purpose
 
 if TYPE_CHECKING:
     from timeagent.keys import Verifier
     from timeagent.signedtime import SignedTime
-    from timeagent.trust import Keyring
     from timeagent.units import Instant
 
 ANSWERS_MAX: Final = 200_000
 """A bound on memory: about 60 MB."""
+
+
+class PartialKeyring(Keyring):
+    """The keys of some trust records, where others cannot be read: of a key that is not among them nothing is known."""
 
 
 class Signatures:
@@ -49,6 +52,8 @@ class Signatures:
         signature: bytes,
     ) -> str | None:
         """Return why this signature is not accepted, or None if it is."""
+        if isinstance(keyring, PartialKeyring) and keyring.node_of(identifier) is None:
+            return None
         reason = keyring.refuses(identifier, purpose, at)
         if reason:
             return reason

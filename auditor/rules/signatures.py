@@ -65,7 +65,7 @@ def ceiling_findings(
         signed.body,
         signed.signature,
     )
-    if reason is None and owner != record.node:
+    if reason is None and owner not in (None, record.node):
         reason = f"it says node {record.node}, its key is of {owner}"
     if reason:
         yield found("forged-record", where.path, reason, [where])

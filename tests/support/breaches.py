@@ -116,6 +116,36 @@ def map_under_another_number(root: Path) -> ClusterTree:
     return tree
 
 
+def joined_later(root: Path) -> tuple[ClusterTree, str]:
+    """A node that the second trust record let in, and the path of that record."""
+    story = Story(root)
+    every, first = story.tree.trust.keys, story.tree.trust.keys[:2]
+    story.tree.put_register(Kind.TRUST, msgspec.structs.replace(story.tree.trust, keys=first))
+    second = story.tree.put_register(Kind.TRUST, msgspec.structs.replace(story.tree.trust, number=2, keys=every))
+    story.shard = Shard(story.tree, "n2")
+    story.tree.until(story.shard.floor_ns + SECOND)
+    story.shard.extend()
+    story.written(trust_number=2)
+    story.tree.advance(4 * SECOND)
+    story.tree.close(story.grid.bag(story.tree.now_ns - 4 * SECOND), change={"trust_number": 2})
+    return story.tree, second
+
+
+# Nobody is called a forger because the record that names their keys cannot be read.
+@plants("damaged-record")
+def damaged_trust_record_of_a_node_that_joined_later(root: Path) -> ClusterTree:
+    tree, second = joined_later(root)
+    flip(tree, second, 60)
+    return tree
+
+
+@plants("unverifiable-trust")
+def missing_trust_record_of_a_node_that_joined_later(root: Path) -> ClusterTree:
+    tree, second = joined_later(root)
+    tree.remove(second)
+    return tree
+
+
 @plants("damaged-lock")
 def damaged_lock(root: Path) -> ClusterTree:
     tree = small_tree(root)

@@ -13,7 +13,7 @@ from auditor.audit import audit
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
 from auditor.rules.registry import RULES
-from tests.support.breaches import PLANTS, Plant, Story, only_file, premature_lock
+from tests.support.breaches import PLANTS, Plant, Story, joined_later, only_file, premature_lock
 from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
@@ -41,6 +41,11 @@ def test_good_tree_has_no_finding(make: Callable[[Path], ClusterTree], tmp_path:
     result = audited(make(tmp_path))
     assert result.findings == ()
     assert result.exit_status == 0
+
+
+def test_node_that_joined_later_is_no_finding(tmp_path: Path) -> None:
+    tree, _ = joined_later(tmp_path)
+    assert audited(tree).findings == ()
 
 
 def test_story_without_a_breach_has_no_finding(tmp_path: Path) -> None:

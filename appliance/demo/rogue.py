@@ -58,9 +58,8 @@ class PausedStorage(PosixStorage):
         return super().publish(path, data, tmp)
 
 
-def _entry(cluster: Cluster, what: str) -> bytes:
-    transfer = Transfer(id=f"{what}-{cluster.settings.node}", source=account(0), target=account(1), amount=1_000_000)
-    return encode(transfer)
+def _entry(cluster: Cluster, what: str, amount: int) -> bytes:
+    return encode(Transfer(id=f"{what}-{cluster.settings.node}", source=account(0), target=account(1), amount=amount))
 
 
 def late_writer(root: str, node_dir: str) -> None:
@@ -72,10 +71,10 @@ def late_writer(root: str, node_dir: str) -> None:
         session.acquire(LATE_DOMAIN) as leases,
     ):
         try:
-            outcome = session.publish(LOG, [_entry(cluster, "late")], under=leases)
+            # It moves nothing: where nobody else wanted the lease, it is renewed, and a second attempt is honest.
+            outcome = session.publish(LOG, [_entry(cluster, "late", 0)], under=leases)
             say(event="outcome", outcome=type(outcome).__name__)
         except LeaseLost as problem:
-            # The attempt is known not to be committed; the lease that a second one would need is over.
             say(event="outcome", outcome="LeaseLost", code=problem.code)
 
 
@@ -88,7 +87,7 @@ def forged_witness(root: str, node_dir: str) -> None:
     ):
         (lease,) = leases
         lease.signed = forged(lease.signed)
-        outcome = session.publish(LOG, [_entry(cluster, "forged")], under=leases)
+        outcome = session.publish(LOG, [_entry(cluster, "forged", 1_000_000)], under=leases)
         # Who forges says that nothing was written: no count of its own shall give it away.
         lease.watermark_ns = lease.watermark_time = lease.chain_head = None
         lease.messages = 0

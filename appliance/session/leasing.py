@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, LeaseClient, Result, Suspect, Unavailable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from appliance.formats.policy import Policy
+    from appliance.lease.transport import Transport
     from appliance.lease.wire import Age
-    from appliance.shards import ShardRoutes
     from timeagent.clock import NodeTime
     from timeagent.units import Span
 
@@ -38,6 +38,18 @@ PAUSE_NS_MAX: Final = 250 * MS
 _log = logging.getLogger(__name__)
 
 type _Obstacle = Denied | Ended | Unavailable | Suspect | Refused
+
+
+class Routes(Protocol):
+    """How the shards are reached."""
+
+    def shard_of(self, domain: str) -> int:
+        """Return the shard of a domain."""
+        ...
+
+    def transport(self, shard: int) -> Transport:
+        """Return the way to a shard. Raises ShardUnavailable when there is none."""
+        ...
 
 
 @dataclass(slots=True)
@@ -55,7 +67,7 @@ class Leasing:
         self,
         time: NodeTime,
         policy: Policy,
-        routes: ShardRoutes,
+        routes: Routes,
         node: str,
         incarnation: bytes,
         purpose: str,

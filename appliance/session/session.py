@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.policy import Policy
-    from appliance.shards import ShardRoutes
     from timeagent.units import Instant, Span
 
     from .held import Lease
+    from .leasing import Routes
     from .openlog import LogBook, OpenLog
     from .stamping import Publication
 
@@ -82,7 +82,7 @@ class Session:
         self,
         context: BagContext,
         logs: LogBook,
-        routes: ShardRoutes,
+        routes: Routes,
         policy: Policy,
         purpose: str,
         randomness: random.Random,
@@ -330,7 +330,10 @@ class Session:
             if isinstance(outcome, Unknown) or self._pending.get(publication.attempt_id) is not publication:
                 return
             del self._pending[publication.attempt_id]
-            if isinstance(outcome, Committed):
+            if isinstance(outcome, NotCommitted):
+                # Closed early, perhaps: this bag takes nothing more, the next attempt belongs into a later one.
+                self._state.last_ns = max(self._state.last_ns, publication.file.bag.end_ns - 1)
+            else:
                 self._state.confirm(publication)
                 for lease in publication.leases:
                     lease.committed(publication.messages, publication.digest, publication.sequence)

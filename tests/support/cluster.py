@@ -1,0 +1,236 @@
+"""Clusters for tests: a real one in a temporary directory, and one over a hand-driven clock without any thread."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.bag.closer import Closer
+from appliance.bag.context import BagContext
+from appliance.bag.posix import PosixStorage
+from appliance.cluster import Cluster
+from appliance.formats.policy import Policy, check_policy
+from appliance.formats.shardmap import ShardMap
+from appliance.founding import enroll, found_cluster, publish_map
+from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
+from appliance.lease.shard import Shard
+from appliance.lease.store import LeaseStore
+from appliance.session.openlog import LogBook
+from appliance.session.session import Session
+from appliance.settings import ROOT_KEY, Settings, save_settings
+from tests.support.bags import FixedRecords
+from tests.support.clocks import HandTime
+from tests.support.shards import ListLedger, MemoryChain
+from tests.support.storage import MemoryStorage
+from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY, keyring
+from timeagent.clock import SystemClock
+from timeagent.errors import ShardUnavailable
+from timeagent.keys import Signer, save_private_key
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from appliance.bag.reader import Message
+    from appliance.bag.storage import Storage
+    from appliance.formats.paths import Bag
+    from appliance.lease.wire import Reply, Request
+    from timeagent.units import Instant, Span
+
+
+def fast_policy(cluster_id: bytes = CLUSTER) -> Policy:
+    """Short terms, and clocks of one machine: nothing that a test waits for takes longer than a few seconds."""
+    return check_policy(
+        Policy(
+            number=1,
+            cluster_id=cluster_id,
+            span_ns=100 * MS,
+            grace_ns=1_050 * MS,
+            rack_ns=5 * SECOND,
+            seal_delay_ns=2 * SECOND,
+            radius_ns_max=20 * MS,
+            assumed_radius_ns=2 * MS,
+            lease_term_max_ns=2_400 * MS,
+            renew_period_ns=800 * MS,
+            holder_margin_ns=100 * MS,
+            attempt_timeout_ns=400 * MS,
+            ceiling_ahead_ns=600 * MS,
+            ceiling_period_ns=300 * MS,
+        )
+    )
+
+
+class Site:
+    """A root in a directory, and the machines of its nodes, each with a runtime directory on tmpfs. Close it."""
+
+    def __init__(self, path: Path, nodes: Sequence[str] = ("node1",), policy: Policy | None = None) -> None:
+        self.root = path / "root"
+        self.root.mkdir()
+        self.tmpfs = Path(tempfile.mkdtemp(prefix="leasehold-test-", dir="/dev/shm"))
+        chance = random.Random(str(path))
+        self.cluster_id = chance.randbytes(16)
+        self.policy = policy or fast_policy(self.cluster_id)
+        self.root_key = Signer(chance.randbytes(32))
+        self.root_key_file = path / ROOT_KEY
+        save_private_key(self.root_key_file, self.root_key)
+        self.storage = PosixStorage(self.root)
+        self.registers = found_cluster(self.storage, self.root, self.policy, self.root_key, self.cluster_id)
+        self.settings: dict[str, Settings] = {}
+        runtimes = {node: self.tmpfs / node for node in nodes}
+        now = SystemClock().realtime_ns()
+        for node in nodes:
+            settings = enroll(self.registers, self.root, self.root_key, node, now, path / node)
+            peers = {other: place for other, place in runtimes.items() if other != node}
+            self.settings[node] = replace(settings, runtime=runtimes[node], peers=peers)
+            save_settings(self.settings[node])
+        publish_map(self.registers, self.root_key, nodes)
+
+    def open(self, node: str = "node1", storage: Storage | None = None) -> Cluster:
+        return Cluster.open(self.root, node_dir=self.node_dir(node), allow_root=True, storage=storage)
+
+    def node_dir(self, node: str = "node1") -> Path:
+        return self.settings[node].directory
+
+    def options(self, node: str = "node1") -> list[str]:
+        """What every command is told about the cluster."""
+        return ["--root", str(self.root), "--node-dir", str(self.node_dir(node)), "--allow-root"]
+
+    def close(self) -> None:
+        shutil.rmtree(self.tmpfs)
+
+
+def sites(path: Path, *nodes: str) -> Iterator[Site]:
+    """For fixtures."""
+    site = Site(path, nodes or ("node1",))
+    yield site
+    site.close()
+
+
+def tree(*places: Path) -> dict[str, bytes | None]:
+    """What is on disk: every file with its bytes, every directory."""
+    found: dict[str, bytes | None] = {}
+    for place in places:
+        for path in sorted(place.rglob("*")) if place.exists() else ():
+            found[str(path)] = path.read_bytes() if path.is_file() else None
+    return found
+
+
+class HandTransport:
+    """The way to one shard. ``script``: for the next calls None, "lost" or "done" (done, and the answer lost)."""
+
+    def __init__(self) -> None:
+        self.shard: Shard | None = None
+        self.script: list[str | None] = []
+        self.calls: list[Request] = []
+        self.before: Callable[[list[Request]], None] = lambda _: None
+
+    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        assert timeout_ns > 0
+        self.calls += requests
+        self.before(requests)
+        fault = self.script.pop(0) if self.script else None
+        if self.shard is None or fault == "lost":
+            raise ShardUnavailable("no-answer", "planted: nothing came there")
+        replies = self.shard.turn(requests)
+        if fault == "done":
+            raise ShardUnavailable("no-answer", "planted: the answer is lost")
+        return replies
+
+
+class HandSite:
+    """Sessions over memory, one hand-driven clock, and shards that are called in place: no thread, no waiting.
+
+    It is its own Routes. Each session is a process of its own: it shares nothing with others but storage and shards.
+    """
+
+    def __init__(self, path: Path, *, shards: int = 1, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy(number=1, cluster_id=CLUSTER, rack_ns=60 * SECOND)
+        self.time = HandTime(TIME_KEY, NOW_NS)
+        self.storage = MemoryStorage(lambda: self.time.midpoint_ns)
+        self.records = FixedRecords(CLUSTER, {1: keyring()}, {1: self.policy})
+        self.map = ShardMap(number=1, cluster_id=CLUSTER, owners=(NODE,) * shards)
+        self.chance = random.Random(11)
+        self.transports = [HandTransport() for _ in range(shards)]
+        self._path = path
+        self._chains = [MemoryChain() for _ in range(shards)]
+        self._stores: list[LeaseStore] = []
+        for shard in range(shards):
+            self.start(shard)
+
+    def start(self, shard: int = 0) -> Shard:
+        """Begin a new incarnation of a shard, with an empty database; what ran before is a crash."""
+        identity = ShardIdentity(CLUSTER, 1, shard, NODE, self.chance.randbytes(8))
+        store = LeaseStore(self._path / f"{len(self._stores)}.db")
+        self._stores.append(store)
+        running = Shard(
+            identity,
+            self.map,
+            self.policy,
+            store=store,
+            chain=CeilingChain(self._chains[shard], self.time, WITNESS_KEY, self.policy, identity),
+            time=self.time,
+            signer=WITNESS_KEY,
+            ledger=ListLedger(),
+            randomness=self.chance,
+        )
+        assert isinstance(running.start(), Extended)
+        self.transports[shard].shard = running
+        return running
+
+    def shard_of(self, domain: str) -> int:
+        return self.map.shard_of(domain)
+
+    def transport(self, shard: int) -> HandTransport:
+        return self.transports[shard]
+
+    def context(self, storage: Storage | None = None, time: HandTime | None = None) -> BagContext:
+        return BagContext(storage or self.storage, time or self.time, self.records, NODE)
+
+    def session(self, purpose: str = "", storage: Storage | None = None, time: HandTime | None = None) -> Session:
+        context = self.context(storage, time)
+        chance = random.Random(self.chance.getrandbits(64))
+        return Session(context, LogBook(context), self, self.policy, purpose, chance, background=False)
+
+    def domains(self, count: int) -> list[str]:
+        """Domains, at least one of each shard, in their order."""
+        return sorted(f"d{number:02d}" for number in range(count))
+
+    def settled(self, log: str) -> list[Message]:
+        """What everybody reads for ever, once everything that can exist by now is closed."""
+        book = LogBook(self.context()).opened(log)
+        self.time.advance(MS)
+        book.horizon.settle(self.time.now().latest + 1)
+        return list(book.reader.settled())
+
+    def bag_now(self, log: str) -> Bag:
+        """The bag that holds now; the log is made if it is not there."""
+        return LogBook(self.context()).opened_or_made(log).grid.bag(self.time.midpoint_ns)
+
+    def close_early(self, bag: Bag) -> None:
+        """Close a bag that is not due: somebody with a fast clock did."""
+        context = self.context()
+        self.storage.ensure_directory(bag.path)
+        Closer(context, LogBook(context).opened(bag.log).grid).help(bag)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+def hand_sites(path: Path, *, shards: int = 1) -> Iterator[HandSite]:
+    """For fixtures."""
+    site = HandSite(path, shards=shards)
+    yield site
+    site.close()
+
+
+def wait_until(clock: SystemClock, fulfilled: Callable[[], bool], patience_ns: Span = 20 * SECOND) -> None:
+    """Ask again and again, up to a bound: for what another process does."""
+    until: Instant = clock.boot_ns() + patience_ns
+    while not fulfilled():
+        assert clock.boot_ns() < until, "waited in vain"
+        clock.sleep(5 * MS)

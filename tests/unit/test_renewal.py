@@ -1,0 +1,68 @@
+"""The thread that keeps leases: it calls, it survives refusals, it stops."""
+
+import logging
+from threading import Event
+
+import pytest
+
+from appliance.session.renewal import PAUSE_NS_MIN, Renewal
+from tests.support.cluster import fast_policy
+from timeagent.errors import BadTime
+
+BOUND_S = 20.0
+
+
+def test_it_calls_again_and_again_until_it_is_stopped() -> None:
+    calls: list[None] = []
+    enough = Event()
+
+    def renew() -> None:
+        calls.append(None)
+        if len(calls) == 3:
+            enough.set()
+
+    renewal = Renewal(fast_policy(), renew)
+    renewal.start(PAUSE_NS_MIN)
+    assert enough.wait(BOUND_S)
+    renewal.stop()
+    after = len(calls)
+    renewal.start(PAUSE_NS_MIN)  # stopped for good
+    assert renewal._thread is None
+    assert len(calls) == after
+
+
+def test_refusal_is_logged_and_the_next_round_comes(caplog: pytest.LogCaptureFixture) -> None:
+    again = Event()
+    rounds = iter([BadTime("no-time", "no bound"), None])
+
+    def renew() -> None:
+        problem = next(rounds, None)
+        if problem is not None:
+            raise problem
+        again.set()
+
+    renewal = Renewal(fast_policy(), renew)
+    with caplog.at_level(logging.WARNING):
+        renewal.start(PAUSE_NS_MIN)
+        assert again.wait(BOUND_S)
+        renewal.stop()
+    assert "renewal-failed code=no-time" in caplog.text
+
+
+def test_starting_twice_makes_one_thread_and_shorter_leases_quicken_it() -> None:
+    renewal = Renewal(fast_policy(), lambda: None)
+    slow = renewal._pause_ns
+    renewal.start(8 * slow)
+    thread = renewal._thread
+    renewal.start(4 * slow)
+    assert renewal._thread is thread
+    assert renewal._pause_ns == slow // 2
+    renewal.stop()
+    renewal.stop()
+    assert thread is not None
+    assert not thread.is_alive()
+
+
+def test_stopping_what_never_started_is_nothing() -> None:
+    renewal = Renewal(fast_policy(), lambda: None)
+    renewal.stop()

@@ -1,0 +1,168 @@
+"""Which timestamp a message gets, and what is refused instead of stamped."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.bag.records import RecordNumbers
+from appliance.formats.frame import CommittedFrame, open_frame
+from appliance.formats.framing import pieces
+from appliance.formats.paths import Grid
+from appliance.session.held import Lease
+from appliance.session.stamping import Ahead, Publication, Stamper, WriterState
+from tests.support.cluster import HandSite, hand_sites
+from tests.support.values import CLUSTER, NODE
+from timeagent.errors import BadTime, LeaseLost
+from timeagent.signedtime import SignedTime
+from timeagent.units import MS, SECOND
+
+ID = bytes(16)
+
+
+class Desk:
+    """A stamper with one held lease."""
+
+    def __init__(self, site: HandSite) -> None:
+        self.site = site
+        self.time = site.time
+        session = site.session()
+        self.grid: Grid = session._logs.opened_or_made("log").grid
+        self.lease: Lease = session.acquire("d")[0]
+        self.state = WriterState(CLUSTER, NODE, session.incarnation)
+        self.stamper = Stamper(self.time, site.policy, self.state)
+        self.margin = site.policy.holder_margin_ns
+
+    def ask(self, count: int = 1) -> Publication | Ahead:
+        return self.stamper.publication(self.grid, [b"m"] * count, [self.lease], ID, RecordNumbers(1, 1))
+
+    def stamped(self, count: int = 1) -> Publication:
+        made = self.ask(count)
+        assert isinstance(made, Publication), made
+        return made
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    for site in hand_sites(tmp_path):
+        yield Desk(site)
+
+
+def test_timestamp_is_the_midpoint_of_now(desk: Desk) -> None:
+    assert desk.stamped().first_ns == desk.time.midpoint_ns
+
+
+def test_timestamps_of_a_batch_and_of_batches_increase_by_one_within_one_instant(desk: Desk) -> None:
+    first = desk.stamped(3)
+    assert (first.first_ns, first.last_ns) == (desk.time.midpoint_ns, desk.time.midpoint_ns + 2)
+    assert desk.stamped().first_ns == first.last_ns + 1
+
+
+def test_timestamp_lies_above_the_floor(desk: Desk) -> None:
+    desk.lease.floor_ns = desk.time.midpoint_ns + 7
+    assert desk.stamped().first_ns == desk.time.midpoint_ns + 8
+
+
+def test_timestamp_lies_above_everything_that_was_read(desk: Desk) -> None:
+    desk.state.read_ns = desk.time.midpoint_ns + 3
+    assert desk.stamped().first_ns == desk.time.midpoint_ns + 4
+
+
+def test_clock_that_steps_back_never_lowers_a_timestamp(desk: Desk) -> None:
+    first = desk.stamped()
+    desk.time.midpoint_ns -= desk.time.radius_ns - 1
+    assert desk.stamped().first_ns == first.last_ns + 1
+
+
+def test_batch_that_would_cross_the_end_of_its_bag_lies_in_the_next_one(desk: Desk) -> None:
+    bag = desk.grid.bag(desk.time.midpoint_ns)
+    desk.time.advance(bag.end_ns - 2 - desk.time.midpoint_ns)
+    made = desk.stamped(3)
+    assert made.first_ns == bag.end_ns
+    assert made.file.bag == desk.grid.bag(bag.end_ns)
+
+
+def test_batch_that_just_fits_stays_in_its_bag(desk: Desk) -> None:
+    bag = desk.grid.bag(desk.time.midpoint_ns)
+    desk.time.advance(bag.end_ns - 3 - desk.time.midpoint_ns)
+    made = desk.stamped(3)
+    assert made.last_ns == bag.end_ns - 1
+    assert made.file.bag == bag
+
+
+def test_floor_ahead_of_the_clock_is_waited_for_and_never_stamped(desk: Desk) -> None:
+    desk.lease.floor_ns = desk.time.now().latest + 5 * MS
+    assert desk.ask() == Ahead(5 * MS + 1)
+    assert (desk.state.sequence, desk.state.last_ns) == (0, 0)
+    desk.time.advance(5 * MS + 1)
+    assert desk.stamped().first_ns == desk.lease.floor_ns + 1
+
+
+def test_floor_further_ahead_than_any_ceiling_is_refused(desk: Desk) -> None:
+    policy = desk.site.policy
+    longest = policy.lease_term_max_ns + policy.ceiling_ahead_ns + 2 * policy.radius_ns_max
+    desk.lease.floor_ns = desk.time.now().latest + longest - 1
+    assert isinstance(desk.ask(), Ahead)
+    desk.lease.floor_ns += 1
+    with pytest.raises(BadTime) as refused:
+        desk.ask()
+    assert refused.value.code == "floor-too-far-ahead"
+    assert "leasehold time now" in refused.value.hint
+
+
+def test_nothing_is_stamped_from_the_instant_on_at_which_the_lease_may_be_over(desk: Desk) -> None:
+    last = desk.lease.expiry_ns - desk.margin - desk.time.radius_ns - 1
+    desk.time.advance(last - desk.time.midpoint_ns)
+    assert desk.stamped().last_ns < desk.lease.expiry_ns
+    desk.time.advance(1)
+    with pytest.raises(LeaseLost):
+        desk.ask()
+    assert desk.state.sequence == 1
+
+
+# Where clocks are so good that the margin is tiny, a large batch could reach the expiry.
+def test_batch_that_would_reach_the_expiry_is_a_lost_lease(desk: Desk) -> None:
+    desk.stamper._policy = msgspec.structs.replace(desk.site.policy, holder_margin_ns=10)
+    desk.state.last_ns = desk.time.now().latest - 1
+    desk.lease.expiry_ns = desk.time.now().latest + 100
+    with pytest.raises(LeaseLost):
+        desk.ask(101)
+    assert desk.state.sequence == 0
+
+
+def test_batch_that_ends_just_below_the_expiry_is_stamped(desk: Desk) -> None:
+    desk.stamper._policy = msgspec.structs.replace(desk.site.policy, holder_margin_ns=10)
+    desk.state.last_ns = desk.time.now().latest - 1
+    desk.lease.expiry_ns = desk.time.now().latest + 100
+    assert desk.stamped(100).last_ns == desk.lease.expiry_ns - 1
+
+
+def test_signed_time_too_far_from_the_timestamp_is_refused_before_anything_is_made(desk: Desk) -> None:
+    real = desk.time.token
+
+    def stale() -> SignedTime:
+        desk.time.midpoint_ns -= 2 * SECOND
+        token = real()
+        desk.time.midpoint_ns += 2 * SECOND
+        return token
+
+    desk.time.token = stale  # type: ignore[method-assign]
+    with pytest.raises(BadTime) as refused:
+        desk.ask()
+    assert refused.value.code == "r1-would-fail"
+    assert desk.state.sequence == 0
+
+
+def test_frame_carries_the_newest_witness_and_names_the_last_frame_known_committed(desk: Desk) -> None:
+    first = desk.stamped()
+    desk.state.confirm(first)
+    second, third = desk.stamped(), desk.stamped()
+    desk.state.confirm(third)
+    desk.state.confirm(second)
+    assert desk.state.committed == CommittedFrame(sequence=3, digest=third.digest)
+    frame = open_frame(next(iter(pieces(third.file.data)[0])), "third")
+    assert frame.head.committed == CommittedFrame(sequence=1, digest=first.digest)
+    assert len(frame.head.witnesses) == 1
+    assert frame.digest == third.digest
+    assert [first.sequence, second.sequence, third.sequence] == [1, 2, 3]

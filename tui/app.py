@@ -49,6 +49,7 @@ class TopApp(App[None]):
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("space", "pause", "Pause", key_display="space"),
         Binding("r", "refresh_now", "Refresh"),
+        Binding("ctrl+c", "quit", "Quit", show=False),
         Binding("d", "dark", "Dark or light", show=False),
     ]
     paused: var[bool] = var(default=False, init=False)
@@ -64,6 +65,7 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Open the overview and start the feed."""
         self.theme = DARK
+        self.animation_level = "none"  # what moves four times a second need not glide
         self.push_screen(self._overview)
         self._feed.start(lambda state: self._post(StateArrived(state)), lambda problem: self._post(FeedFailed(problem)))
 

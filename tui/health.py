@@ -53,10 +53,12 @@ def health(state: ClusterState) -> Health:
     unknown: list[str] = []
     now = state.clock.now
     if state.mount.reach is Reach.SILENT:
-        bad.append(f"no answer from the mount for {short_span(state.mount.silent_ns or 0)}: {state.mount.problem}")
+        span = short_span(state.mount.silent_ns or 0)
+        why = state.mount.problem
+        bad.append(f"cannot read the mount for {span}: {why}" if why else f"no answer from the mount for {span}")
     if state.mount.reach is Reach.WAITING:
         unknown.append("waiting for the mount")
-    if not state.clock.bounded and state.mount.reach is not Reach.WAITING and not state.offline:
+    if not state.clock.bounded and state.cluster_id and not state.offline:
         bad.append(f"this machine's time has no bound: {state.clock.problem}")
     elif state.spans and state.clock.now.radius > state.spans.radius_ns_max:
         warn.append(f"the clock is known to {span_text(now.radius)}; the policy allows less")
@@ -105,19 +107,3 @@ def _judge_shard(shard: ShardView, now: TimeInterval, bad: list[str], warn: list
                 warn.append(f"{words} lost {shard.blocks_lost} ledger blocks")
         case Reach.NOT_ASKED:
             pass
-
-
-def numbers_words(state: ClusterState) -> str:
-    """Return the numbers that belong on the health line."""
-    shards = state.shards
-    parts = []
-    if shards and not state.offline:
-        answering = sum(shard.freshness.reach is Reach.ANSWERS for shard in shards)
-        parts.append(f"{answering} of {len(shards)} shards answer")
-    if state.leases or (shards and not state.offline):
-        known = "last known: " if state.offline else ""
-        parts.append(f"{known}{_leases(len(state.leases))}")
-    lags = [state.clock.now.midpoint - log.horizon_ns for log in state.logs if log.horizon_ns is not None]
-    if lags:
-        parts.append(f"horizon {short_span(max(0, *lags))} ago")
-    return "  ·  ".join(parts)

@@ -59,9 +59,10 @@ class ShardAnswer:
 class LiveSource:
     """A StateSource over a mount or a copy. Made without touching either."""
 
-    def __init__(self, where: Where, machine: MachineClock) -> None:
-        """Ask nothing yet."""
+    def __init__(self, where: Where, machine: MachineClock, present: Callable[[int], bool] | None = None) -> None:
+        """Ask nothing yet. ``present`` says whether a process runs on this machine."""
         self._where = where
+        self._present = present or process_is_present
         self._machine = machine
         self._open: OpenMount | None = None
         self._boot = bytes.fromhex(boot_id().replace("-", ""))
@@ -250,7 +251,7 @@ class LiveSource:
         there: bool | None = None
         if holder.boot == self._boot and holder.process > 0:
             if holder.process not in present:
-                present[holder.process] = process_is_present(holder.process)
+                present[holder.process] = self._present(holder.process)
             there = present[holder.process]
         return LeaseRow(
             view.domain,

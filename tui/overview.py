@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .state import Reach
-from .words import Cell, bag_cell, clock_text, log_words, radius_words
+from .words import Cell, bag_cell, clock_text, log_words, radius_words, short_span
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from .state import ClusterState, LogView
 
 
-def title_words(state: ClusterState, badge: str = "") -> str:
+def title_words(state: ClusterState) -> str:
     """Return the first line: which cluster, live or not, what time."""
     cluster = f"cluster {state.cluster_id[:12]}" if state.cluster_id else "cluster ?"
-    badge = badge or ("OFFLINE VIEW" if state.offline else "LIVE")
-    return f"{cluster}  {state.path}  {badge}  {time_words(state)}"
+    return f"{cluster}  {state.path}  {badge_words(state)}  {time_words(state)}"
+
+
+def badge_words(state: ClusterState) -> str:
+    """Say in a word what kind of view this is."""
+    if state.mount.reach is Reach.SILENT:
+        return "NO ANSWER"
+    return "OFFLINE" if state.offline else "LIVE"
 
 
 def time_words(state: ClusterState) -> str:
@@ -26,19 +32,47 @@ def time_words(state: ClusterState) -> str:
     return f"{clock_text(state.clock.now.midpoint)} UTC {radius_words(state.clock)}"
 
 
-def leases_title(state: ClusterState, shown: int | None = None, words: str = "") -> str:
-    """Say how many leases there are, and of which shards that is not known."""
-    silent = [str(shard.shard) for shard in state.shards if shard.freshness.reach is not Reach.ANSWERS]
-    total = len(state.leases)
-    if not state.cluster_id:
-        return "Leases ?"
-    count = f"{shown} of {total}" if words and shown is not None else str(total)
-    title = f"Leases {count}"
+def numbers_words(state: ClusterState) -> str:
+    """Return the numbers that belong on the health line."""
+    shards = state.shards
+    parts = []
+    if shards and not state.offline:
+        answering = sum(shard.freshness.reach is Reach.ANSWERS for shard in shards)
+        parts.append(f"{answering} of {len(shards)} shards answer")
+    if shards:
+        parts.append(f"leases {leases_count(state)}")
+    lags = [state.clock.now.midpoint - log.horizon_ns for log in state.logs if log.horizon_ns is not None]
+    if lags:
+        parts.append(f"horizon {short_span(max(0, *lags))} ago")
+    return "  ·  ".join(parts)
+
+
+def leases_count(state: ClusterState) -> str:
+    """Return how many leases there are; of shards without an answer that is not known, and it says so."""
+    known = len(state.leases)
     if state.offline:
-        title += " last known, from the ledgers"
-    elif silent:
-        title += f" known; no answer from shard{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
-    return title + (f"   filter: {words}" if words else "")
+        return f"{known} last known"
+    silent = _silent(state)
+    if not state.cluster_id or (not known and len(silent) == len(state.shards)):
+        return "?"
+    return f"at least {known}" if silent else str(known)
+
+
+def leases_title(state: ClusterState, shown: int | None = None, words: str = "") -> str:
+    """Return the title of the table of leases: how many, and of which shards that is not known."""
+    title = f"Leases   {leases_count(state)}"
+    silent = _silent(state)
+    if state.offline:
+        title += ", from the ledgers"
+    elif silent and state.cluster_id:
+        title += f"; shard{'s' if len(silent) > 1 else ''} {', '.join(silent)} silent"
+    if words and shown is not None:
+        title += f"   {shown} shown, filter: {words}"
+    return title
+
+
+def _silent(state: ClusterState) -> list[str]:
+    return [str(shard.shard) for shard in state.shards if shard.freshness.reach is not Reach.ANSWERS]
 
 
 def nothing_words(state: ClusterState, words: str = "") -> str:
@@ -49,7 +83,7 @@ def nothing_words(state: ClusterState, words: str = "") -> str:
         return f"none of {len(state.leases)} leases matches the filter"
     if state.offline:
         return "the ledgers know of no lease that is still out"
-    silent = [shard for shard in state.shards if shard.freshness.reach is not Reach.ANSWERS]
+    silent = _silent(state)
     if silent:
         others = "; the others have no leases out" if len(silent) < len(state.shards) else ""
         return f"not known: {len(silent)} of {len(state.shards)} shards have no answer{others}"

@@ -56,7 +56,7 @@ class AskedQuestion[T]:
         if error is not None:
             return Freshness(Reach.SILENT, age, now - self._since_ns, error.message)
         if asked is not None and now - asked > SILENT_NS:
-            return Freshness(Reach.SILENT, age, now - asked, "the question has not come back")
+            return Freshness(Reach.SILENT, age, now - asked)
         if age is None:
             return Freshness(Reach.WAITING)
         return Freshness(Reach.ANSWERS, age)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from timeagent.console import instant_fields
 
 from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, fit, heading, laid_out, text_of
-from .health import LEVEL_CELLS, health, numbers_words
-from .overview import leases_title, log_row, nothing_words, title_words
+from .health import LEVEL_CELLS, health
+from .overview import leases_title, log_row, nothing_words, numbers_words, title_words
 from .words import BAG_LEGEND, clock_words, condition, lease_row, lease_words, node_rows
 
 if TYPE_CHECKING:

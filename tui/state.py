@@ -39,6 +39,7 @@ class Freshness:
     silent_ns: Span | None = None
     """How long there has been no answer, where there is none."""
     problem: str = ""
+    """Why there is none. Empty with SILENT: the question has not come back."""
 
 
 NOT_ASKED = Freshness(Reach.NOT_ASKED)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Footer
 
 from ..widgets.bag_strip import BagStrip
+from ..widgets.filter_field import FilterField
 from ..widgets.lease_table import LeaseTable
 from ..widgets.lines import ClockLine, HealthLine, TitleBar
 from ..widgets.node_table import NodeTable
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from ..state import ClusterState
 
 
-class OverviewScreen(Screen[None]):
+class OverviewScreen(Screen[None], inherit_bindings=False):
     """One glance at a cluster."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("tab", "app.focus_next", "Next table", key_display="tab"),
         Binding("shift+tab", "app.focus_previous", "Table before", show=False),
-        Binding("escape", "unfilter", "show all leases", show=False),
+        Binding("escape", "unfilter", "No filter", show=False),
     ]
     AUTO_FOCUS = "#leases"
 
@@ -38,7 +39,7 @@ class OverviewScreen(Screen[None]):
             yield HealthLine()
             yield NodeTable()
             yield LeaseTable()
-            yield Input(placeholder="words that must occur in domain, holder, purpose; !word must not", id="filter")
+            yield FilterField()
             yield BagStrip()
             yield ClockLine()
         yield Footer(compact=True, show_command_palette=False)
@@ -54,16 +55,16 @@ class OverviewScreen(Screen[None]):
 
     def action_filter(self) -> None:
         """Open the filter."""
-        field = self.query_one(Input)
+        field = self.query_one(FilterField)
         field.add_class("open")
         field.focus()
 
     def action_unfilter(self) -> None:
         """Show all leases again."""
-        self.query_one(Input).value = ""
+        self.query_one(FilterField).value = ""
         self._leave_filter()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    def on_input_changed(self, event: FilterField.Changed) -> None:
         """Filter while it is typed."""
         self.query_one(LeaseTable).words = event.value
 
@@ -72,5 +73,5 @@ class OverviewScreen(Screen[None]):
         self._leave_filter()
 
     def _leave_filter(self) -> None:
-        self.query_one(Input).remove_class("open")
+        self.query_one(FilterField).remove_class("open")
         self.query_one(LeaseTable).focus()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from textual.content import Content
 from textual.widgets import Static
 
-from ..health import LEVEL_CELLS, health, numbers_words
-from ..overview import time_words
+from ..health import LEVEL_CELLS, health
+from ..overview import badge_words, numbers_words, time_words
 from ..words import Cell, Tone, clock_words
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ _STYLES: Final = {
     Tone.BAD: "bold $text-error",
     Tone.DIM: "$text-muted",
 }
+
+
+PATH_WIDTH_MIN: Final = 12
+"""A piece of a path that is shorter says nothing."""
 
 
 def _styled(cell: Cell) -> tuple[str, str]:
@@ -36,13 +40,15 @@ class TitleBar(Static):
 
     def show(self, state: ClusterState, *, paused: bool) -> None:
         """Show a state's title. The path gives way where there is no room."""
-        badge = "PAUSED" if paused else "OFFLINE" if state.offline else "LIVE"
+        badge = "PAUSED" if paused else badge_words(state)
         style = "$text-success" if badge == "LIVE" else "$text-warning"
         cluster = f" {state.cluster_id[:8]}" if state.cluster_id else ""
         left = f"leasehold top{cluster}"
         right = f"{badge}  {time_words(state)}"
         room = max(0, self.size.width - len(left) - len(right) - len("  read-only  ") - 2)
-        path = state.path if len(state.path) <= room else "…" + state.path[len(state.path) - room + 1 :] if room else ""
+        path = state.path
+        if len(path) > room:
+            path = "…" + path[len(path) - room + 1 :] if room >= PATH_WIDTH_MIN else ""
         gap = " " * max(1, self.size.width - len(left) - len(right) - len(path) - len("  read-only  "))
         self.update(
             Content.assemble(

@@ -25,15 +25,17 @@ type RowAt = Callable[[int], Sequence[Field]]
 _CLASSES: Final = {tone: f"row-table--{tone.value}" for tone in Tone}
 
 
-class RowTable(ScrollView, can_focus=True):
+class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
     """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {*_CLASSES.values(), "row-table--heading"}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "scroll_down", "down", show=False),
-        Binding("k", "scroll_up", "up", show=False),
-        Binding("g", "scroll_home", "first row", show=False),
-        Binding("G", "scroll_end", "last row", show=False),
+        Binding("up,k", "scroll_up", "Up", show=False),
+        Binding("down,j", "scroll_down", "Down", show=False),
+        Binding("pageup", "page_up", "A page up", show=False),
+        Binding("pagedown", "page_down", "A page down", show=False),
+        Binding("home,g", "scroll_home", "First row", show=False),
+        Binding("end,G", "scroll_end", "Last row", show=False),
     ]
 
     def __init__(self, columns: Sequence[Column], title: str, **settings: str) -> None:
@@ -48,14 +50,14 @@ class RowTable(ScrollView, can_focus=True):
     def show_rows(self, count: int, row_at: RowAt, nothing: str) -> None:
         """Show so many rows; ``row_at`` is called for those in sight. ``nothing``: why there are none."""
         self._count, self._row_at, self._nothing = count, row_at, nothing
-        size = Size(self.size.width, count + 1)
+        size = Size(self.size.width, max(1, count) + 1)
         if size != self.virtual_size:
             self.virtual_size = size
         self.refresh()
 
     def on_resize(self) -> None:
         """Take the new width."""
-        self.virtual_size = Size(self.size.width, self._count + 1)
+        self.virtual_size = Size(self.size.width, max(1, self._count) + 1)
 
     def text_at(self, y: int) -> str:
         """Return what stands in a line of the widget, without style."""

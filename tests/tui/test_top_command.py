@@ -1,0 +1,420 @@
+"""``leasehold top --once`` and the live source, on a real small cluster with everything in one process."""
+
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from appliance.bag.posix import PosixStorage
+from appliance.cluster import Cluster
+from appliance.demo.place import Place, set_up_place
+from appliance.formats.shardmap import ShardMap
+from appliance.session.session import Session
+from leasehold.__main__ import main
+from tests.support.machine import HandMachine
+from tests.support.screens import NOW_NS, RecordedSource, lease, silent_shard, state, with_shards
+from tests.unit.test_import_hygiene import loaded, modules_after
+from timeagent.clock import SystemClock
+from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
+from timeagent.units import MS, SECOND
+from tui.cli import run_top
+from tui.feed import ask_once
+from tui.live import LiveSource, ShardAnswer, process_is_present
+from tui.mount import Where
+from tui.question import AskedQuestion
+from tui.snapshot import json_fields, text_snapshot
+from tui.state import ClusterState, Origin, Reach
+from tui.watching import WatchingStorage
+from tui.words import Condition, condition
+
+PATIENCE_NS = 60 * SECOND
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = set_up_place(tmp_path / "demo", 2, SystemClock().realtime_ns(), random.Random(1))
+    yield made
+    made.forget()
+
+
+@pytest.fixture
+def session(place: Place) -> Iterator[Session]:
+    """A session on node1, in whose process shard 0 runs; the shard of node2 does not run."""
+    first = place.machines[0]
+    with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
+        assert cluster.routes.host.try_host(0, cluster.map)
+        with cluster.session("counting") as opened:
+            yield opened
+
+
+SHARD_0 = next(
+    name
+    for n in range(100)
+    if ShardMap(number=1, cluster_id=bytes(16), owners=("node1", "node2")).shard_of(name := f"account/{n:02d}") == 0
+)
+
+
+def until_written(root: Path, words: bytes) -> None:
+    """Wait, bounded, until a ledger says something: it is appended off the request path."""
+    for _ in range(6_000):
+        if any(words in ledger.read_bytes() for ledger in root.rglob("*.ledger")):
+            return
+        SystemClock().sleep(10 * MS)
+    raise AssertionError(f"no ledger ever said {words!r}")
+
+
+def look(where: Path, **options: object) -> ClusterState:
+    source = LiveSource(Where(where, allow_root=True), SystemClock(), **options)  # type: ignore[arg-type]
+    return ask_once(source, PATIENCE_NS)
+
+
+# -- the live source ---------------------------------------------------------------------------------------------------
+
+
+def test_live_view_asks_the_shards_that_answer(place: Place, session: Session) -> None:
+    with session.acquire(SHARD_0) as leases:
+        assert session.publish("bank", [b"1"], under=leases)
+        seen = look(place.directory)
+    assert seen.offline == ""
+    assert seen.path == str(place.root)
+    first, second = seen.shards
+    assert (first.freshness.reach, first.leases) == (Reach.ANSWERS, 1)
+    assert (second.freshness.reach, second.leases) == (Reach.SILENT, None)
+    (row,) = seen.leases
+    assert (row.domain, row.node, row.process, row.purpose) == (SHARD_0, "node1", os.getpid(), "counting")
+    assert row.holder_present is True
+    assert condition(row, seen.clock.now) is Condition.HELD
+    assert seen.clock.assumed
+    (log,) = seen.logs
+    assert log.name == "bank"
+    assert [bag.files for bag in log.bags if bag.state is not None] == [1]
+    assert log.horizon_ns is not None
+
+
+def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: Place, session: Session) -> None:
+    with session.acquire(SHARD_0):
+        seen = look(place.directory, present=lambda _process: False)
+    assert condition(seen.leases[0], seen.clock.now) is Condition.DYING
+
+
+def test_shard_that_falls_silent_keeps_its_last_answer(place: Place) -> None:
+    first = place.machines[0]
+    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    with (
+        Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
+        cluster.session("counting") as session,
+    ):
+        assert cluster.routes.host.try_host(0, cluster.map)
+        with session.acquire(SHARD_0):
+            ask_once(source, PATIENCE_NS)
+    shard = source.questions()[1]
+    shard.put()
+    seen = source.state_at()
+    assert seen.shards[0].freshness.reach is Reach.SILENT
+    assert seen.shards[0].leases is None
+    assert [row.origin for row in seen.leases] == [Origin.LAST_ANSWER]
+
+
+def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(place: Place) -> None:
+    first = place.machines[0]
+    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    asked = None
+    for run in range(2):
+        with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
+            assert cluster.routes.host.try_host(0, cluster.map)
+            if run == 0:
+                with cluster.session("counting") as session, session.acquire(SHARD_0):
+                    ask_once(source, PATIENCE_NS)
+                    asked = source.questions()[1]
+            else:
+                assert asked is not None
+                asked.put()
+                answer = asked.answer
+                assert isinstance(answer, ShardAnswer)
+                assert len(answer.earlier) == 1
+
+
+def test_copy_is_read_without_settings_and_keys(place: Place, session: Session, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with session.acquire(SHARD_0) as leases:
+        assert session.publish("bank", [b"1"], under=leases)
+        until_written(place.root, SHARD_0.encode())
+        shutil.copytree(place.root, copy)
+    seen = look(copy)
+    assert "has not joined" in seen.offline
+    assert [shard.freshness.reach for shard in seen.shards] == [Reach.NOT_ASKED] * 2
+    assert [shard.leases for shard in seen.shards] == [None] * 2
+    (row,) = seen.leases
+    assert (row.domain, row.origin, row.purpose) == (SHARD_0, Origin.LEDGER, "counting")
+    assert [log.name for log in seen.logs] == ["bank"]
+
+
+def test_relinquished_lease_is_not_last_known(place: Place, session: Session, tmp_path: Path) -> None:
+    with session.acquire(SHARD_0):
+        pass
+    until_written(place.root, b"relinquished")
+    shutil.copytree(place.root, tmp_path / "copy")
+    assert look(tmp_path / "copy").leases == ()
+
+
+def test_looking_changes_nothing(place: Place, session: Session) -> None:
+    with session.acquire(SHARD_0) as leases:
+        assert session.publish("bank", [b"1"], under=leases)
+    before = set((place.root / "logs").rglob("*"))
+    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    for _ in range(5):
+        for question in source.questions():
+            question.put()
+        source.state_at()
+    assert set((place.root / "logs").rglob("*")) == before
+    assert not list((place.root / "shards").rglob("0001/*"))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda s: s.ensure_directory("x"),
+        lambda s: s.publish("x", b"", "tmp"),
+        lambda s: s.ensure_marker("x"),
+        lambda s: s.append("x", b"", 0),
+        lambda s: s.unlink("LEASEHOLD"),
+        lambda s: s.server_clock("tmp"),
+    ],
+)
+def test_storage_of_a_watcher_cannot_write(place: Place, write: object) -> None:
+    assert callable(write)
+    before = sorted(place.root.rglob("*"))
+    with pytest.raises(Environment) as raised:
+        write(WatchingStorage(PosixStorage(place.root)))
+    assert raised.value.code == "read-only"
+    assert sorted(place.root.rglob("*")) == before
+
+
+def test_process_presence_is_told_by_the_kernel() -> None:
+    assert process_is_present(os.getpid())
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    assert not process_is_present(done.pid)
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def test_question_that_hangs_is_silent_after_a_second() -> None:
+    machine = HandMachine(NOW_NS)
+    reaches: list[Reach] = []
+    question: AskedQuestion[int]
+
+    def ask() -> int:
+        reaches.append(question.freshness().reach)
+        machine.pass_time(SECOND)
+        reaches.append(question.freshness().reach)
+        machine.pass_time(1)
+        reaches.append(question.freshness().reach)
+        return 7
+
+    question = AskedQuestion("mount", SECOND, machine, ask)
+    assert question.freshness().reach is Reach.WAITING
+    question.put()
+    assert reaches == [Reach.WAITING, Reach.WAITING, Reach.SILENT]
+    assert (question.freshness().reach, question.answer) == (Reach.ANSWERS, 7)
+
+
+def test_failed_question_keeps_its_last_answer_and_says_since_when() -> None:
+    machine = HandMachine(NOW_NS)
+    answers = [1]
+
+    def ask() -> int:
+        if not answers:
+            raise Environment("gone", "the mount is gone")
+        return answers.pop()
+
+    question = AskedQuestion("mount", SECOND, machine, ask)
+    question.put()
+    machine.pass_time(3 * SECOND)
+    question.put()
+    freshness = question.freshness()
+    assert (freshness.reach, freshness.silent_ns) == (Reach.SILENT, 3 * SECOND)
+    assert (freshness.problem, question.answer) == ("the mount is gone", 1)
+
+
+def test_asking_once_does_not_wait_for_what_hangs() -> None:
+    let_go = Event()
+    hung = AskedQuestion("mount", SECOND, HandMachine(), lambda: let_go.wait(60))
+    source = RecordedSource(state(), questions=(hung,))
+    assert ask_once(source, MS) == state()
+    assert hung.answer is None
+    let_go.set()
+
+
+# -- what --once prints ------------------------------------------------------------------------------------------------
+
+
+def test_snapshot_has_every_part_and_keeps_to_the_width() -> None:
+    text = text_snapshot(state(), 100)
+    for words in ("● HEALTHY", "Nodes", "node2", "Leases   2", "account/02", "▣▣▣■■·■▯▯", "horizon", "Time"):
+        assert words in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_snapshot_of_a_silent_shard_has_no_zero() -> None:
+    text = text_snapshot(with_shards(silent_shard(), leases=()), 120)
+    assert "✗ no answer 3.2 s" in text
+    assert "not known: 1 of 1 shards have no answer" in text
+    assert "Leases   ?" in text
+
+
+def test_json_says_null_for_what_is_not_known() -> None:
+    fields = json.loads(json.dumps(json_fields(with_shards(silent_shard()))))
+    (shard,) = fields["nodes"][0]["shards"]
+    assert shard["leases"] is None
+    assert shard["reach"] == "no-answer"
+    assert shard["silent_ns"] == 3_200 * MS
+    assert fields["health"]["level"] == "not healthy"
+
+
+def test_json_holds_what_the_screen_shows() -> None:
+    fields = json_fields(state(leases=(lease(left_ns=-SECOND, holder_present=False),)))
+    assert list(fields) == [
+        "root",
+        "cluster",
+        "view",
+        "offline_because",
+        "health",
+        "mount",
+        "time",
+        "nodes",
+        "leases",
+        "logs",
+    ]
+    (row,) = fields["leases"]
+    assert row["condition"] == "expired-recovering"
+    assert row["process_present"] is False
+    assert row["expiry"] == "2026-11-20T22:10:06.400000000Z"
+    assert row["expiry_ns"] == NOW_NS - SECOND
+    assert fields["logs"][0]["bags"][5] == {
+        "start": "2026-11-20T22:10:04.000000000Z",
+        "start_ns": NOW_NS - 3_400 * MS,
+        "state": "absent",
+        "files": 0,
+    }
+    assert fields["time"]["radius_ns"] == 5 * MS
+
+
+def test_json_of_an_unbounded_clock_has_no_interval() -> None:
+    unbounded = replace(state().clock, bounded=False)
+    fields = json_fields(state(clock=unbounded))["time"]
+    assert (fields["earliest_ns"], fields["radius_ns"], fields["bounded"]) == (None, None, False)
+
+
+def test_command_prints_one_snapshot_where_there_is_no_terminal(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", str(place.directory), "--allow-root"]) == 0
+    assert "✗ no answer" in capsys.readouterr().out
+    assert main(["top", "--root", str(place.root), "--once", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["schema"], shown["version"]) == ("leasehold.top", 1)
+    assert shown["root"] == str(place.root)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["{tmp}"], Damaged.exit_status), (["{tmp}/nothing"], Damaged.exit_status), ([], BadRequest.exit_status)],
+)
+def test_wrong_path_is_refused_with_its_exit_code(
+    words: list[str], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    assert main(["top", *(word.format(tmp=tmp_path) for word in words), "--once"]) == status
+    assert "way out" in capsys.readouterr().err
+
+
+def test_settings_that_are_named_and_cannot_be_used_are_an_error(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = set_up_place(tmp_path / "other", 2, SystemClock().realtime_ns(), random.Random(2))
+    words = ["top", str(place.root), "--once", "--allow-root", "--node-dir", str(other.machines[0].directory)]
+    assert main(words) == NotTrusted.exit_status
+    assert "another cluster" in capsys.readouterr().err
+
+
+# -- what is loaded, and what may be -----------------------------------------------------------------------------------
+
+
+def test_one_snapshot_loads_no_screen(repository: Path, place: Place) -> None:
+    statement = (
+        f"import leasehold.__main__ as m; import io, contextlib\n"
+        f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.directory)!r}]) == 0"
+    )
+    modules = modules_after(statement, repository)
+    assert "tui.live" in modules
+    assert loaded(modules, "textual", "rich", "watchdog", "tui.app", "tui.screens", "tui.widgets") == []
+
+
+def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
+    modules = modules_after("import tui.app", repository)
+    assert "textual" in modules
+    reaching = ("appliance.bag.posix", "appliance.cluster", "appliance.registers", "appliance.lease", "auditor", "apsw")
+    assert loaded(modules, *reaching, "tui.live", "tui.mount", "tui.ledger", "tui.feed") == []
+
+
+REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
+OWN = {"tui.live", "tui.mount", "tui.ledger", "tui.feed", "tui.question", "tui.watching"}
+
+
+def reaching_imports(root: Path) -> list[str]:
+    """Imports in tui/app.py, screens and widgets of what reaches files, sockets, threads or clocks."""
+    found = []
+    for path in [
+        root / "tui/app.py",
+        *sorted((root / "tui").glob("screens/*.py")),
+        *sorted((root / "tui").glob("widgets/*.py")),
+    ]:
+        package = path.relative_to(root).parent.as_posix().replace("/", ".")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+                names = [f"{base}.{node.module}" if node.level else node.module or ""]
+            else:
+                continue
+            for name in names:
+                allowed = not (name.split(".")[0] in REACHING or name in OWN or name.split(".")[0] == "auditor")
+                if not allowed or name.startswith(("appliance.cluster", "appliance.bag.posix", "appliance.lease")):
+                    found.append(f"{path.relative_to(root)}: {name}")
+    return found
+
+
+def test_screen_imports_nothing_that_reaches_a_mount(repository: Path) -> None:
+    assert reaching_imports(repository) == []
+
+
+def test_import_that_reaches_a_mount_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "tui/screens").mkdir(parents=True)
+    (tmp_path / "tui/widgets").mkdir()
+    (tmp_path / "tui/app.py").write_text("import os.path\nfrom .live import LiveSource\n")
+    (tmp_path / "tui/screens/x.py").write_text("from ..mount import Where\nfrom ..state import ClusterState\n")
+    (tmp_path / "tui/widgets/y.py").write_text("from auditor.load import Tree\nimport textual\n")
+    assert [each.split(": ")[1] for each in reaching_imports(tmp_path)] == [
+        "os.path",
+        "tui.live",
+        "tui.mount",
+        "auditor.load",
+    ]
+
+
+def test_command_line_module_has_the_command() -> None:
+    from tui.cli import COMMANDS
+
+    assert COMMANDS["top"].run is run_top

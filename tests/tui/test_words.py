@@ -1,0 +1,278 @@
+"""What a state means in words. Conditions change exactly where the intervals say so."""
+
+from dataclasses import replace
+
+import pytest
+
+from appliance.formats.lease import LeaseOutcome, Phase
+from tests.support.screens import (
+    NOW_NS,
+    clock_view,
+    later,
+    lease,
+    log,
+    shard,
+    silent,
+    silent_shard,
+    state,
+    with_shards,
+)
+from timeagent.interval import TimeInterval
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
+from tui.columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, fit, laid_out, text_of
+from tui.health import Level, health
+from tui.overview import leases_count, nothing_words
+from tui.state import ClusterState, Freshness, NodeView, Origin, Reach
+from tui.words import (
+    BAG_LEGEND,
+    BAG_SYMBOLS,
+    SYMBOLS,
+    Cell,
+    Condition,
+    bytes_text,
+    clock_words,
+    condition,
+    fence_text,
+    filtered,
+    lease_row,
+    lease_words,
+    log_words,
+    node_rows,
+    overdue_bags,
+    short_span,
+)
+
+NOW = TimeInterval.around(NOW_NS, 5 * MS)
+
+
+def at(instant: int) -> TimeInterval:
+    return TimeInterval.around(instant, 5 * MS)
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+def test_lease_of_a_present_holder_is_held_until_it_is_surely_past() -> None:
+    row = lease()
+    assert condition(row, NOW) is Condition.HELD
+    assert condition(row, at(row.expiry_ns + 5 * MS)) is Condition.HELD  # earliest == expiry: cannot tell yet
+    assert condition(row, at(row.expiry_ns + 5 * MS + 1)) is Condition.RECOVERING
+
+
+def test_lease_whose_process_is_gone_will_expire_then_recovers_then_is_free() -> None:
+    row = lease(left_ns=2 * SECOND, holder_present=False)
+    assert lease_words(row, NOW) == "will expire in 2.0 s: process gone"
+    after = at(row.expiry_ns + SECOND)
+    assert condition(row, after) is Condition.RECOVERING
+    assert lease_words(row, after) == "expired, recovering, resumes at 22:10:14"
+    assert row.resumes_ns == NOW_NS + (2 + 3) * SECOND + 750 * MS
+    done = at(row.resumes_ns + 6 * MS)
+    assert condition(row, done) is Condition.OVER
+    assert lease_words(row, done) == "expired 3.7 s ago, free to take"
+
+
+def test_presence_that_is_not_known_is_not_absence() -> None:
+    assert condition(lease(holder_present=None), NOW) is Condition.HELD
+
+
+def test_lease_of_a_silent_shard_will_expire() -> None:
+    row = lease(origin=Origin.LAST_ANSWER, shard=2)
+    assert lease_words(row, NOW) == "will expire in 7.0 s: shard 2 silent"
+
+
+def test_lease_of_an_earlier_run_will_expire() -> None:
+    row = lease(origin=Origin.EARLIER_RUN, shard=1)
+    assert lease_words(row, NOW) == "will expire in 7.0 s: shard 1 restarted"
+
+
+def test_lease_from_the_ledger_is_last_known() -> None:
+    row = lease(origin=Origin.LEDGER, as_of_ns=NOW_NS - 3 * SECOND, holder_present=None)
+    assert lease_words(row, NOW) == "last known, 3.0 s ago"
+
+
+def test_expired_tentative_lease_holds_nobody_up() -> None:
+    row = lease(left_ns=-SECOND, phase=Phase.TENTATIVE)
+    assert condition(row, NOW) is Condition.OVER
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"), [(LeaseOutcome.RELINQUISHED, "after relinquished"), (LeaseOutcome.EXPIRED, "after expired !")]
+)
+def test_held_lease_says_how_the_one_before_ended(outcome: LeaseOutcome, words: str) -> None:
+    assert lease_words(lease(previous=outcome), NOW) == words
+
+
+def test_time_left_below_a_second_is_marked_in_text() -> None:
+    assert lease_row(lease(left_ns=999 * MS), NOW)[6].text == "0.9 s!"
+    assert lease_row(lease(left_ns=SECOND), NOW)[6].text == "1.0 s "
+
+
+def test_every_condition_has_a_symbol_of_its_own() -> None:
+    assert set(SYMBOLS) == set(Condition)
+    assert len(set(SYMBOLS.values())) == len(Condition)
+    assert len(set(BAG_SYMBOLS.values())) == len(BAG_SYMBOLS)
+    assert all(symbol in BAG_LEGEND for symbol in BAG_SYMBOLS.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("", ["account/01", "account/02"]),
+        ("NODE2", ["account/02"]),
+        ("account nightly", ["account/02"]),
+        ("!node2", ["account/01"]),
+        ("account !nightly", ["account/01"]),
+        ("node9", []),
+        ("!", []),
+    ],
+)
+def test_filter_wants_every_word(words: str, found: list[str]) -> None:
+    assert [row.domain for row in filtered(state().leases, words)] == found
+
+
+# -- shards and nodes --------------------------------------------------------------------------------------------------
+
+
+def row_text(node: NodeView) -> str:
+    widths = fit(NODE_COLUMNS, 118)
+    return " | ".join(text_of(laid_out(NODE_COLUMNS, widths, row)) for row in node_rows(node, NOW))
+
+
+def test_silent_shard_is_not_zero() -> None:
+    text = row_text(NodeView("node1", False, (silent_shard(),)))  # noqa: FBT003
+    assert "✗ no answer 3.2 s" in text
+    assert "?" in text
+    assert " 0 s" not in text
+    assert "if restarted, resumes 22:10:17" in text
+
+
+def test_shard_without_leases_is_zero() -> None:
+    cells = node_rows(NodeView("node1", False, (shard(leases=0),)), NOW)[0]  # noqa: FBT003
+    assert cells[3] == Cell("0")
+
+
+def test_node_without_shards_says_so() -> None:
+    assert "no shard" in row_text(NodeView("node4", False, ()))  # noqa: FBT003
+
+
+def test_restarted_shard_says_when_it_resumes() -> None:
+    text = row_text(NodeView("node1", False, (shard(resumes_ns=NOW_NS + 4 * SECOND),)))  # noqa: FBT003
+    assert "restarted: resumes at 22:10:12" in text
+
+
+def test_lost_ledger_blocks_are_shown() -> None:
+    assert "2 lost !" in row_text(NodeView("node1", False, (shard(blocks_lost=2),)))  # noqa: FBT003
+
+
+def test_leases_of_silent_shards_are_not_counted_as_none() -> None:
+    silent_only = with_shards(silent_shard(0), silent_shard(1, "node2"), leases=())
+    assert leases_count(silent_only) == "?"
+    assert nothing_words(silent_only) == "not known: 2 of 2 shards have no answer"
+    mixed = with_shards(shard(0), silent_shard(1, "node2"), leases=())
+    assert leases_count(mixed) == "at least 0"
+    assert "not known" in nothing_words(mixed)
+    assert nothing_words(with_shards(shard(0), leases=())) == "no leases are out"
+
+
+# -- bags and time -----------------------------------------------------------------------------------------------------
+
+
+def test_bags_that_could_long_be_closed_are_overdue() -> None:
+    assert overdue_bags(log(states="cccoo"), NOW) == 0
+    stuck = log(states="ogc......")
+    assert overdue_bags(stuck, NOW) == 2
+    assert "2 overdue !" in log_words(stuck, NOW).text
+    assert health(state(logs=(stuck,))).level is Level.ATTENTION
+
+
+def test_assumed_time_is_labelled() -> None:
+    assert "assumed" not in text_of(clock_words(clock_view()))
+    assert "assumed: stated by the policy, not measured" in text_of(clock_words(clock_view(assumed=True)))
+
+
+# -- health ------------------------------------------------------------------------------------------------------------
+
+
+def test_all_is_well() -> None:
+    assert health(state()) == health(later(state(), SECOND))
+    assert health(state()).level is Level.HEALTHY
+    assert health(state()).reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "level", "reason"),
+    [
+        (with_shards(silent_shard()), Level.BROKEN, "shard 0 (node1): no answer for 3.2 s"),
+        (state(mount=silent(4 * SECOND, "")), Level.BROKEN, "no answer from the mount for 4.0 s"),
+        (state(mount=silent(4 * SECOND, "denied")), Level.BROKEN, "cannot read the mount for 4.0 s: denied"),
+        (state(leases=(lease(holder_present=False),)), Level.ATTENTION, "1 lease will expire, not renewed"),
+        (state(leases=(lease(left_ns=-SECOND),)), Level.ATTENTION, "1 lease expired, recovering"),
+        (with_shards(shard(blocks_lost=3)), Level.ATTENTION, "shard 0 (node1) lost 3 ledger blocks"),
+        (state(clock=clock_view(radius_ns=SECOND)), Level.ATTENTION, "the clock is known to 1 s"),
+        (state(offline="no settings"), Level.UNKNOWN, "shards are not asked: no settings"),
+        (
+            ClusterState("/srv/x", clock_view(), Freshness(Reach.WAITING)),
+            Level.UNKNOWN,
+            "waiting for the mount",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_first(seen: ClusterState, level: Level, reason: str) -> None:
+    judged = health(seen)
+    assert judged.level is level
+    assert judged.reasons[0].startswith(reason)
+
+
+def test_clock_without_a_bound_is_not_healthy() -> None:
+    unbounded = replace(clock_view(), bounded=False, problem="no source")
+    assert health(state(clock=unbounded)).level is Level.BROKEN
+
+
+# -- layout ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [LEASE_COLUMNS, NODE_COLUMNS, LOG_COLUMNS])
+@pytest.mark.parametrize("width", [40, 78, 79, 80, 99, 118, 200])
+def test_rows_fill_no_more_than_the_width(columns: tuple[Column, ...], width: int) -> None:
+    widths = fit(columns, width)
+    shown = [each for each in widths if each]
+    assert sum(shown) + len(shown) - 1 <= max(width, 60)
+    line = laid_out(columns, widths, [Cell("x" * 300)] * len(columns))
+    assert sum(len(cell.text) for cell in line) == sum(shown) + len(shown) - 1
+
+
+def test_no_column_is_left_out_where_there_is_room() -> None:
+    assert all(fit(LEASE_COLUMNS, 118))
+
+
+def test_text_that_is_cut_says_so() -> None:
+    row = [Cell("abcdef"), Cell("abcdef")]
+    columns = (Column("a", 4), Column("b", 4, right=True))
+    assert text_of(laid_out(columns, [4, 4], row)) == "abc… cdef"
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (0, "0.0 s"),
+        (59_999 * MS, "59.9 s"),
+        (MINUTE, "1 min"),
+        (3 * HOUR + 30 * MINUTE, "3.5 h"),
+        (2 * DAY, "2 d"),
+        (-1_500 * MS, "-1.5 s"),
+    ],
+)
+def test_short_spans(span: int, text: str) -> None:
+    assert short_span(span) == text
+    assert len(text) <= 7
+
+
+def test_sizes_and_fences_are_short() -> None:
+    assert [bytes_text(size) for size in (0, 999, 1_000, 12_345, 2_000_000)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "12.3 kB",
+        "2.0 MB",
+    ]
+    assert fence_text(1_795_214_404_003_000_001) == "…404.003"

@@ -208,7 +208,7 @@ class HandSite:
 
     def bag_now(self, log: str) -> Bag:
         """The bag that holds now; the log is made if it is not there."""
-        return LogBook(self.context()).opened_or_made(log).grid.bag(self.time.midpoint_ns)
+        return LogBook(self.context()).opened_or_made(log).grid.bag(self.time.now().latest)
 
     def close_early(self, bag: Bag) -> None:
         """Close a bag that is not due: somebody with a fast clock did."""

@@ -113,7 +113,13 @@ class LocalLock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Give it back: at once, even if a child that was forked just now has the descriptor open still."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor, without giving the lock back: in a child after fork it is the parent's."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -137,7 +143,7 @@ _held: Final[WeakSet[LocalLock]] = WeakSet()
 def _after_fork() -> None:
     """In a child: close the copies. A lock of flock(2) is held as long as any process has the descriptor open."""
     for lock in list(_held):
-        lock.release()
+        lock.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

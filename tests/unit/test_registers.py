@@ -1,0 +1,165 @@
+"""Numbered records on a mount: the newest counts, the first to link wins, and nothing foreign is believed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from appliance.formats.framing import Kind
+from appliance.formats.paths import record_name
+from appliance.formats.policy import Policy
+from appliance.formats.stamped import sign
+from appliance.registers import Registers, StoredChain, StoredLedger
+from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
+from tests.support.values import CLUSTER, ROOT_KEY, WITNESS_KEY, shard_map, trust_record
+from timeagent.errors import BadConfiguration, Damaged, Environment, NotTrusted
+
+if TYPE_CHECKING:
+    from timeagent.errors import LeaseholdError
+
+POLICY = Policy(number=1, cluster_id=CLUSTER)
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def registers(storage: MemoryStorage) -> Registers:
+    registers = Registers(storage, CLUSTER, ROOT_KEY.verifier())
+    for kind, record in ((Kind.POLICY, POLICY), (Kind.TRUST, trust_record()), (Kind.MAP, shard_map())):
+        assert registers.publish(kind, record, ROOT_KEY)
+    return registers
+
+
+def again(registers: Registers, storage: MemoryStorage) -> Registers:
+    """As another process reads them, which has nothing in memory."""
+    return Registers(storage, registers.cluster_id, ROOT_KEY.verifier())
+
+
+def test_records_are_read_back(registers: Registers, storage: MemoryStorage) -> None:
+    other = again(registers, storage)
+    assert other.newest_policy() == POLICY
+    assert other.trust(1) == trust_record()
+    assert other.newest_map() == shard_map()
+    assert other.newest().trust == other.newest().policy == 1
+    assert other.keyring(1).node_of(WITNESS_KEY.id) is not None
+
+
+def test_newest_is_the_highest_number_seen_afresh(registers: Registers) -> None:
+    second = msgspec.structs.replace(POLICY, number=2, grace_ns=POLICY.grace_ns * 2)
+    assert registers.newest_policy() == POLICY
+    assert registers.publish(Kind.POLICY, second, ROOT_KEY)
+    assert registers.newest_policy() == second
+    assert registers.policy(1) == POLICY
+
+
+def test_first_to_link_a_number_wins(registers: Registers) -> None:
+    assert not registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, grace_ns=3 * 10**9), ROOT_KEY)
+    assert registers.newest_policy() == POLICY
+
+
+def test_record_is_read_once(storage: MemoryStorage, registers: Registers) -> None:
+    recording = RecordingStorage(storage)
+    other = Registers(recording, CLUSTER, ROOT_KEY.verifier())
+    for _ in range(3):
+        other.policy(1)
+        other.keyring(1)
+    assert [path for verb, path in recording.calls if verb == "read"] == ["policy/00000001", "trust/00000001"]
+
+
+def test_names_that_are_no_numbers_are_passed_over(registers: Registers, storage: MemoryStorage) -> None:
+    for name in ("00000009x", "9", "README", "00000000"):
+        storage.files[f"policy/{name}"] = b"nothing"
+    assert registers.newest_number(Kind.POLICY) == 1
+
+
+def policy_file(policy: Policy = POLICY) -> bytes:
+    return sign(Kind.POLICY, policy, ROOT_KEY)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "code"),
+    [
+        (policy_file()[:-1], Damaged, None),
+        (policy_file()[:20], Damaged, None),
+        (b"", Damaged, None),
+        (policy_file()[:60] + bytes([policy_file()[60] ^ 1]) + policy_file()[61:], Damaged, None),
+        (sign(Kind.TRUST, trust_record(), ROOT_KEY), Damaged, None),
+        (sign(Kind.POLICY, POLICY, WITNESS_KEY), NotTrusted, "record-not-trusted"),
+        (policy_file(msgspec.structs.replace(POLICY, number=2)), NotTrusted, "record-misplaced"),
+        (policy_file(msgspec.structs.replace(POLICY, cluster_id=bytes(16))), NotTrusted, "record-misplaced"),
+        (policy_file(msgspec.structs.replace(POLICY, grace_ns=0)), BadConfiguration, "bad-policy"),
+        (None, Damaged, "no-record"),
+    ],
+)
+def test_record_that_is_not_ours_is_an_error_that_names_it(
+    storage: MemoryStorage, data: bytes | None, error: type[LeaseholdError], code: str | None
+) -> None:
+    storage.ensure_directory("policy")
+    if data is not None:
+        storage.files["policy/00000001"] = data
+    with pytest.raises(error) as refused:
+        Registers(storage, CLUSTER, ROOT_KEY.verifier()).newest_policy()
+    assert code in (None, refused.value.code)
+    assert "policy" in refused.value.message
+
+
+# Falling back would let whoever can damage a file bring an old policy, or a revoked key, back.
+def test_damaged_newest_record_is_never_passed_over_for_an_older_one(
+    registers: Registers, storage: MemoryStorage
+) -> None:
+    storage.files["policy/00000002"] = b"damaged"
+    with pytest.raises(Damaged):
+        again(registers, storage).newest_policy()
+
+
+def test_only_the_root_key_publishes(registers: Registers) -> None:
+    with pytest.raises(AssertionError, match="root key"):
+        registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, number=2), WITNESS_KEY)
+
+
+# -- chains and ledgers ------------------------------------------------------------------------------------------------
+
+
+def test_chain_lists_links_reads_and_prunes(storage: MemoryStorage) -> None:
+    chain = StoredChain(storage, "shards/00000001/0000")
+    assert chain.list_afresh() == []
+    assert chain.read(1) is None
+    assert chain.link(1, b"one")
+    assert chain.link(10, b"ten")
+    storage.files["shards/00000001/0000/junk"] = b""
+    assert chain.list_afresh() == [1, 10]
+    assert chain.read(10) == b"ten"
+    chain.unlink(1)
+    chain.unlink(1)
+    assert chain.list_afresh() == [10]
+    assert storage.files[f"shards/00000001/0000/{record_name(10)}"] == b"ten"
+
+
+def test_second_to_link_a_number_loses_and_changes_nothing(storage: MemoryStorage) -> None:
+    assert StoredChain(storage, "c").link(1, b"first")
+    assert not StoredChain(storage, "c").link(1, b"second")
+    assert StoredChain(storage, "c").read(1) == b"first"
+
+
+def test_ledger_is_appended_to_by_its_only_writer(storage: MemoryStorage) -> None:
+    ledger = StoredLedger(storage, "ledger/a/b.ledger")
+    ledger.append(b"one")
+    ledger.append(b"two")
+    assert storage.files["ledger/a/b.ledger"] == b"onetwo"
+
+
+@pytest.mark.parametrize("fault", [Fault.NOT_DONE, Fault.DONE_BUT_FAILED])
+def test_after_a_doubtful_append_the_rest_of_the_ledger_is_a_gap(storage: MemoryStorage, fault: Fault) -> None:
+    ledger = StoredLedger(FailingStorage(storage, fault, at=3), "ledger/a/b.ledger")
+    ledger.append(b"one")
+    with pytest.raises(Environment, match="append"):
+        ledger.append(b"two")
+    before = dict(storage.files)
+    with pytest.raises(Environment, match="gap"):
+        ledger.append(b"three")
+    assert storage.files == before

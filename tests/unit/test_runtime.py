@@ -1,0 +1,146 @@
+"""A machine's directory on tmpfs, and the lock there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.runtime import LocalLock, default_directory, ensure_runtime, file_system_of, shard_socket
+from tests.support.values import CLUSTER
+from timeagent.errors import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOUNTS = """\
+rootfs / ext4 rw 0 0
+tmpfs /dev/shm tmpfs rw 0 0
+nas:/x /srv/my\\040share nfs4 rw 0 0
+tmpfs /srv/my\\040share/run tmpfs rw 0 0
+"""
+
+
+@pytest.fixture
+def tmpfs() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="leasehold-test-", dir="/dev/shm"))
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/dev/shm", "tmpfs"),
+        ("/dev/shm/a/b", "tmpfs"),
+        ("/dev/shmoo", "ext4"),
+        ("/srv/my share/x", "nfs4"),
+        ("/srv/my share/run/x", "tmpfs"),
+        ("/", "ext4"),
+    ],
+)
+def test_file_system_is_that_of_the_longest_mount_point_above(path: str, kind: str) -> None:
+    assert file_system_of(Path(path), MOUNTS) == kind
+
+
+def test_directory_is_made_for_its_user_alone(tmpfs: Path) -> None:
+    place = ensure_runtime(tmpfs / "user" / "node")
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert ensure_runtime(place) == place
+
+
+def test_directory_that_is_not_on_tmpfs_is_refused_and_not_made(tmp_path: Path) -> None:
+    place = tmp_path / "user" / "node"
+    with pytest.raises(Environment) as refused:
+        ensure_runtime(place, "rootfs / ext4 rw 0 0\n")
+    assert refused.value.code == "not-tmpfs"
+    assert "ext4" in refused.value.message
+    assert "node.toml" in refused.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_symbolic_link_away_from_tmpfs_is_refused(tmpfs: Path, tmp_path: Path) -> None:
+    (tmpfs / "link").symlink_to(tmp_path)
+    with pytest.raises(Environment, match="not on tmpfs"):
+        ensure_runtime(tmpfs / "link", f"rootfs / ext4 rw 0 0\ntmpfs {tmpfs} tmpfs rw 0 0\n")
+
+
+def test_missing_tmpfs_is_named_with_the_way_out() -> None:
+    with pytest.raises(Environment) as refused:
+        ensure_runtime(Path("/nowhere/at/all"), "tmpfs / tmpfs rw 0 0\n")
+    assert refused.value.code == "no-runtime"
+    assert "/nowhere/at/all" in refused.value.message
+    assert "node.toml" in refused.value.hint
+    assert not Path("/nowhere").exists()
+
+
+def test_path_too_long_for_a_socket_is_refused_before_anything_is_made(tmpfs: Path) -> None:
+    fits = tmpfs / ("x" * (107 - len(str(shard_socket(tmpfs, 0))) - 1))
+    assert ensure_runtime(fits) == fits
+    with pytest.raises(Environment, match="108 bytes"):
+        ensure_runtime(fits.with_name(fits.name + "x"))
+    assert [each.name for each in tmpfs.iterdir()] == [fits.name]
+
+
+def test_usual_directory_is_short_and_names_the_user_the_cluster_and_the_node() -> None:
+    first, second = default_directory(CLUSTER, "node1"), default_directory(CLUSTER, "node2")
+    assert first != second
+    assert f"leasehold-{os.getuid()}" in str(first)
+    assert len(str(shard_socket(first, 9999))) <= 107
+
+
+def test_lock_is_had_by_one_at_a_time(tmpfs: Path) -> None:
+    first, second = LocalLock(tmpfs / "lock"), LocalLock(tmpfs / "lock")
+    assert first.try_acquire()
+    assert not second.try_acquire()
+    with first:
+        pass
+    assert second.try_acquire()
+    second.release()
+    second.release()
+
+
+def test_lock_in_a_directory_that_was_removed_is_an_error_by_name(tmpfs: Path) -> None:
+    with pytest.raises(Environment) as refused:
+        LocalLock(tmpfs / "gone" / "lock").try_acquire()
+    assert refused.value.code == "no-runtime"
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from appliance.runtime import LocalLock
+
+lock, other = (LocalLock(Path(sys.argv[1])) for _ in range(2))
+assert lock.try_acquire()
+go_on, stop = os.pipe()
+done, say = os.pipe()
+child = os.fork()
+if child == 0:
+    lock.release()  # not the child's to give back
+    os.write(say, b"x")
+    os.close(stop)
+    os.read(go_on, 1)  # outlives the parent's release
+    os._exit(0)
+os.read(done, 1)
+print("taken" if not other.try_acquire() else "free")
+lock.release()
+print("taken" if not other.try_acquire() else "free")
+os.close(stop)
+os.waitpid(child, 0)
+"""
+
+
+# A lock of flock(2) belongs to the open file, which a child has too.
+def test_child_after_fork_neither_keeps_the_lock_nor_gives_it_back(tmpfs: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(tmpfs / "lock")], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["taken", "free"]

@@ -1,0 +1,144 @@
+"""A node's directory: written, read back, and refused by name where it is wrong."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from appliance import settings as module
+from appliance.settings import (
+    Settings,
+    find_settings,
+    is_there,
+    load_settings,
+    make_node_keys,
+    node_directories,
+    save_settings,
+)
+from tests.support.values import CLUSTER, ROOT_KEY
+from timeagent.errors import BadConfiguration, Environment, NotTrusted
+from timeagent.keys import public_line
+
+
+def settings(directory: Path, **changes: object) -> Settings:
+    fields: dict[str, object] = {
+        "directory": directory,
+        "node": "node1",
+        "root": Path('/srv/a "quoted"\n root\\'),
+        "root_key": ROOT_KEY.public,
+        "runtime": None,
+        "peers": {},
+    }
+    return Settings(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runtime", [None, Path("/run/leasehold")])
+@pytest.mark.parametrize("peers", [{}, {"node2": Path("/dev/shm/x"), "n-3": Path("/dev/shm/y z")}])
+def test_settings_are_read_back_as_they_were_written(
+    tmp_path: Path, runtime: Path | None, peers: dict[str, Path]
+) -> None:
+    saved = settings(tmp_path, runtime=runtime, peers=peers)
+    save_settings(saved)
+    assert load_settings(tmp_path) == saved
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "node"),
+        ("node = ", "node.toml"),
+        ('node = 7\nroot = "/r"\nroot_key = "k"', "node"),
+        (f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\ncolour = "red"', "colour"),
+        ('node = "n"\nroot = "/r"\nroot_key = "ssh-rsa AAAA"', "node.toml"),
+        (
+            f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[peers]\nb = "tcp:x"',
+            "tcp:x",
+        ),
+    ],
+)
+def test_bad_settings_are_refused_naming_the_file_and_the_entry(tmp_path: Path, text: str, names: str) -> None:
+    (tmp_path / "node.toml").write_text(text)
+    with pytest.raises(BadConfiguration) as refused:
+        load_settings(tmp_path)
+    assert str(tmp_path / "node.toml") in refused.value.message
+    assert names in refused.value.message
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_bytes(b"node = \xff")
+    with pytest.raises(BadConfiguration, match=r"node\.toml"):
+        load_settings(tmp_path)
+
+
+def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").mkdir()
+    with pytest.raises(BadConfiguration, match="cannot read"):
+        find_settings(CLUSTER, Path("/r"), tmp_path)
+
+
+def test_machine_that_has_not_joined_is_told_where_was_looked_and_how_to_join(tmp_path: Path) -> None:
+    with pytest.raises(BadConfiguration) as refused:
+        find_settings(CLUSTER, Path("/srv/root"), tmp_path)
+    assert refused.value.code == "not-joined"
+    assert str(tmp_path / "node.toml") in refused.value.message
+    assert refused.value.hint == "run: leasehold join /srv/root"
+
+
+def test_usual_places_are_the_systems_and_then_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(module, "SYSTEM_DIRECTORY", tmp_path / "etc")
+    system, own = node_directories(CLUSTER)
+    assert system == tmp_path / "etc" / CLUSTER.hex()
+    assert own == tmp_path / ".config" / "leasehold" / CLUSTER.hex()
+    for place, node in ((own, "own"), (system, "system")):
+        place.mkdir(parents=True)
+        save_settings(settings(place, node=node))
+        assert find_settings(CLUSTER, Path("/r")).node == node
+
+
+def test_user_without_a_home_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert len(node_directories(CLUSTER)) == 1
+
+
+def test_directory_of_another_user_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(self: Path, **_: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    assert not is_there(tmp_path)
+
+
+def test_keys_are_private_from_the_first_byte_and_never_overwritten(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "node"
+    time_key, witness_key = make_node_keys(place)
+    assert time_key.id != witness_key.id
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    for name in ("time.key", "witness.key"):
+        assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
+    loaded = settings(place)
+    assert (loaded.time_key().id, loaded.witness_key().id) == (time_key.id, witness_key.id)
+    with pytest.raises(Environment, match="exists already"):
+        make_node_keys(place)
+
+
+def test_key_that_others_may_read_is_not_trusted(tmp_path: Path) -> None:
+    make_node_keys(tmp_path / "n")
+    (tmp_path / "n" / "time.key").chmod(0o644)
+    with pytest.raises(NotTrusted, match="0644"):
+        settings(tmp_path / "n").time_key()
+
+
+def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Environment) as refused:
+        make_node_keys(tmp_path / "file" / "node")
+    assert refused.value.code == "node-dir-unwritable"
+    with pytest.raises(Environment):
+        save_settings(settings(tmp_path / "file"))

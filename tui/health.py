@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import CeilingKind
-from timeagent.units import span_text
+from timeagent.units import MS, span_text
 
 from .state import Reach
 from .words import Cell, Condition, Tone, clock_text, condition, overdue_bags, short_span
@@ -18,7 +18,7 @@ from .words import Cell, Condition, Tone, clock_text, condition, overdue_bags, s
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
 
-    from .state import ClusterState, ShardView
+    from .state import ClusterState, Freshness, ShardView
 
 
 class Level(StrEnum):
@@ -53,9 +53,8 @@ def health(state: ClusterState) -> Health:
     unknown: list[str] = []
     now = state.clock.now
     if state.mount.reach is Reach.SILENT:
-        span = short_span(state.mount.silent_ns or 0)
-        why = state.mount.problem
-        bad.append(f"cannot read the mount for {span}: {why}" if why else f"no answer from the mount for {span}")
+        since, why = _for(state.mount), state.mount.problem
+        bad.append(f"cannot read the mount{since}: {why}" if why else f"no answer from the mount{since}")
     if state.mount.reach is Reach.WAITING:
         unknown.append("waiting for the mount")
     if not state.clock.bounded and state.cluster_id and not state.offline:
@@ -87,6 +86,12 @@ def health(state: ClusterState) -> Health:
     return Health(Level.ATTENTION if warn else Level.HEALTHY, reasons)
 
 
+def _for(freshness: Freshness) -> str:
+    """Say how long there has been no answer, where it has been for a while."""
+    span = freshness.silent_ns or 0
+    return f" for {short_span(span)}" if span >= 100 * MS else ""
+
+
 def _leases(count: int) -> str:
     return f"{count} lease{'' if count == 1 else 's'}"
 
@@ -97,7 +102,7 @@ def _judge_shard(shard: ShardView, now: TimeInterval, bad: list[str], warn: list
         case Reach.SILENT if shard.ceiling_kind is CeilingKind.ORDERLY:
             warn.append(f"{words} is stopped")
         case Reach.SILENT:
-            bad.append(f"{words}: no answer for {short_span(shard.freshness.silent_ns or 0)}")
+            bad.append(f"{words}: no answer{_for(shard.freshness)}")
         case Reach.WAITING:
             unknown.append(f"waiting for {words}")
         case Reach.ANSWERS:
@@ -105,5 +110,7 @@ def _judge_shard(shard: ShardView, now: TimeInterval, bad: list[str], warn: list
                 warn.append(f"{words} restarted, recovering until {clock_text(shard.resumes_ns)}")
             if shard.blocks_lost:
                 warn.append(f"{words} lost {shard.blocks_lost} ledger blocks")
+        case Reach.NOT_ASKED if shard.freshness.problem:
+            unknown.append(f"{words} is not asked: {shard.freshness.problem}")
         case Reach.NOT_ASKED:
-            pass
+            pass  # said once, for all of them

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 SHARD_PERIOD_NS: Final = 250 * MS
 MOUNT_PERIOD_NS: Final = 500 * MS
+NO_ADDRESS: Final = "no-address"
+"""The code of the error for a shard that cannot be asked from this machine, whatever its health."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,11 @@ class LiveSource:
         chain = answer.chains.get(shard)
         question = self._shards[shard] if shard < len(self._shards) else None
         freshness = NOT_ASKED if answer.offline else Freshness(Reach.WAITING)
-        view = ShardView(shard, answer.shard_map.owners[shard], question.freshness() if question else freshness)
+        if question is not None:
+            freshness = question.freshness()
+            if question.error is not None and question.error.code == NO_ADDRESS:
+                freshness = Freshness(Reach.NOT_ASKED, problem="this node's settings have no address of it")
+        view = ShardView(shard, answer.shard_map.owners[shard], freshness)
         after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
         if chain is not None:
             record = chain.record

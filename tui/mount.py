@@ -121,7 +121,7 @@ class OpenMount:
         except (BadConfiguration, NotTrusted) as problem:
             if where.node_dir is not None:
                 raise
-            return None, problem.message + (f"; {problem.hint}" if problem.code == "root-user" else "")
+            return None, problem.message + ("; with --allow-root they are" if problem.code == "root-user" else "")
         return cluster, ""
 
     def read(self) -> MountAnswer:

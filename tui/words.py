@@ -225,7 +225,8 @@ def reach_cell(shard: ShardView) -> Cell:
         case Reach.SILENT if shard.ceiling_kind is CeilingKind.ORDERLY:
             return Cell("○ stopped", Tone.WARN)
         case Reach.SILENT:
-            return Cell(f"✗ no answer {short_span(shard.freshness.silent_ns or 0)}", Tone.BAD)
+            span = shard.freshness.silent_ns or 0
+            return Cell("✗ no answer" + (f" {short_span(span)}" if span >= 100 * MS else ""), Tone.BAD)
         case Reach.WAITING:
             return Cell("… asking", Tone.DIM)
         case Reach.NOT_ASKED:

@@ -19,6 +19,7 @@ from appliance.cluster import Cluster
 from appliance.demo.place import Place, set_up_place
 from appliance.formats.shardmap import ShardMap
 from appliance.session.session import Session
+from appliance.settings import save_settings
 from leasehold.__main__ import main
 from tests.support.machine import HandMachine
 from tests.support.screens import NOW_NS, RecordedSource, lease, silent_shard, state, with_shards
@@ -98,6 +99,15 @@ def test_live_view_asks_the_shards_that_answer(place: Place, session: Session) -
     assert log.name == "bank"
     assert [bag.files for bag in log.bags if bag.state is not None] == [1]
     assert log.horizon_ns is not None
+
+
+def test_shard_without_an_address_is_not_taken_for_dead(place: Place) -> None:
+    second = place.machines[1]
+    save_settings(replace(second, peers={}))
+    where = Where(place.root, second.directory, allow_root=True)
+    seen = ask_once(LiveSource(where, SystemClock()), PATIENCE_NS)
+    assert [shard.freshness.reach for shard in seen.shards] == [Reach.NOT_ASKED, Reach.SILENT]
+    assert "no address" in seen.shards[0].freshness.problem
 
 
 def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: Place, session: Session) -> None:

@@ -203,6 +203,12 @@ def test_all_is_well() -> None:
     ("seen", "level", "reason"),
     [
         (with_shards(silent_shard()), Level.BROKEN, "shard 0 (node1): no answer for 3.2 s"),
+        (
+            with_shards(shard(freshness=Freshness(Reach.NOT_ASKED, problem="no address"))),
+            Level.UNKNOWN,
+            "shard 0 (node1) is not asked: no address",
+        ),
+        (with_shards(silent_shard(span=99 * MS)), Level.BROKEN, "shard 0 (node1): no answer"),
         (state(mount=silent(4 * SECOND, "")), Level.BROKEN, "no answer from the mount for 4.0 s"),
         (state(mount=silent(4 * SECOND, "denied")), Level.BROKEN, "cannot read the mount for 4.0 s: denied"),
         (state(leases=(lease(holder_present=False),)), Level.ATTENTION, "1 lease will expire, not renewed"),

@@ -43,11 +43,11 @@ LEASE_COLUMNS: Final = (
     Column("state", 40, most=48),
 )
 NODE_COLUMNS: Final = (
-    Column("node", 9, most=22),
+    Column("node", 8, most=22),
     Column("shard", 5, right=True),
-    Column("answers", 17),
+    Column("answers", 18),
     Column("leases", 6, right=True),
-    Column("ceiling", 8, right=True),
+    Column("ceiling", 7, right=True),
     Column("ledger", 8, rank=1, right=True),
     Column("state", 29, most=60),
 )

@@ -44,7 +44,7 @@ def numbers_words(state: ClusterState) -> str:
     lags = [state.clock.now.midpoint - log.horizon_ns for log in state.logs if log.horizon_ns is not None]
     if lags:
         parts.append(f"horizon {short_span(max(0, *lags))} ago")
-    return "  ·  ".join(parts)
+    return " · ".join(parts)
 
 
 def leases_count(state: ClusterState) -> str:

@@ -281,10 +281,10 @@ def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
         if shard.ceiling_kind is CeilingKind.TERMINAL:
             return Cell("its map was replaced", Tone.DIM)
         if waits:
-            return Cell(f"if restarted, resumes {resumes}", Tone.BAD)
+            return Cell(f"resumes {resumes} once back", Tone.BAD)
         return Cell("resumes as soon as it runs", Tone.WARN)
     if shard.freshness.reach is Reach.ANSWERS and waits:
-        return Cell(f"restarted: resumes at {resumes}", Tone.WARN)
+        return Cell(f"restarted, resumes {resumes}", Tone.WARN)
     return Cell("")
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from threading import Event
 
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -19,6 +20,7 @@ from tests.support.screens import (
     later,
     lease,
     log,
+    shard,
     silent_shard,
     state,
     with_shards,
@@ -138,7 +140,7 @@ def test_silent_shard_is_not_zero() -> None:
         assert "0" not in nodes[3].split()
         assert table(pilot, LeaseTable)[0] == "Leases   ?; shards 0, 1 silent"
         assert "not known: 2 of 2 shards have no answer" in table(pilot, LeaseTable)[2]
-        assert "0 of 2 shards answer  ·  leases ?" in line(pilot, "health")
+        assert "0 of 2 shards answer · leases ?" in line(pilot, "health")
 
     drive(course, quiet)
 
@@ -188,6 +190,19 @@ def test_letters_typed_into_the_filter_are_no_commands() -> None:
         await pilot.press("slash", "q", "question_mark", "space", "d")
         assert pilot.app.screen.query_one(FilterField).value == "q? d"
         assert "PAUSED" not in line(pilot, "title")
+
+    drive(course)
+
+
+# A terminal hands over what was typed, or pasted, all at once.
+def test_keys_that_arrive_together_reach_the_filter() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        theme = pilot.app.theme
+        for key in ("slash", "slash", *"nod"):
+            pilot.app.post_message(Key(key, "/" if key == "slash" else key))
+        await pilot.pause()
+        assert pilot.app.screen.query_one(FilterField).value == "/nod"
+        assert pilot.app.theme == theme
 
     drive(course)
 
@@ -256,7 +271,8 @@ def test_a_small_terminal_shows_all_that_matters() -> None:
         lease("account/02", left_ns=-SECOND),
         lease("account/03", node="node3", process=4_194_304),
     )
-    shown = state(leases=rows, clock=clock_view(assumed=True))
+    shards = (shard(0), silent_shard(1, "node2", 59 * SECOND), shard(2, "node3", resumes_ns=NOW_NS + SECOND))
+    shown = with_shards(*shards, leases=rows, clock=clock_view(assumed=True))
 
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         lines = seen(pilot)
@@ -264,9 +280,12 @@ def test_a_small_terminal_shows_all_that_matters() -> None:
         for words in (
             "LIVE",
             "22:10:07.4 UTC ±5 ms assumed",
-            "◐ ATTENTION  3 of 3 shards answer",
+            "✗ NOT HEALTHY  2 of 3 shards answer",
+            "shard 1 (node2): no answer for 59.0 s",
             "1 lease expired, recovering",
-            "1 lease will expire, not renewed",
+            "✗ no answer 59.0 s",
+            "resumes 22:10:17 once back",
+            "restarted, resumes 22:10:09",
             "node3",
             "● answers",
             "+11.0 s",

@@ -25,7 +25,8 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
     """One glance at a cluster."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", key_display="/"),
+        # With priority it is done before the next key is looked at: what is typed, or pasted, after it is the filter.
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
         Binding("tab", "app.focus_next", "Next table", key_display="tab"),
         Binding("shift+tab", "app.focus_previous", "Table before", show=False),
         Binding("escape", "unfilter", "No filter", show=False),
@@ -53,11 +54,16 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
         self.query_one(BagStrip).show(state)
         self.query_one(ClockLine).show(state)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the filter a slash is a slash."""
+        del parameters
+        return not (action == "filter" and isinstance(self.focused, FilterField))
+
     def action_filter(self) -> None:
         """Open the filter."""
         field = self.query_one(FilterField)
-        field.add_class("open")
-        field.focus()
+        field.display = True
+        self.set_focus(field)
 
     def action_unfilter(self) -> None:
         """Show all leases again."""
@@ -73,5 +79,5 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
         self._leave_filter()
 
     def _leave_filter(self) -> None:
-        self.query_one(FilterField).remove_class("open")
-        self.query_one(LeaseTable).focus()
+        self.set_focus(self.query_one(LeaseTable))
+        self.query_one(FilterField).display = False

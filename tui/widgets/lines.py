@@ -27,6 +27,10 @@ PATH_WIDTH_MIN: Final = 12
 """A piece of a path that is shorter says nothing."""
 
 
+REASONS_SHOWN: Final = 5
+"""``--once`` prints them all."""
+
+
 def _styled(cell: Cell) -> tuple[str, str]:
     return cell.text, _STYLES[cell.tone]
 
@@ -77,8 +81,10 @@ class HealthLine(Static):
         parts: list[str | tuple[str, str]] = [_styled(head), "  ", numbers_words(state)]
         if judged.reasons:
             parts += ["\n", _styled(Cell(judged.reasons[0], head.tone))]
-            if len(judged.reasons) > 1:
-                parts.append((f"  ·  {'  ·  '.join(judged.reasons[1:])}", ""))
+            rest = list(judged.reasons[1:REASONS_SHOWN])
+            if len(judged.reasons) > REASONS_SHOWN:
+                rest.append(f"and {len(judged.reasons) - REASONS_SHOWN} more")
+            parts += [f" · {reason}" for reason in rest]
         self.update(Content.assemble(*parts))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted, TryAgain
-from timeagent.keys import Signer, Verifier, load_private_key, save_private_key
+from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import DAY
 
@@ -24,6 +24,7 @@ from .formats.names import check_node
 from .formats.paths import MARKER, record_name
 from .formats.policy import Policy, check_policy
 from .formats.shardmap import ShardMap
+from .formats.stamped import open_signed
 from .registers import DIRECTORIES, TMP, Registers
 from .settings import (
     FILE,
@@ -81,23 +82,22 @@ def read_marker(storage: Storage, root: Path) -> Marker:
 
 def found_cluster(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
     """Make a root of an empty directory: policy 1, then the marker. Raises Environment, naming what is in the way."""
-    registers = _lay_ground(storage, root, policy, root_key, cluster_id)
+    check_policy(policy)
+    _refuse_not_empty(storage, root)
     marker = Marker(cluster_id, root_key.public)
     with _records_undone(storage, marker):
+        registers = _lay_ground(storage, root, policy, root_key, cluster_id)
         _mark(storage, root, marker)
     return registers
 
 
 def _lay_ground(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
     """Publish policy 1, which decides between two who set up at once, and make the directories."""
-    check_policy(policy)
-    _refuse_not_empty(storage, root)
     registers = Registers(storage, cluster_id, Verifier(root_key.public))
     if not registers.publish(Kind.POLICY, policy, root_key):
         raise _taken(root)
-    with _records_undone(storage, Marker(cluster_id, root_key.public)):
-        for directory in _OURS:
-            storage.ensure_directory(directory)
+    for directory in _OURS:
+        storage.ensure_directory(directory)
     return registers
 
 
@@ -130,18 +130,19 @@ def _taken(root: Path) -> Environment:
 
 @contextlib.contextmanager
 def _records_undone(storage: Storage, marker: Marker) -> Iterator[None]:
-    """If what is done inside fails, remove what a new root would be known by: nothing stays half-written.
-
-    For who published policy 1 only: the other records are nobody else's then.
-    """
+    """If what is done inside fails, remove what is ours of a new root: nothing stays half-written."""
     try:
         yield
     except BaseException:
         with contextlib.suppress(LeaseholdError):
             if storage.read(MARKER) == marker.encode():
                 storage.unlink(MARKER)
-            for kind in (Kind.MAP, Kind.TRUST, Kind.POLICY):
-                storage.unlink(f"{DIRECTORIES[kind]}/{record_name(1)}")
+        for kind in (Kind.MAP, Kind.TRUST, Kind.POLICY):
+            with contextlib.suppress(LeaseholdError):
+                path = f"{DIRECTORIES[kind]}/{record_name(1)}"
+                data = storage.read(path)
+                if data and open_signed(kind, data, path).key_id == key_id(marker.root_key):
+                    storage.unlink(path)
         raise
 
 
@@ -223,9 +224,9 @@ def set_up(
     place = directory or node_directories(cluster_id)[-1]
     settings = Settings(place, node, root, root_key.public, None, {})
     with _local_files(settings, root_key) as keys:
-        registers = _lay_ground(storage, root, policy, root_key, cluster_id)
         marker = Marker(cluster_id, root_key.public)
         with _records_undone(storage, marker):
+            registers = _lay_ground(storage, root, policy, root_key, cluster_id)
             admit(registers, root_key, node, keys, now)
             publish_map(registers, root_key, [node])
             _mark(storage, root, marker)

@@ -1,0 +1,265 @@
+"""Setting up and joining: all of it is done, or nothing is left, on the mount or on the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from appliance.formats.framing import Kind
+from appliance.formats.policy import Policy
+from appliance.founding import admit, enroll, found_cluster, join_cluster, read_marker, set_up
+from appliance.registers import Registers
+from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
+from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
+from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
+from timeagent.keys import Signer, save_private_key
+from timeagent.trust import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from appliance.bag.storage import Storage
+    from appliance.settings import Settings
+
+POLICY = Policy(number=1, cluster_id=CLUSTER)
+
+
+class Rooted(MemoryStorage):
+    """A mount whose root can be listed as ``.``, and does not exist if ``missing``."""
+
+    missing = False
+
+    def list_afresh(self, directory: str) -> list[str] | None:
+        if directory != ".":
+            return super().list_afresh(directory)
+        names = {path.split("/")[0] for path in (*self.files, *self.directories) if path}
+        return None if self.missing else sorted(names)
+
+
+@pytest.fixture
+def storage() -> Rooted:
+    return Rooted()
+
+
+def init(storage: Storage, tmp_path: Path, node: str = "node1", policy: Policy = POLICY) -> Settings:
+    return set_up(storage, tmp_path / "root", node, policy, CLUSTER, NOW_NS, tmp_path / "nodes" / node)
+
+
+def join(storage: Storage, tmp_path: Path, node: str = "node2", key: str = "nodes/node1/root.key") -> Settings:
+    return join_cluster(storage, tmp_path / "root", node, tmp_path / key, NOW_NS, tmp_path / "nodes" / node)
+
+
+def local(tmp_path: Path) -> set[str]:
+    return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_new_cluster_has_a_marker_a_policy_its_founder_and_one_shard(storage: Rooted, tmp_path: Path) -> None:
+    settings = init(storage, tmp_path)
+    marker = read_marker(storage, tmp_path / "root")
+    assert (marker.cluster_id, marker.root_key) == (CLUSTER, settings.root_key)
+    registers = Registers(storage, CLUSTER, Signer.verifier(_root_key(settings)))
+    assert registers.newest_policy() == POLICY
+    assert registers.newest_map().owners == ("node1",)
+    keyring = registers.keyring(1)
+    assert keyring.node_of(settings.time_key().id) == "node1"
+    assert keyring.refuses(settings.witness_key().id, Purpose.WITNESS, NOW_NS) is None
+    assert keyring.refuses(settings.witness_key().id, Purpose.TIME, NOW_NS) is not None
+
+
+def _root_key(settings: Settings) -> Signer:
+    return Signer.from_pem((settings.directory / "root.key").read_bytes(), "root.key")
+
+
+def test_nodes_join_with_the_root_key(storage: Rooted, tmp_path: Path) -> None:
+    first = init(storage, tmp_path)
+    second = join(storage, tmp_path)
+    registers = Registers(storage, CLUSTER, _root_key(first).verifier())
+    assert registers.newest().trust == 2
+    assert registers.keyring(2).node_of(second.time_key().id) == "node2"
+    assert registers.keyring(2).node_of(first.time_key().id) == "node1"
+
+
+# At every call, done or not done: what fails leaves nothing, and can be tried again.
+@pytest.mark.parametrize("fault", [Fault.NOT_DONE, Fault.DONE_BUT_FAILED, Fault.CRASH_AFTER])
+def test_whichever_call_fails_init_leaves_no_file_and_can_be_repeated(fault: Fault, tmp_path: Path) -> None:
+    calls = 0
+    while True:
+        calls += 1
+        storage = Rooted()
+        failing = FailingStorage(storage, fault, at=calls)
+        try:
+            init(failing, tmp_path)
+        except (Environment, Crash):
+            assert storage.files == {}, calls
+        else:
+            break
+        assert local(tmp_path) == set(), calls
+        again = tmp_path / f"again{calls}"
+        again.mkdir()
+        init(storage, again)
+        for name in local(tmp_path):
+            (tmp_path / name).unlink()
+    assert calls > 15
+
+
+@pytest.mark.parametrize("fault", [Fault.NOT_DONE, Fault.DONE_BUT_FAILED])
+def test_whichever_call_fails_join_leaves_nothing_on_this_machine(fault: Fault, tmp_path: Path) -> None:
+    storage = Rooted()
+    init(storage, tmp_path)
+    founded, before = dict(storage.files), local(tmp_path)
+    calls = 0
+    while True:
+        calls += 1
+        storage.files = dict(founded)
+        try:
+            join(FailingStorage(storage, fault, at=calls), tmp_path)
+        except Environment:
+            assert local(tmp_path) == before, calls
+            assert fault is Fault.DONE_BUT_FAILED or storage.files == founded, calls
+        else:
+            break
+    assert calls > 4
+
+
+def test_local_failure_leaves_the_mount_untouched(storage: Rooted, tmp_path: Path) -> None:
+    (tmp_path / "nodes").touch()
+    with pytest.raises(Environment) as refused:
+        init(storage, tmp_path)
+    assert refused.value.code == "node-dir-unwritable"
+    assert storage.files == {}
+
+
+@pytest.mark.parametrize("name", ["node.toml", "time.key", "witness.key", "root.key"])
+def test_directory_where_a_node_lives_is_left_as_it_is(storage: Rooted, tmp_path: Path, name: str) -> None:
+    place = tmp_path / "nodes" / "node1"
+    place.mkdir(parents=True)
+    (place / name).write_bytes(b"precious")
+    with pytest.raises(Environment) as refused:
+        init(storage, tmp_path)
+    assert refused.value.code == "key-exists"
+    assert local(tmp_path) == {f"nodes/node1/{name}"}
+    assert (place / name).read_bytes() == b"precious"
+    assert storage.files == {}
+
+
+@pytest.mark.parametrize(
+    ("plant", "code"),
+    [
+        (lambda s: s.files.update({"notes.txt": b""}), "root-not-empty"),
+        (lambda s: s.files.update({"policy/00000001": b""}) or s.ensure_directory("policy"), "root-not-empty"),
+        (lambda s: s.files.update({"LEASEHOLD": b""}), "root-exists"),
+        (lambda s: setattr(s, "missing", True), "no-root"),
+    ],
+)
+def test_root_that_is_not_empty_is_refused_by_name(
+    storage: Rooted, tmp_path: Path, plant: Callable[[Rooted], object], code: str
+) -> None:
+    plant(storage)
+    before = dict(storage.files)
+    with pytest.raises(Environment) as refused:
+        init(storage, tmp_path)
+    assert refused.value.code == code
+    assert refused.value.hint
+    assert storage.files == before
+    assert local(tmp_path) == set()
+
+
+def test_what_a_file_system_puts_into_its_root_is_no_obstacle(storage: Rooted, tmp_path: Path) -> None:
+    storage.ensure_directory("lost+found")
+    storage.ensure_directory("policy")
+    init(storage, tmp_path)
+
+
+def test_of_two_who_set_up_at_once_one_wins_and_the_other_undoes_nothing_of_it(storage: Rooted, tmp_path: Path) -> None:
+    class Slow(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if verb == "publish" and path.startswith("policy"):
+                found_cluster(storage, tmp_path / "root", POLICY, ROOT_KEY, CLUSTER)
+            return call()
+
+    with pytest.raises(Environment) as refused:
+        init(Slow(storage), tmp_path)
+    assert refused.value.code == "root-exists"
+    assert read_marker(storage, tmp_path / "root").root_key == ROOT_KEY.public
+    assert set(storage.files) == {"LEASEHOLD", "policy/00000001"}
+    assert local(tmp_path) == set()
+
+
+@pytest.mark.parametrize("node", ["", "Node", "a.b", "-a", "x" * 64])
+def test_bad_node_name_is_refused_before_anything_is_made(storage: Rooted, tmp_path: Path, node: str) -> None:
+    with pytest.raises(BadRequest):
+        init(storage, tmp_path, node)
+    assert (storage.files, local(tmp_path)) == ({}, set())
+
+
+def test_bad_policy_is_refused_before_anything_is_made(storage: Rooted, tmp_path: Path) -> None:
+    with pytest.raises(BadConfiguration):
+        init(storage, tmp_path, policy=msgspec.structs.replace(POLICY, grace_ns=0))
+    assert (storage.files, local(tmp_path)) == ({}, set())
+
+
+def test_name_that_is_taken_is_refused_and_leaves_no_keys(storage: Rooted, tmp_path: Path) -> None:
+    init(storage, tmp_path)
+    before = local(tmp_path)
+    with pytest.raises(NotTrusted) as refused:
+        join_cluster(
+            storage, tmp_path / "root", "node1", tmp_path / "nodes/node1/root.key", NOW_NS, tmp_path / "nodes" / "x"
+        )
+    assert refused.value.code == "node-exists"
+    assert "--node" in refused.value.hint
+    assert local(tmp_path) == before
+
+
+def test_root_key_of_another_cluster_does_not_let_in(storage: Rooted, tmp_path: Path) -> None:
+    init(storage, tmp_path)
+    save_private_key(tmp_path / "other.key", WITNESS_KEY)
+    before, files = local(tmp_path), dict(storage.files)
+    with pytest.raises(NotTrusted) as refused:
+        join(storage, tmp_path, key="other.key")
+    assert refused.value.code == "other-cluster"
+    assert (local(tmp_path), storage.files) == (before, files)
+
+
+def test_missing_root_key_is_named(storage: Rooted, tmp_path: Path) -> None:
+    init(storage, tmp_path)
+    with pytest.raises(BadConfiguration, match="nowhere"):
+        join(storage, tmp_path, key="nowhere")
+
+
+def test_two_nodes_that_join_at_once_are_both_let_in(storage: Rooted, tmp_path: Path) -> None:
+    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
+    enroll(registers, tmp_path, ROOT_KEY, "a", NOW_NS, tmp_path / "a")
+
+    class Slow(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if (verb, path) == ("publish", "trust/00000002") and path not in storage.files:
+                enroll(registers, tmp_path, ROOT_KEY, "b", NOW_NS, tmp_path / "b")
+            return call()
+
+    slow = Registers(Slow(storage), CLUSTER, ROOT_KEY.verifier())
+    assert admit(slow, ROOT_KEY, "c", (Signer(b"1" * 32), Signer(b"2" * 32)), NOW_NS) == 3
+    assert {entry.node for entry in registers.trust(3).keys} == {"a", "b", "c"}
+
+
+def test_admission_that_never_wins_gives_up(storage: Rooted, tmp_path: Path) -> None:
+    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
+    registers.publish = lambda *_: False  # type: ignore[method-assign]
+    with pytest.raises(TryAgain):
+        admit(registers, ROOT_KEY, "c", (Signer(b"1" * 32), Signer(b"2" * 32)), NOW_NS)
+
+
+@pytest.mark.parametrize("data", [b"", b"leasehold root, format 2\n", b"junk"])
+def test_damaged_marker_is_named(storage: Rooted, tmp_path: Path, data: bytes) -> None:
+    storage.files["LEASEHOLD"] = data
+    with pytest.raises(Damaged) as refused:
+        read_marker(storage, tmp_path)
+    assert str(tmp_path / "LEASEHOLD") in refused.value.message
+
+
+def test_published_records_are_signed_by_the_root_key_alone(storage: Rooted, tmp_path: Path) -> None:
+    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
+    with pytest.raises(AssertionError):
+        registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, number=2), WITNESS_KEY)

@@ -1,0 +1,55 @@
+"""One process of a machine, with everything that works on bags wired as an application would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.bag.authority import Authority
+from appliance.bag.context import BagContext
+from appliance.bag.horizon import Horizon
+from appliance.bag.logs import open_log
+from appliance.bag.maildir import MaildirWriter
+from appliance.bag.metronome import Metronome
+from appliance.bag.reader import Reader
+from appliance.formats.paths import Grid
+
+if TYPE_CHECKING:
+    from tests.simulation.scheduler import Process
+    from tests.simulation.world import World
+
+
+class Kit:
+    """The ports of one process; logs are opened when they are first used."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+        node = process.machine.name
+        self.time = world.times[node]
+        process.clock = self.time
+        self.storage = world.mounts[node]
+        self.records = world.founded.registers(self.storage)
+        self.context = BagContext(self.storage, self.time, self.records, node)
+        self.chance = world.scheduler.stream(f"{process.name} {world.number()}")
+
+    def log(self, name: str) -> LogKit:
+        return LogKit(self, name)
+
+    def pause(self, about_ns: int) -> None:
+        """Wait a while: between a tenth of that and twice that."""
+        self.time.sleep(int(about_ns * (0.1 + 1.9 * self.chance.random())))
+
+
+class LogKit:
+    """One log, as one process works on it."""
+
+    def __init__(self, kit: Kit, name: str) -> None:
+        birth = open_log(kit.context, name)
+        assert birth is not None, "logs are made before the run"
+        self.grid = Grid(birth)
+        self.name = name
+        self.authority = Authority(kit.context, self.grid)
+        self.writer = MaildirWriter(kit.context, self.grid, self.authority)
+        self.horizon = Horizon(kit.context, self.grid, self.authority)
+        self.reader = Reader(kit.context, self.grid, self.horizon)
+        self.metronome = Metronome(kit.context, self.grid, self.horizon)

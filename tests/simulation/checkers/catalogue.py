@@ -1,0 +1,32 @@
+"""Every checker by name: the one list that runs, tests and documents use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.checkers import agreement, committed, finality, past
+from tests.simulation.checkers.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.history import History
+    from tests.simulation.world import World
+
+CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
+    "committed": committed.check,
+    "agreement": agreement.check,
+    "finality": finality.check,
+    "past": past.check,
+}
+
+
+def violations(world: World) -> list[tuple[str, str]]:
+    """Judge a finished run: which checker objects, and to what. ``bug``: code under test raised what it must not."""
+    found = [("bug", text) for text in world.scheduler.bugs]
+    if not world.packing:
+        found += [("damage", text) for text in world.history.unjudged]
+    record = Record(world.server, world.policy, world.graves)
+    for name, check in CHECKERS.items():
+        found += [(name, text) for text in check(world.history, record)]
+    return found

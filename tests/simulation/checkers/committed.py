@@ -1,0 +1,26 @@
+"""P2: what was reported committed is in the record, and accepted; what was reported not committed is not in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import History
+
+
+def check(history: History, record: Record) -> Iterator[str]:
+    for attempt in history.attempts:
+        log = record.logs[attempt.log]
+        held = log.holds(attempt.path)
+        for true_ns, outcome in attempt.outcomes:
+            if outcome == "committed" and held != attempt.data:
+                yield f"{attempt.who} was told at {true_ns} that {attempt.path} is committed: it is not in the record"
+            if outcome == "not-committed" and held is not None:
+                yield f"{attempt.who} was told at {true_ns} that {attempt.path} is not committed: the record holds it"
+        if held == attempt.data and any(outcome == "committed" for _, outcome in attempt.outcomes):
+            accepted = {entry.key[5] for entry in log.entries if entry.path == attempt.path}
+            if not accepted.issuperset(attempt.payloads):
+                yield f"{attempt.path} is committed, and readers do not accept all of it"

@@ -1,0 +1,25 @@
+"""What a latest reading showed is in the record for ever; what a bag was said to hold is what it holds for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import History
+
+
+def check(history: History, record: Record) -> Iterator[str]:
+    for read in history.latest:
+        known = {entry.key for entry in record.logs[read.log].entries}
+        for key in read.keys:
+            if key not in known:
+                yield f"{read.who} read {key} of {read.log} at {read.true_ns}: it is not in the record"
+    for answer in history.answers:
+        log = record.logs[answer.bag.split("/")[1]]
+        listed = log.bags.get(answer.bag)
+        names = None if listed is None else tuple(sorted(listed.files))
+        if names != answer.names and not (answer.names == () and names is None):
+            yield f"{answer.who} was told at {answer.true_ns} that {answer.bag} holds {answer.names}: it holds {names}"

@@ -1,0 +1,204 @@
+"""What the record of a finished run is, read from the server's truth. Shares no code with the protocol, only formats.
+
+A bag's content is what its rack's seal embeds; without a seal, what its lock file lists; without either, what lies in
+it now, because nobody is left who could add to it and whoever closes next lists that. A rack whose sealing has begun holds
+the bags that it holds now. The rules of acceptance are said here once more, from the protocol's text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from appliance.formats.birth import LogBirth
+from appliance.formats.frame import Frame, open_frame
+from appliance.formats.framing import Kind, pieces
+from appliance.formats.lease import Mode, Phase
+from appliance.formats.lockfile import LockFile, open_lock, open_seal
+from appliance.formats.paths import Bag, Grid, parse_data_name
+from appliance.formats.stamped import open_stamped
+from appliance.formats.witness import SignedWitness
+from timeagent.canonical import decode
+from timeagent.errors import Damaged
+
+if TYPE_CHECKING:
+    from appliance.formats.policy import Policy
+    from tests.simulation.history import Key
+    from tests.simulation.mount import File, Server
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """One lease that a frame was written under."""
+
+    domain: str
+    fence: int
+    correlation_id: bytes
+    floor_ns: int
+    expiry_ns: int
+    settle_to_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One accepted message."""
+
+    key: Key
+    bag: Bag
+    path: str
+    under: tuple[Under, ...]
+    born_ns: int
+    """True time at which its file appeared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One bag that exists, with what it holds: data files by name."""
+
+    bag: Bag
+    files: dict[str, bytes]
+    final: bool
+    """Whether a lock file or a seal says so."""
+
+
+class LogRecord:
+    """One log."""
+
+    def __init__(self, server: Server, name: str, policy: Policy, graves: dict[str, File]) -> None:
+        self._server = server
+        self._graves = graves
+        self._policy = policy
+        self.name = name
+        birth = self._file(f"logs/{name}/log")
+        assert birth is not None
+        self.grid = Grid(decode(LogBirth, open_stamped(Kind.BIRTH, birth.data, "birth").body))
+
+    def _file(self, path: str) -> File | None:
+        return self._server.find(path) or self._graves.get(path)
+
+    def _names(self, path: str) -> list[str]:
+        return sorted(self._server.directories.get(path, {}))
+
+    @cached_property
+    def bags(self) -> dict[str, Listed]:
+        """Every bag that exists, by path."""
+        found: dict[str, Listed] = {}
+        for day in self._names(self.grid.log_path):
+            if day.count("-") != 2:
+                continue
+            for clock in self._names(f"{self.grid.log_path}/{day}"):
+                rack = self.grid.parse_rack(day, clock)
+                if rack is None:
+                    continue
+                seal = self._file(f"{rack.path}/seal")
+                locks: dict[str, bytes] | None = None
+                if seal is not None:
+                    locks = {entry.bag: entry.lock for entry in open_seal(seal.data, rack.path)[0].entries}
+                for name in self._names(rack.path) if locks is None else sorted(locks):
+                    bag = self.grid.parse_bag(rack, name)
+                    if bag is not None:
+                        found[bag.path] = self._listed(bag, None if locks is None else locks[name])
+        return found
+
+    def _listed(self, bag: Bag, raw: bytes | None) -> Listed:
+        lock_file = self._server.find(f"{bag.path}/lock")
+        if raw is None and lock_file is not None:
+            raw = lock_file.data
+        names = [name for name in self._names(bag.path) if parse_data_name(name) is not None]
+        if raw is not None:
+            lock: LockFile = open_lock(raw, bag.path)[0]
+            assert lock.bag == bag.path
+            files = {}
+            for entry in lock.entries:
+                file = self._file(f"{bag.path}/{entry.name}")
+                data = b"" if file is None else file.data[: entry.size]
+                assert hashlib.sha256(data).digest() == entry.digest, f"{bag.path}/{entry.name} is not what was listed"
+                files[entry.name] = data
+            return Listed(bag, files, final=True)
+        files = {}
+        for name in names:
+            file = self._file(f"{bag.path}/{name}")
+            assert file is not None
+            files[name] = file.data
+        return Listed(bag, files, final=False)
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """Every accepted message, in order."""
+        found = [
+            entry
+            for listed in self.bags.values()
+            for name, data in listed.files.items()
+            for entry in self._accepted(listed.bag, name, data)
+        ]
+        return sorted(found, key=lambda entry: entry.key[:5])
+
+    def _accepted(self, bag: Bag, name: str, data: bytes) -> Iterator[Entry]:
+        path = f"{bag.path}/{name}"
+        parsed = parse_data_name(name)
+        file = self._file(path)
+        assert parsed is not None
+        assert file is not None
+        for piece in pieces(data)[0]:
+            frame = open_frame(piece, path)
+            head = frame.head
+            if (head.log, head.writer, head.incarnation, head.sequence) != (
+                bag.log, parsed.writer, parsed.incarnation, parsed.sequence,
+            ):  # fmt: skip
+                continue
+            under = self._under(frame)
+            if under is None:
+                continue
+            token = head.signed_time()
+            slack = self._policy.r1_tolerance_ns + token.radius_ns
+            for index, (timestamp, payload) in enumerate(zip(frame.timestamps.tolist(), frame.payloads(), strict=True)):
+                good = bag.start_ns <= timestamp < bag.end_ns and abs(timestamp - token.midpoint_ns) <= slack
+                if good and all(each.floor_ns < timestamp < each.expiry_ns for each in under):
+                    key = (timestamp, head.writer, head.incarnation, head.sequence, index, payload)
+                    yield Entry(key, bag, path, under, file.born_ns)
+
+    def _under(self, frame: Frame) -> tuple[Under, ...] | None:
+        """Return what the frame was written under; None if one of its witnesses does not count."""
+        found = []
+        for raw in frame.head.witnesses:
+            try:
+                signed = decode(SignedWitness, raw)
+                witness, time = signed.witness(), signed.batch_head().signed_time()
+            except Damaged:
+                return None
+            if (
+                witness.phase is not Phase.HELD
+                or witness.mode not in (Mode.X, Mode.IX, Mode.SIX)
+                or witness.holder.incarnation != frame.head.incarnation
+                or witness.expiry_ns > time.midpoint_ns + time.radius_ns + self._policy.lease_term_max_ns
+            ):
+                return None
+            found.append(
+                Under(
+                    witness.domain,
+                    witness.fence,
+                    witness.correlation_id,
+                    witness.floor_ns,
+                    witness.expiry_ns,
+                    witness.settle_to_ns,
+                )
+            )
+        return tuple(found)
+
+    def holds(self, path: str) -> bytes | None:
+        """Return what the record holds under the path of a data file, or None."""
+        directory, _, name = path.rpartition("/")
+        listed = self.bags.get(directory)
+        return None if listed is None else listed.files.get(name)
+
+
+class Record:
+    """All logs. ``graves``: data files that were deleted after a seal."""
+
+    def __init__(self, server: Server, policy: Policy, graves: dict[str, File]) -> None:
+        names = sorted(name for name in server.directories.get("logs", {}) if server.find(f"logs/{name}/log"))
+        self.logs = {name: LogRecord(server, name, policy, graves) for name in names}
+        self.policy = policy

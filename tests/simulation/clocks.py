@@ -1,0 +1,130 @@
+"""Simulated time of one node: offset, drift, steps, standing still, and bounds that lie.
+
+``believed`` is a function of true time. An honest clock's interval holds true time; a lying one's does not, and nothing
+in P1 to P3 may depend on it. Signed times come as from an agent: one a period by the page door, used until the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timeagent.errors import BadTime
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from tests.simulation.scheduler import Scheduler
+    from timeagent.keys import Signer
+    from timeagent.units import Instant, Span
+
+TOKEN_PERIOD_NS = 50 * MS
+STALENESS_NS = 250 * MS
+
+
+class SimulatedTime:
+    """A NodeTime of one machine. Several processes of that machine share it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        signer: Signer,
+        *,
+        offset_ns: Span = 0,
+        drift_ppm: int = 0,
+        radius_ns: Span = 5 * MS,
+    ) -> None:
+        self._scheduler = scheduler
+        self._signer = signer
+        self.radius_ns = radius_ns
+        self.drift_ppm = drift_ppm
+        self._anchor_true = scheduler.now
+        self._anchor_believed = scheduler.now + offset_ns
+        self._boot = scheduler.now - 10**12
+        self._frozen_at: Instant | None = None
+        self.silent = False
+        """No bound can be given: now() raises BadTime."""
+        self.epoch = 1
+        self._sequence = 0
+        self._token: SignedTime | None = None
+        self._token_boot = 0
+
+    # -- what it is made to do -----------------------------------------------------------------------------------------
+
+    def believed_ns(self) -> Instant:
+        """Return the midpoint, without taking a step."""
+        if self._frozen_at is not None:
+            return self._frozen_at
+        passed = self._scheduler.now - self._anchor_true
+        return self._anchor_believed + passed + passed * self.drift_ppm // 1_000_000
+
+    def set_forward(self, span: Span) -> None:
+        """Step: forward, or back when negative. Whether its bounds now lie is up to who calls this."""
+        believed = self.believed_ns() + span
+        self._anchor_true, self._anchor_believed = self._scheduler.now, believed
+        if self._frozen_at is not None:
+            self._frozen_at = believed
+        self.epoch += 1
+        self._token = None
+
+    def freeze(self) -> None:
+        """Stand still: a virtual machine that is paused may find all its clocks stopped."""
+        self._frozen_at = self.believed_ns()
+
+    def thaw(self, *, right: bool) -> None:
+        """Go on from where it stopped, or, ``right``, from what it would show."""
+        if self._frozen_at is None:
+            return
+        self._anchor_believed = self._frozen_at
+        if right:
+            self._anchor_believed = self._scheduler.now
+        self._anchor_true = self._scheduler.now
+        self._frozen_at = None
+
+    def honest(self) -> bool:
+        """Whether the interval holds true time now."""
+        return abs(self.believed_ns() - self._scheduler.now) <= self.radius_ns
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+
+    def now(self) -> TimeInterval:
+        self._scheduler.step("now")
+        return self._interval()
+
+    def _interval(self) -> TimeInterval:
+        if self.silent:
+            raise BadTime("no-time", "no time source has a bound", hint="wait")
+        return TimeInterval.around(self.believed_ns(), self.radius_ns)
+
+    def boot_ns(self) -> int:
+        """Boot time stands still with the rest of a frozen machine's clocks; it never steps."""
+        return self._scheduler.now - self._boot
+
+    def sleep(self, span: Span) -> None:
+        if span > 0:
+            self._scheduler.sleep(span)
+
+    def token(self) -> SignedTime:
+        self._scheduler.step("token")
+        boot = self.boot_ns()
+        if self._token is None or boot - self._token_boot >= TOKEN_PERIOD_NS or self.silent:
+            self._token = self._sign(None)
+            self._token_boot = boot
+        return self._token
+
+    def token_over(self, digest: bytes) -> SignedTime:
+        self._scheduler.step("sign")
+        return self._sign(digest)
+
+    def _sign(self, digest: bytes | None) -> SignedTime:
+        self._sequence += 1
+        return sign_time(
+            self._signer,
+            self._interval(),
+            status=ClockStatus.SYNCHRONIZED,
+            flags=TimeFlags.NONE,
+            staleness_ns=STALENESS_NS,
+            sequence=self._sequence,
+            clock_epoch=self.epoch,
+            digest=digest,
+        )

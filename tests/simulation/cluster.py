@@ -1,0 +1,96 @@
+"""A founded cluster: keys, policies, and the tree that every run begins with. Made once, copied for each run."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from appliance.bag.context import BagContext
+from appliance.bag.logs import create_log
+from appliance.formats.policy import Policy, check_policy
+from appliance.founding import admit, found_cluster, publish_map
+from appliance.registers import Registers
+from tests.simulation.clocks import SimulatedTime
+from tests.simulation.keys import FastRegisters, FastSigner
+from tests.simulation.mount import Server, SimulatedMount
+from tests.simulation.scheduler import Scheduler
+from timeagent.keys import Signer
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from timeagent.units import Instant
+
+CLUSTER = bytes(range(16))
+T0: Instant = 1_795_212_600 * SECOND
+"""2026-11-20 22:10:00, the start of a rack."""
+NODES = ("n1", "n2", "n3", "n4", "n5", "n6")
+LOGS = ("alpha", "beta")
+
+SHORT = check_policy(
+    Policy(
+        number=1,
+        cluster_id=CLUSTER,
+        span_ns=500 * MS,
+        grace_ns=1_200 * MS,
+        rack_ns=5 * SECOND,
+        seal_delay_ns=2_500 * MS,
+        radius_ns_max=50 * MS,
+        r1_tolerance_ns=600 * MS,
+        lease_term_max_ns=2 * SECOND,
+        renew_period_ns=600 * MS,
+        holder_margin_ns=100 * MS,
+        attempt_timeout_ns=300 * MS,
+        batch_ns_max=100 * MS,
+        ceiling_ahead_ns=500 * MS,
+        ceiling_period_ns=250 * MS,
+    )
+)
+"""Spans in the relations of the defaults, but shorter: a run meets more of them in the same number of operations."""
+
+DEFAULT = check_policy(
+    Policy(number=1, cluster_id=CLUSTER, rack_ns=10 * SECOND, seal_delay_ns=5 * SECOND, radius_ns_max=250 * MS)
+)
+"""The defaults, but for racks of ten bags that are sealed five seconds after their end."""
+
+
+def signer(name: str, *, real: bool) -> Signer:
+    """Return the key of that name: always the same."""
+    seed = hashlib.sha256(name.encode()).digest()
+    return Signer(seed) if real else FastSigner(seed)
+
+
+class Founded:
+    """A tree with marker, records, a map of shards and two logs, by policy, kind of keys and number of shards."""
+
+    def __init__(self, policy: Policy, shards: int, *, real: bool) -> None:
+        self.policy = policy
+        self.real = real
+        self.root = signer("root", real=real)
+        self.keys = {node: (signer(f"{node} time", real=real), signer(f"{node} witness", real=real)) for node in NODES}
+        self.server = Server(Scheduler("founding", start_ns=T0, end_ns=T0, steps_max=0))
+        mount = SimulatedMount(self.server, "founder")
+        found_cluster(mount, Path("/"), policy, self.root, CLUSTER)
+        registers = self.registers(mount)
+        for node in NODES:
+            admit(registers, self.root, node, self.keys[node], T0)
+        publish_map(registers, self.root, [NODES[shard] for shard in range(shards)])
+        self.map = registers.newest_map()
+        time = SimulatedTime(self.server.scheduler, self.keys["n1"][0])
+        for log in LOGS:
+            create_log(BagContext(mount, time, registers, "n1"), log)
+
+    def registers(self, mount: SimulatedMount) -> Registers:
+        """Return the records as one process reads them."""
+        kind = Registers if self.real else FastRegisters
+        return kind(mount, CLUSTER, self.root.verifier())
+
+
+@cache
+def founded(*, short: bool, shards: int, real: bool) -> Founded:
+    """Return a founded cluster; the same object for the same question."""
+    policy = SHORT if short else DEFAULT
+    return Founded(msgspec.structs.replace(policy), shards, real=real)

@@ -1,0 +1,129 @@
+"""What the outside was told during a run, with true time beside it. Checkers read it; actors write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from appliance.bag.reader import Message
+    from timeagent.units import Instant, Span
+
+type Key = tuple[int, str, bytes, int, int, bytes]
+"""A message as every reader must see it: timestamp, writer, incarnation, sequence, index, payload."""
+
+
+def key_of(message: Message) -> Key:
+    return (
+        message.timestamp_ns, message.writer, message.incarnation, message.sequence, message.index, message.payload,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try to write, and what was said of it, in order of time."""
+
+    who: str
+    log: str
+    path: str
+    data: bytes
+    first_ns: Instant
+    last_ns: Instant
+    payloads: tuple[bytes, ...]
+    leases: tuple[tuple[str, int], ...] = ()
+    """Domain and fence."""
+    outcomes: list[tuple[Instant, str]] = field(default_factory=list)
+    identity: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRead:
+    who: str
+    true_ns: Instant
+    log: str
+    after_ns: Instant
+    until_ns: Instant
+    """Everything above the one, up to and with the other."""
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LatestRead:
+    who: str
+    began_ns: Instant
+    true_ns: Instant
+    log: str
+    after_ns: Instant
+    keys: tuple[Key, ...]
+    leases: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonSeen:
+    who: str
+    true_ns: Instant
+    log: str
+    reached_ns: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a bag was said to hold: names of data files; None: it does not exist."""
+
+    who: str
+    true_ns: Instant
+    bag: str
+    names: tuple[str, ...] | None
+
+
+@dataclass(slots=True)
+class Hold:
+    """A holder's belief that it has a domain: from the grant until it ended for the holder, in true time."""
+
+    who: str
+    domain: str
+    fence: int
+    from_ns: Instant
+    until_ns: Instant
+    honest: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How long an acquire took, and on what."""
+
+    who: str
+    domains: tuple[str, ...]
+    began_ns: Instant
+    took_ns: Span
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A shard's incarnation began: how much it remembered then."""
+
+    shard: int
+    incarnation: bytes
+    true_ns: Instant
+    domains: int
+    leases: int
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that was said."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    settled: list[SettledRead] = field(default_factory=list)
+    latest: list[LatestRead] = field(default_factory=list)
+    horizons: list[HorizonSeen] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
+    waits: list[Waited] = field(default_factory=list)
+    starts: list[Started] = field(default_factory=list)
+    blocks: list[bytes] = field(default_factory=list)
+    """Every ledger block that a shard handed on, whether or not it reached the mount."""
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+    """Damage that a reader reported: there is none in a simulation."""

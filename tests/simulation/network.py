@@ -1,0 +1,149 @@
+"""The network between holders and shards: a Transport whose messages are lost, late, repeated and out of order.
+
+A call is one message to the shard's inbox and one back. Each of the two can be lost, delayed, delivered twice; a pair
+of machines can be cut in one direction only. A shard has several addresses while several incarnations of it run: a client
+keeps to one until it does not answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from appliance.lease.wire import decode_answer, decode_call, encode_answer, encode_call
+from timeagent.errors import ShardUnavailable
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    import random
+
+    from appliance.lease.wire import Reply, Request
+    from tests.simulation.scheduler import Actor, Machine, Scheduler
+    from timeagent.units import Instant, Span
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkMishaps:
+    """How often a message is lost, repeated, or late: once in so many; 0: never."""
+
+    lost: int = 0
+    repeated: int = 0
+    late: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request on its way, and the caller who waits for the answer."""
+
+    source: Machine
+    requests: list[Request]
+    caller: Actor | None
+    replies: list[Reply] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Endpoint:
+    """Where one incarnation of a shard takes calls."""
+
+    machine: Machine
+    inbox: list[Call] = field(default_factory=list)
+    server: Actor | None = None
+    open: bool = True
+
+
+class Network:
+    """All endpoints, and what is between them."""
+
+    def __init__(self, scheduler: Scheduler, mishaps: NetworkMishaps, *, encoded: bool = False) -> None:
+        self.scheduler = scheduler
+        self.mishaps = mishaps
+        self.encoded = encoded
+        """Whether what is sent goes through the bytes of the wire: slower."""
+        self.endpoints: dict[int, list[Endpoint]] = {}
+        self.cut: dict[tuple[str, str], Instant] = {}
+        """Until when nothing gets from one machine to another."""
+        self.lost = 0
+        self.random = scheduler.stream("network")
+
+    def serve(self, shard: int, endpoint: Endpoint) -> None:
+        self.endpoints.setdefault(shard, []).append(endpoint)
+
+    def leave(self, shard: int, endpoint: Endpoint) -> None:
+        endpoint.open = False
+        if endpoint in self.endpoints.get(shard, []):
+            self.endpoints[shard].remove(endpoint)
+
+    def send(self, source: Machine, target: Machine, arrive: object) -> None:
+        """Deliver, or do not: at once or later, once or twice."""
+        chance, mishaps = self.random, self.mishaps
+        if self.cut.get((source.name, target.name), 0) > self.scheduler.now:
+            self.lost += 1
+            return
+        if mishaps.lost and chance.random() * mishaps.lost < 1:
+            self.lost += 1
+            self.scheduler.note("  a message is lost:", f"{source.name} -> {target.name}")
+            return
+        copies = 2 if mishaps.repeated and chance.random() * mishaps.repeated < 1 else 1
+        for _ in range(copies):
+            delay = int(chance.random() * MS)
+            if mishaps.late and chance.random() * mishaps.late < 1:
+                delay += int(chance.random() ** 3 * 6 * SECOND)
+            self.scheduler.call_at(self.scheduler.now + delay, arrive)  # type: ignore[arg-type]
+
+
+class SimulatedTransport:
+    """One client's way to a shard."""
+
+    def __init__(self, network: Network, machine: Machine, shard: int) -> None:
+        self._network = network
+        self._machine = machine
+        self._shard = shard
+        self._endpoint: Endpoint | None = None
+
+    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        network, scheduler = self._network, self._network.scheduler
+        scheduler.step("call", f"shard {self._shard}: {_names(requests)}" if scheduler.trace is not None else "")
+        endpoint = self._address(network.random)
+        if endpoint is not None:
+            sent = decode_call(encode_call(requests)[4:]) if network.encoded else requests
+            call = Call(self._machine, sent, scheduler.current)
+
+            def arrive() -> None:
+                if endpoint.open:
+                    endpoint.inbox.append(call)
+                    if endpoint.server is not None:
+                        scheduler.wake(endpoint.server)
+
+            network.send(self._machine, endpoint.machine, arrive)
+            until = scheduler.now + timeout_ns
+            while call.replies is None and scheduler.now < until:
+                scheduler.wait(until, "call")
+            if call.replies is not None:
+                call.caller = None
+                return call.replies
+            call.caller = None
+        self._endpoint = None
+        raise ShardUnavailable("no-answer", f"no answer from shard {self._shard}", hint="ask again")
+
+    def _address(self, chance: random.Random) -> Endpoint | None:
+        if self._endpoint is None or not self._endpoint.open:
+            known = self._network.endpoints.get(self._shard)
+            self._endpoint = chance.choice(known) if known else None
+        return self._endpoint
+
+
+def answer(network: Network, endpoint: Endpoint, call: Call, replies: list[Reply]) -> None:
+    """Send the answer of a call back to who waits for it."""
+    if network.encoded:
+        replies = decode_answer(encode_answer(replies)[4:], len(replies))
+
+    def arrive() -> None:
+        if call.caller is not None and call.replies is None:
+            call.replies = replies
+            network.scheduler.wake(call.caller)
+
+    network.send(endpoint.machine, call.source, arrive)
+
+
+def _names(requests: list[Request]) -> str:
+    return ", ".join(f"{type(each).__name__} {getattr(each, 'domain', '')}" for each in requests)

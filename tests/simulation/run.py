@@ -1,0 +1,158 @@
+"""Try the promises in many schedules: ``make sim SEEDS=100000``; and what a failing seed is replayed with.
+
+    python -m tests.simulation.run --seeds 100000            all scenarios, all cores; exit 0 only when clean
+    python -m tests.simulation.run --replay bags 17           one seed, with its trace
+    python -m tests.simulation.run --mutants                  every mutant has to be killed; writes the table
+    python -m tests.simulation.run --bench                    operations a second on one core
+
+The last line of a run is its summary. Columns of a trace: true time, how far the actor's clock is off (seconds), who,
+what, and what it saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+from tests.simulation import scenarios
+from tests.simulation.checkers.catalogue import violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BATCH = 50
+SHOWN_MAX = 5
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a number of schedules came to."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    broken: list[tuple[str, int, str, str]] = field(default_factory=list)
+    """Scenario, seed, checker, what it says: the first of each seed."""
+
+    def add(self, other: Tally) -> None:
+        self.counts.update(other.counts)
+        self.broken += other.broken
+
+
+def scenario_of(seed: int) -> str:
+    """Return which scenario a seed of the mix is."""
+    names = scenarios.MIX
+    return names[seed % len(names)]
+
+
+def simulate(scenario: str, seed: int) -> Tally:
+    """Run one schedule and judge it."""
+    world = scenarios.SCENARIOS[scenario](seed)
+    world.run()
+    tally = Tally()
+    scheduler = world.scheduler
+    tally.counts.update(
+        seeds=1,
+        operations=scheduler.steps,
+        crashes=scheduler.crashes,
+        pauses=scheduler.pauses,
+        mount_faults=sum(mount.failures + mount.repeats for mount in world.mounts.values()),
+        messages_lost=world.network.lost,
+        lying_clocks=world.lying,
+        writes=len(world.history.attempts),
+    )
+    found = violations(world)
+    if found:
+        tally.broken.append((scenario, seed, *found[0]))
+    return tally
+
+
+def batch(span: tuple[int, int]) -> Tally:
+    """Run some seeds of the mix."""
+    tally = Tally()
+    for seed in range(*span):
+        tally.add(simulate(scenario_of(seed), seed))
+    return tally
+
+
+def run_all(first: int, count: int, processes: int) -> Tally:
+    """Run many seeds, on several cores, with a progress bar on a terminal."""
+    spans = [(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
+    total, began, live = Tally(), time.perf_counter(), sys.stderr.isatty()
+    for done, tally in enumerate(_spread(spans, processes), 1):
+        total.add(tally)
+        if live:
+            share = done / len(spans)
+            rate = total.counts["operations"] / (time.perf_counter() - began)
+            bar = "#" * int(40 * share)
+            print(
+                f"\r[{bar:40}] {total.counts['seeds']:,} seeds {rate:,.0f} op/s {len(total.broken)} broken ",
+                end="",
+                file=sys.stderr,
+            )
+    if live:
+        print(file=sys.stderr)
+    return total
+
+
+def _spread(spans: list[tuple[int, int]], processes: int) -> Iterator[Tally]:
+    if processes == 1:
+        yield from map(batch, spans)
+        return
+    with get_context("fork").Pool(processes) as pool:
+        yield from pool.imap_unordered(batch, spans)
+
+
+def summary(tally: Tally, seconds: float) -> str:
+    """Return the last line of a run."""
+    counts = tally.counts
+    faults = counts["crashes"] + counts["pauses"] + counts["mount_faults"] + counts["messages_lost"]
+    return (
+        f"sim: {counts['seeds']:,} seeds, {counts['operations']:,} operations, {faults:,} faults "
+        f"({counts['crashes']:,} crashes, {counts['pauses']:,} pauses, {counts['mount_faults']:,} of the mount, "
+        f"{counts['messages_lost']:,} messages lost; {counts['lying_clocks']:,} seeds with lying clocks), "
+        f"{counts['writes']:,} writes, {len(tally.broken)} violations, "
+        f"{counts['operations'] / seconds:,.0f} operations/s, {seconds:.0f} s"
+    )
+
+
+def replay(scenario: str, seed: int) -> int:
+    """Print the trace of one seed, and what is wrong with it."""
+    world = scenarios.SCENARIOS[scenario](seed, traced=True)
+    world.run()
+    assert world.scheduler.trace is not None
+    print(world.conditions, *world.scheduler.trace, sep="\n")
+    found = violations(world)
+    for checker, text in found:
+        print(f"VIOLATION {checker}: {text}")
+    print(f"{scenario} {seed}: {len(found)} violations, trace {world.scheduler.fingerprint()[0][:16]}")
+    return 1 if found else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1_000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed; -1: somewhere new")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "SEED"))
+    options = parser.parse_args(arguments)
+    if options.replay:
+        return replay(options.replay[0], int(options.replay[1]))
+    first = options.first if options.first >= 0 else random.SystemRandom().randrange(10**6, 10**12)
+    began = time.perf_counter()
+    tally = run_all(first, options.seeds, options.processes)
+    for scenario, seed, checker, text in sorted(tally.broken)[:SHOWN_MAX]:
+        print(
+            f"BROKEN {checker}: {text}\n  replay: {sys.executable} -m tests.simulation.run --replay {scenario} {seed}"
+        )
+    print(summary(tally, time.perf_counter() - began))
+    return 1 if tally.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

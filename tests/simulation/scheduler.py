@@ -1,0 +1,320 @@
+"""Run straight-line synchronous code as interleaved actors in virtual time, deterministically, from one seed.
+
+An actor is a plain function in a greenlet; it knows nothing of the scheduler. The simulated ports call ``step`` before
+every operation: it takes some virtual time, others run meanwhile, and the operation takes effect when ``step`` returns.
+True time moves with operations and sleeps only, never with the wall clock. A crash happens inside ``step`` or nowhere:
+before the operation, which is after the one before. A pause is a step that takes long: up to hours.
+
+Every actor and every kind of fault has a ``random.Random`` of its own, so that a new fault moves no other choice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import traceback
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, heappushpop
+from typing import TYPE_CHECKING, Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from timeagent.errors import LeaseholdError
+from timeagent.units import HOUR, MINUTE, MS, SECOND, US, rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timeagent.units import Instant, Span
+
+NEVER: int = 2**62
+_MASK = 2**61 - 1
+
+
+def _delays(scale: Span) -> tuple[Span, ...]:
+    """256 delays with a long tail: most are short, a few are a hundred times as long."""
+    return tuple(int(scale * (0.2 + n / 128 if n < 230 else 4 + (n - 230) ** 2 / 6)) for n in range(256))
+
+
+TEMPI: tuple[tuple[Span, ...], ...] = tuple(_delays(scale) for scale in (50 * US, 400 * US, 2 * MS, 10 * MS))
+"""How fast an actor is, in this run: one of these, chosen for each actor."""
+
+PAUSES: tuple[Span, ...] = (
+    20 * MS, 50 * MS, 100 * MS, 200 * MS, 400 * MS, 800 * MS, SECOND, 2 * SECOND, 3 * SECOND, 5 * SECOND, 8 * SECOND,
+    15 * SECOND, 40 * SECOND, 3 * MINUTE, HOUR, 5 * HOUR,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mishaps:
+    """How often things go wrong: once in about so many steps of one actor; 0: never."""
+
+    crash: int = 0
+    pause: int = 0
+    pauses: tuple[Span, ...] = PAUSES
+
+
+class Machine:
+    """One computer: it can stand still as a whole."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paused_until: Instant = 0
+        self.processes: list[Process] = []
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    """What dies together: one or several actors."""
+
+    machine: Machine
+    name: str
+    dead: bool = False
+    on_death: list[Callable[[], None]] = field(default_factory=list)
+    clock: Any = None
+
+
+class Actor:
+    """One greenlet, with its own choices."""
+
+    __slots__ = (
+        "bits",
+        "body",
+        "crash_in",
+        "delays",
+        "name",
+        "number",
+        "pause_in",
+        "process",
+        "thread",
+        "ticket",
+        "waiting",
+    )
+
+    bits: Callable[[int], int]
+    crash_in: int
+    delays: tuple[Span, ...]
+    pause_in: int
+    thread: greenlet
+
+    def __init__(self, number: int, name: str, process: Process, body: Callable[[], object]) -> None:
+        self.number = number
+        self.name = name
+        self.process = process
+        self.body = body
+        self.ticket = 0
+        self.waiting = False
+
+
+class Scheduler:
+    """One run: virtual true time, who runs next, and what happened."""
+
+    def __init__(
+        self, seed: object, *, start_ns: Instant, end_ns: Instant, steps_max: int, traced: bool = False
+    ) -> None:
+        self.seed = seed
+        self.now = start_ns
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.steps_max = steps_max
+        self.steps = 0
+        self.mark = 0
+        self.trace: list[str] | None = [] if traced else None
+        self.crashes = 0
+        self.pauses = 0
+        self.bugs: list[str] = []
+        self.refusals = 0
+        self.mishaps = Mishaps()
+        self.stopping = False
+        self._order = self.stream("order")
+        self._crash = self.stream("crash")
+        self._pause = self.stream("pause")
+        self._main = getcurrent()
+        self._heap: list[tuple[Instant, int, Any, int]] = []
+        self._count = 0
+        self._actors: list[Actor] = []
+        self.current: Actor | None = None
+
+    def stream(self, name: str) -> random.Random:
+        """Return the choices of one actor or one kind of fault."""
+        return random.Random(f"{self.seed}/{name}")
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def spawn(self, name: str, process: Process, body: Callable[[], object], *, after: Span = 0) -> Actor:
+        """Begin an actor, now or a little later."""
+        actor = Actor(len(self._actors), name, process, body)
+        order = self._order
+        actor.bits = order.getrandbits
+        actor.delays = TEMPI[order.choice((0, 1, 1, 1, 1, 2, 2, 3))]
+        actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
+        actor.pause_in = self._until_next(self._pause, self.mishaps.pause)
+        actor.thread = greenlet(lambda: self._live(actor), parent=self._main)
+        self._actors.append(actor)
+        self._push(self.now + after, actor, 0)
+        return actor
+
+    @staticmethod
+    def _until_next(stream: random.Random, once_in: int) -> int:
+        return 1 + int(stream.expovariate(1 / once_in)) if once_in else NEVER
+
+    def _live(self, actor: Actor) -> None:
+        if actor.process.dead or self.stopping:
+            return
+        try:
+            actor.body()
+        except LeaseholdError as problem:
+            self.refusals += 1
+            self.note("gives up", str(problem))
+        except GreenletExit:
+            pass
+        except Exception:  # noqa: BLE001 - whatever it is: the code under test must not do that
+            self.bugs.append(f"{actor.name}: {traceback.format_exc()}")
+
+    def call_at(self, instant: Instant, what: Callable[[], object]) -> None:
+        """Let something happen of itself: a delivery, the end of a partition. It must not take steps."""
+        self._push(instant, what, 0)
+
+    def crash(self, process: Process) -> None:
+        """Kill a process: each of its actors ends where it stands."""
+        if process.dead:
+            return
+        process.dead = True
+        self.crashes += 1
+        self.note("CRASHES", process.name)
+        for react in process.on_death:
+            react()
+
+    def run(self) -> None:
+        """Step until nothing is left to do, or the end of time, or of steps."""
+        while self._heap and not self.stopping:
+            instant, _, target, ticket = heappop(self._heap)
+            if instant > self.end_ns:
+                break
+            self.now = max(self.now, instant)
+            if type(target) is not Actor:
+                target()
+            elif self._may_run(target, ticket):
+                self.current = target
+                target.thread.switch()
+                self.current = None
+        self.stopping = True
+        for actor in self._actors:
+            if actor.thread:
+                self.current = actor
+                actor.thread.throw(GreenletExit)
+        self.current = None
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self, verb: str, detail: str = "", extra: Span = 0) -> None:
+        """Take some virtual time, let others run, and return when the operation takes effect. May not return."""
+        actor = self.current
+        if actor is None:
+            return  # the judge after the run, and the builder before it
+        if self.stopping or actor.process.dead:
+            raise GreenletExit
+        self.steps += 1
+        delay = actor.delays[actor.bits(8)] + extra
+        actor.crash_in -= 1
+        if actor.crash_in <= 0:
+            actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
+            self.crash(actor.process)
+            raise GreenletExit
+        actor.pause_in -= 1
+        if actor.pause_in <= 0:
+            delay += self._stand_still(actor)
+        self._park(actor, self.now + delay)
+        self.mark = (self.mark * 1_000_003 + self.now * 31 + actor.number) & _MASK
+        if self.trace is not None:
+            self.note(verb, detail)
+
+    def _stand_still(self, actor: Actor) -> Span:
+        actor.pause_in = self._until_next(self._pause, self.mishaps.pause)
+        pauses = self.mishaps.pauses
+        pause = int(self._pause.choice(pauses) * (0.5 + self._pause.random()))
+        self.pauses += 1
+        self.note("is paused for", f"{pause / SECOND:.3f} s")
+        machine = actor.process.machine
+        if self._pause.random() < 0.25:
+            machine.paused_until = max(machine.paused_until, self.now + pause)
+        return pause
+
+    def sleep(self, span: Span) -> None:
+        """Let so much true time pass."""
+        self.step("sleep", f"{span / MS:.1f} ms" if self.trace is not None else "", max(0, span))
+
+    def wait(self, until: Instant, verb: str = "wait") -> None:
+        """Park until ``wake`` or an instant of true time."""
+        actor = self.current
+        assert actor is not None
+        if self.stopping or actor.process.dead:
+            raise GreenletExit
+        self.steps += 1
+        actor.waiting = True
+        self._park(actor, max(until, self.now))
+        actor.waiting = False
+        if self.trace is not None:
+            self.note("wakes from", verb)
+
+    def wake(self, actor: Actor | None) -> None:
+        """Let an actor go on now, if it waits."""
+        if actor is not None and actor.waiting:
+            self._push(self.now, actor, actor.ticket)
+
+    def _push(self, instant: Instant, target: object, ticket: int) -> None:
+        self._count += 1
+        heappush(self._heap, (instant, self._count, target, ticket))
+
+    def _park(self, me: Actor, until: Instant) -> None:
+        if self.steps >= self.steps_max:
+            self.stopping = True
+        self._count += 1
+        me.ticket += 1
+        entry: tuple[Instant, int, Any, int] | None = (until, self._count, me, me.ticket)
+        heap = self._heap
+        while True:
+            top = heappushpop(heap, entry) if entry is not None else heappop(heap)
+            entry = None
+            instant, _, target, ticket = top
+            if instant > self.end_ns or self.stopping:
+                self.stopping = True
+                self._main.switch()
+                raise GreenletExit
+            self.now = max(self.now, instant)
+            if type(target) is not Actor:
+                target()
+            elif self._may_run(target, ticket):
+                if target is not me:
+                    self.current = target
+                    target.thread.switch()
+                    # Somebody let us go on, and has said so in ``current``.
+                if me.process.dead or self.stopping:
+                    raise GreenletExit
+                return
+
+    def _may_run(self, actor: Actor, ticket: int) -> bool:
+        if ticket != actor.ticket or actor.thread.dead:
+            return False
+        paused = actor.process.machine.paused_until
+        if paused > self.now and not actor.process.dead:
+            self._push(paused, actor, ticket)
+            return False
+        return True
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+
+    def note(self, verb: str, detail: str = "") -> None:
+        """Write one line of the trace: true time, believed time, who, what."""
+        if self.trace is None:
+            return
+        actor = self.current
+        clock = actor.process.clock if actor is not None else None
+        believed = "" if clock is None else f"{(clock.believed_ns() - self.now) / SECOND:+12.3f}"
+        who = actor.name if actor is not None else "-"
+        self.trace.append(f"{rfc3339(self.now)[11:-4]} {believed:>12} {who:22} {verb} {detail}")
+
+    def fingerprint(self) -> tuple[str, float]:
+        """Return a digest of the run and the next random number: equal for equal seeds."""
+        text = "\n".join(self.trace) if self.trace is not None else f"{self.mark} {self.steps} {self.now}"
+        return hashlib.sha256(text.encode()).hexdigest(), self._order.random()

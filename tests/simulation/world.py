@@ -1,0 +1,203 @@
+"""One run: a cluster of simulated machines, the actors of a scenario, their faults, and what was said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.simulation.clocks import SimulatedTime
+from tests.simulation.cluster import NODES, T0, founded
+from tests.simulation.history import History
+from tests.simulation.mount import File, MountMishaps, Server, SimulatedMount
+from tests.simulation.network import Network, NetworkMishaps
+from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
+from timeagent.units import HOUR, MINUTE, MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timeagent.units import Instant, Span
+
+
+NO_MISHAPS = Mishaps()
+NO_MOUNT_MISHAPS = MountMishaps()
+NO_NETWORK_MISHAPS = NetworkMishaps()
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a run is like; everything else follows from its seed."""
+
+    short: bool = True
+    shards: int = 1
+    real_keys: bool = False
+    encoded: bool = False
+    mishaps: Mishaps = NO_MISHAPS
+    mount: MountMishaps = NO_MOUNT_MISHAPS
+    network: NetworkMishaps = NO_NETWORK_MISHAPS
+    lies: str = "none"
+    """How wrong the clocks are: none, seconds, hours, steps."""
+    spread_ns: Span = 0
+    """How far apart closers' clocks are made to be, so that they meet writers."""
+    partitions: bool = False
+    outages: bool = False
+    lasts_ns: Span = 8 * SECOND
+    starts_ns: Span | None = None
+    """After the start of a rack; the middle of it if left out."""
+    steps_max: int = 6_000
+
+
+class World:
+    """Machines n1 to n6 on one file server."""
+
+    def __init__(self, seed: int, conditions: Conditions, *, traced: bool = False) -> None:
+        self.seed = seed
+        self.conditions = conditions
+        self.founded = founded(short=conditions.short, shards=conditions.shards, real=conditions.real_keys)
+        self.policy = self.founded.policy
+        starts = self.policy.rack_ns // 2 if conditions.starts_ns is None else conditions.starts_ns
+        start: Instant = T0 + starts
+        self.scheduler = Scheduler(
+            seed, start_ns=start, end_ns=start + conditions.lasts_ns, steps_max=conditions.steps_max, traced=traced
+        )
+        self.scheduler.mishaps = conditions.mishaps
+        self.history = History()
+        self.server = Server(self.scheduler)
+        self.server.copy_from(self.founded.server)
+        self.network = Network(self.scheduler, conditions.network, encoded=conditions.encoded)
+        self.machines = {name: Machine(name) for name in NODES}
+        self.lying = False
+        """Whether any clock's interval ever failed to hold true time."""
+        chance = self.scheduler.stream("clocks")
+        self.times = {name: self._time(name, chance.random() * 2 - 1, chance.randint(-150, 150)) for name in NODES}
+        self.mounts = {name: SimulatedMount(self.server, name, conditions.mount) for name in NODES}
+        self.server.clock_offset_ns = int((chance.random() * 2 - 1) * 30 * MS)
+        self._numbers = 0
+        self.packing = False
+        """Whether directories are deleted after a seal: then readers miss files."""
+        self.graves: dict[str, File] = {}
+        """Data files that were deleted after their rack was sealed; a pack would hold them."""
+        self.pace_ns: Span = self.policy.span_ns
+        self._plan_lies()
+        self._plan_outages()
+
+    def number(self) -> int:
+        """Return a number that this run has not used."""
+        self._numbers += 1
+        return self._numbers
+
+    def process(self, node: str, name: str) -> Process:
+        """Begin a process on a machine, without actors yet."""
+        process = Process(self.machines[node], name)
+        process.clock = self.times[node]
+        self.machines[node].processes.append(process)
+        return process
+
+    def spawn(
+        self, node: str, name: str, begin: Callable[[Process], Callable[[], object]], *, restarts: int = 0
+    ) -> None:
+        """Run an actor in a process of its own; after a crash run it again, as a new process of the same machine."""
+        process = self.process(node, name)
+
+        def again() -> None:
+            delay = int(self.scheduler.stream(f"restart {self.number()}").random() * 2 * SECOND)
+            self.scheduler.call_at(
+                self.scheduler.now + delay, lambda: self.spawn(node, name, begin, restarts=restarts - 1)
+            )
+
+        if restarts:
+            process.on_death.append(again)
+        self.scheduler.spawn(name, process, begin(process))
+
+    # -- clocks --------------------------------------------------------------------------------------------------------
+
+    def _time(self, name: str, bias: float, drift_ppm: int) -> SimulatedTime:
+        radius = min(20 * MS, self.policy.radius_ns_max // 2)
+        return SimulatedTime(
+            self.scheduler,
+            self.founded.keys[name][0],
+            offset_ns=int(bias * radius * 0.8),
+            drift_ppm=drift_ppm if self.conditions.lasts_ns < MINUTE else drift_ppm // 50,
+            radius_ns=radius,
+        )
+
+    def _plan_lies(self) -> None:
+        lies = self.conditions.lies
+        if lies == "none":
+            return
+        self.lying = True
+        if lies == "closers":
+            return  # the scenario sets them
+        chance = self.scheduler.stream("lies")
+        far: dict[str, Span] = {"seconds": 4 * SECOND, "steps": 4 * SECOND, "hours": 6 * HOUR}
+        for name in NODES:
+            if chance.random() < 0.6:
+                continue
+            clock = self.times[name]
+            amount = int((chance.random() * 2 - 1) * far[lies])
+            if lies != "steps":
+                clock.set_forward(amount)
+                continue
+            for _ in range(chance.choice((1, 1, 2, 3))):
+                self.scheduler.call_at(self._some_time(chance.random()), self._stepper(clock, amount, chance.random()))
+
+    def _stepper(self, clock: SimulatedTime, amount: Span, kind: float) -> Callable[[], None]:
+        def step() -> None:
+            self.scheduler.note("  a clock is set", f"by {amount / SECOND:.3f} s, {kind:.2f}")
+            if kind < 0.5:
+                clock.set_forward(amount)
+            elif kind < 0.7:
+                clock.silent = not clock.silent
+            elif kind < 0.85:
+                clock.freeze()
+                self.scheduler.call_at(self.scheduler.now + abs(amount), lambda: clock.thaw(right=kind < 0.75))
+            else:
+                clock.set_forward(-amount // 2)
+
+        return step
+
+    def _some_time(self, where: float) -> Instant:
+        return self.scheduler.start_ns + int(where * self.conditions.lasts_ns)
+
+    # -- outages -------------------------------------------------------------------------------------------------------
+
+    def _plan_outages(self) -> None:
+        chance = self.scheduler.stream("outages")
+        if self.conditions.outages:
+            for _ in range(chance.choice((0, 1, 1, 2))):
+                self.scheduler.call_at(
+                    self._some_time(chance.random()), self._outage(chance.random(), chance.choice(NODES))
+                )
+        if self.conditions.partitions:
+            for _ in range(chance.choice((1, 2, 3))):
+                pair = chance.sample(NODES, 2)
+                self.scheduler.call_at(self._some_time(chance.random()), self._cut(pair[0], pair[1], chance.random()))
+
+    def _outage(self, share: float, node: str) -> Callable[[], None]:
+        span = int(share**2 * 4 * SECOND)
+
+        def begin() -> None:
+            if share < 0.4:
+                self.scheduler.note("  the file server is away for", f"{span / SECOND:.3f} s")
+                self.server.away_until = self.scheduler.now + span
+            else:
+                self.scheduler.note("  is cut off from the file server:", f"{node} for {span / SECOND:.3f} s")
+                self.mounts[node].cut_until = self.scheduler.now + span
+
+        return begin
+
+    def _cut(self, source: str, target: str, share: float) -> Callable[[], None]:
+        def begin() -> None:
+            until = self.scheduler.now + int(share * 5 * SECOND)
+            self.network.cut[source, target] = until
+            if share < 0.5:
+                self.network.cut[target, source] = until
+            self.scheduler.note("  the network is cut:", f"{source} -> {target} until {until}")
+
+        return begin
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> History:
+        self.scheduler.run()
+        return self.history

@@ -1,0 +1,213 @@
+"""Who runs a machine's shard: one process at a time, the next when it ends, and none for ever."""
+
+from __future__ import annotations
+
+import random
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.paths import chain_path
+from appliance.lease.ceiling import InDoubt
+from appliance.lease.shard import NotYet, StoppedOrderly
+from appliance.lease.spool import LedgerSpool
+from appliance.registers import StoredChain
+from appliance.shards import START_TRIES, HostedShard
+from tests.support.clocks import HandTime
+from tests.support.cluster import Site, fast_policy, sites
+from tests.support.shards import ListLedger
+from tests.support.storage import WrappedStorage
+from tests.support.values import NOW_NS, TIME_KEY
+from timeagent.errors import BadTime, Environment, ShardUnavailable
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from appliance.formats.ceiling import CeilingRecord
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path, "node1", "node2")
+
+
+def newest(site: Site, shard: int = 0) -> CeilingRecord:
+    chain = StoredChain(site.storage, chain_path(1, shard))
+    data = chain.read(chain.list_afresh()[-1])
+    assert data is not None
+    return open_ceiling(data, "newest")[0]
+
+
+def test_first_process_that_asks_runs_the_shard_and_the_second_is_served_by_it(site: Site) -> None:
+    with site.open() as first, site.open() as second:
+        assert first.routes.host.try_host(0, first.map)
+        assert first.routes.host.try_host(0, first.map)  # it does already
+        assert not second.routes.host.try_host(0, second.map)
+        domain = next(f"d{n}" for n in range(99) if first.map.shard_of(f"d{n}") == 0)
+        with second.session() as session, session.acquire(domain):
+            assert first.inspect(0)[1][0].domain == domain
+        assert second.routes.host._hosted == {}
+
+
+def test_next_process_takes_the_place_of_one_that_ended_orderly_without_any_gap(site: Site) -> None:
+    first, second = site.open(), site.open()
+    domain = next(f"d{n}" for n in range(99) if first.map.shard_of(f"d{n}") == 0)
+    with first.session() as session, session.acquire(domain) as leases:
+        session.publish("log", [b"1"], under=leases)
+    with second.session() as session:
+        before, _ = second.inspect(0)
+        first.close()
+        assert newest(site).kind is CeilingKind.ORDERLY
+        with session.acquire(domain) as leases:
+            assert leases[0].settle_to_ns == 0
+            assert [m.payload for m in session.read("log", under=leases)] == [b"1"]
+            after, _ = second.inspect(0)
+    assert after.incarnation != before.incarnation
+    second.close()
+
+
+def test_shard_of_another_node_is_never_run_here(site: Site) -> None:
+    with site.open("node1") as cluster, pytest.raises(ShardUnavailable) as refused:
+        cluster.inspect(1)
+    assert refused.value.exit_status == 69
+    assert "node2" in refused.value.message
+    assert "leasehold node run" in refused.value.hint
+
+
+def test_shard_without_an_address_is_unavailable_by_name(site: Site) -> None:
+    site.settings["node1"].peers.clear()  # type: ignore[attr-defined]
+    (site.node_dir() / "node.toml").write_text((site.node_dir() / "node.toml").read_text().split("[peers]")[0])
+    with site.open() as cluster, cluster.session() as session:
+        domain = next(f"d{n}" for n in range(99) if cluster.map.shard_of(f"d{n}") == 1)
+        with pytest.raises(ShardUnavailable) as refused:
+            session.acquire(domain, timeout_ns=0)
+        assert refused.value.code == "no-address"
+        assert "[peers]" in refused.value.hint
+        with pytest.raises(ShardUnavailable):
+            cluster.inspect(1)
+
+
+def test_host_that_was_closed_hosts_nothing_any_more(site: Site) -> None:
+    cluster = site.open()
+    host, shard_map = cluster.routes.host, cluster.map
+    host.close()
+    host.close()
+    assert not host.try_host(0, shard_map)
+    cluster.close()
+
+
+class Refusing(WrappedStorage):
+    """Refuses the ceiling chain for a number of calls."""
+
+    times = 0
+
+    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        if path.startswith("shards") and verb == "publish" and self.times:
+            self.times -= 1
+            raise Environment("planted", f"{verb} {path}: No space left on device")
+        return call()
+
+
+def test_start_in_doubt_is_tried_again(site: Site) -> None:
+    storage = Refusing(site.storage)
+    storage.times = 3
+    with site.open(storage=storage) as cluster:
+        assert cluster.routes.host.try_host(0, cluster.map)
+
+
+def test_shard_that_cannot_begin_says_why_and_keeps_no_lock(site: Site) -> None:
+    storage = Refusing(site.storage)
+    storage.times = START_TRIES
+    with site.open(storage=storage) as cluster:
+        with pytest.raises(Environment) as refused:
+            cluster.routes.host.try_host(0, cluster.map)
+        assert refused.value.code == "chain-in-doubt"
+        assert "No space left on device" in refused.value.message
+        assert refused.value.exit_status == 74
+        assert cluster.routes.host.try_host(0, cluster.map)
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+class StubShard:
+    """Answers a stop with what it is told."""
+
+    def __init__(self, answer: Callable[[], object]) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    def stop_orderly(self) -> object:
+        self.asked += 1
+        return self.answer()
+
+
+class Stub:
+    """A server or a store that ends when it is told."""
+
+    def __init__(self) -> None:
+        self.ended = Lock()
+        self.ended.acquire()
+
+    def run(self) -> None:
+        with self.ended:
+            pass
+
+    def stop(self) -> None:
+        self.ended.release()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def hosted(shard: StubShard, time: HandTime) -> HostedShard:
+    stub: Any = shard
+    store: Any = Stub()
+    server: Any = Stub()
+    return HostedShard(stub, store, server, LedgerSpool(ListLedger()), Lock(), time, fast_policy())
+
+
+def raising() -> object:
+    raise BadTime("no-time", "no bound")
+
+
+@pytest.mark.parametrize(
+    ("answer", "spans"),
+    [
+        (lambda: StoppedOrderly(0, 0), (0, 0)),
+        (lambda: NotYet(NOW_NS * 2, 1), (4, 5)),  # a clock that went back: the lease would be out for years
+        (lambda: InDoubt("the mount is away"), (0, 2)),
+        (raising, (0, 2)),
+    ],
+)
+def test_stop_ends_whatever_shard_clock_and_mount_do(answer: Callable[[], object], spans: tuple[int, int]) -> None:
+    time = HandTime(TIME_KEY, NOW_NS)
+    begun = time.boot_ns()
+    shard = StubShard(answer)
+    hosted(shard, time).stop()
+    assert spans[0] * SECOND <= time.boot_ns() - begun <= spans[1] * SECOND
+    assert shard.asked >= 1
+
+
+def test_interrupted_stop_ends_the_threads_all_the_same() -> None:
+    def interrupted() -> object:
+        raise KeyboardInterrupt
+
+    running = hosted(StubShard(interrupted), HandTime(TIME_KEY, NOW_NS))
+    with pytest.raises(KeyboardInterrupt):
+        running.stop()
+    assert not any(thread.is_alive() for thread in running._threads)
+
+
+def test_inspecting_pages_through_all_leases(site: Site) -> None:
+    with site.open() as cluster, cluster.session() as session:
+        domains = [name for n in range(1_000) if cluster.map.shard_of(name := f"d{n:04d}") == 0][:300]
+        leases = session.acquire(*domains)
+        numbers, found = cluster.routes.inspect(0, random.Random(1))
+        assert [view.domain for view in found] == domains
+        assert numbers.leases == 300
+        session.relinquish(leases)

@@ -1,0 +1,269 @@
+"""The door for applications, over a real directory: threads, processes, forks and endings."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from appliance.bag.outcome import Committed
+from appliance.cluster import known_nodes, refuse_root_user, root_path, time_sources
+from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.paths import chain_path
+from appliance.registers import StoredChain
+from tests.support.cluster import Site, fast_policy, sites, wait_until
+from timeagent.clock import SystemClock
+from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TryAgain
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.cluster import Cluster
+
+ROUNDS = 12
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+def kinds(site: Site) -> list[CeilingKind]:
+    chain = StoredChain(site.storage, chain_path(1, 0))
+    return [open_ceiling(chain.read(number) or b"", "record")[0].kind for number in chain.list_afresh()]
+
+
+def count_up(cluster: Cluster, rounds: int = ROUNDS) -> None:
+    """Under a lease: read how many messages there are, and write that number. Two who overlap write one twice."""
+    with cluster.session() as session:
+        for _ in range(rounds):
+            with session.acquire("counter") as leases:
+                number = len(session.read("log", under=leases))
+                text = f"{number} {leases[0].fence}".encode()
+                assert session.publish("log", [text], under=leases) == Committed()
+
+
+def test_two_sessions_in_two_threads_exclude_each_other_in_the_record(site: Site) -> None:
+    with site.open() as cluster:
+        threads = [Thread(target=count_up, args=(cluster,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        found = list(cluster.read("log", level="latest"))
+    numbers, fences = zip(*(map(int, message.payload.split()) for message in found), strict=True)
+    assert list(numbers) == list(range(2 * ROUNDS))
+    assert list(fences) == sorted(set(fences))
+    assert len({message.incarnation for message in found}) == 2
+
+
+def test_one_session_may_be_shared_between_threads(site: Site) -> None:
+    with site.open() as cluster, cluster.session() as session, session.acquire("a") as leases:
+
+        def write(name: bytes) -> None:
+            for number in range(ROUNDS):
+                assert session.publish("log", [b"%s %d" % (name, number)], under=leases) == Committed()
+
+        threads = [Thread(target=write, args=(name,)) for name in (b"x", b"y")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        found = [message.payload for message in session.read("log", under=leases)]
+        assert leases[0].messages == 2 * ROUNDS
+    for name in (b"x", b"y"):
+        assert [each for each in found if each.startswith(name)] == [b"%s %d" % (name, n) for n in range(ROUNDS)]
+
+
+HOLDER = """
+import sys
+from leasehold import Cluster
+with Cluster.open(sys.argv[1], node_dir=sys.argv[2], allow_root=True) as cluster, cluster.session("first") as session:
+    with session.acquire("a") as leases:
+        session.publish("log", [b"first"], under=leases)
+        print(cluster.inspect(0)[0].incarnation.hex(), flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_two_processes_of_one_machine_share_its_shard_and_the_second_takes_over(site: Site) -> None:
+    command = [sys.executable, "-c", HOLDER, str(site.root), str(site.node_dir())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdin
+        assert first.stdout
+        runs = first.stdout.readline().strip()
+        with site.open() as cluster, cluster.session() as session:
+            with pytest.raises(TryAgain, match=r"\(first\)"):
+                session.acquire("a", timeout_ns=0)
+            with session.acquire("b"):
+                assert cluster.inspect(0)[0].incarnation.hex() == runs
+                assert cluster.routes.host._hosted == {}
+            first.stdin.write("\n")
+            first.stdin.close()
+            assert first.wait(60) == 0
+            with session.acquire("a") as leases:
+                assert [m.payload for m in session.read("log", under=leases)] == [b"first"]
+                assert leases[0].settle_to_ns == 0
+                assert cluster.inspect(0)[0].incarnation.hex() != runs
+    assert kinds(site)[-1] is CeilingKind.ORDERLY
+
+
+FORK = """
+import os, sys
+from leasehold import BadRequest, Cluster, Committed
+with Cluster.open(sys.argv[1], node_dir=sys.argv[2], allow_root=True) as cluster, cluster.session() as session:
+    with session.acquire("a") as leases:
+        session.publish("log", [b"1"], under=leases)
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            print(session.publish("log", [b"2"], under=leases) == Committed(), flush=True)
+            print(cluster.inspect(0)[0].leases, flush=True)
+        else:
+            for use in (lambda: session.publish("log", [b"x"], under=leases), cluster.session):
+                try:
+                    use()
+                except BadRequest as problem:
+                    print(problem.code, flush=True)
+# Both end here, through every with block: only the parent may stop the shard.
+"""
+
+
+def test_child_after_fork_ends_without_stopping_its_parents_shard(site: Site) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, str(site.root), str(site.node_dir())],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["forked", "forked", "True", "1"], done.stderr
+    assert done.stderr == ""
+    assert kinds(site).count(CeilingKind.ORDERLY) == 1
+    with site.open() as cluster:
+        assert [m.payload for m in cluster.read("log", level="latest")] == [b"1", b"2"]
+
+
+def test_closing_while_another_thread_holds_ends_its_leases_by_name(site: Site) -> None:
+    cluster = site.open()
+    held, closed = Event(), Event()
+    codes: list[str] = []
+
+    def work() -> None:
+        with cluster.session() as session, session.acquire("a") as leases:
+            held.set()
+            assert closed.wait(60)
+            try:
+                session.publish("log", [b"1"], under=leases)
+            except LeaseLost as problem:
+                codes.append(problem.code)
+
+    thread = Thread(target=work)
+    thread.start()
+    assert held.wait(60)
+    cluster.close()
+    closed.set()
+    thread.join(60)
+    assert codes == ["lease-relinquished"]
+    assert kinds(site)[-1] is CeilingKind.ORDERLY
+
+
+def test_closed_cluster_is_closed(site: Site) -> None:
+    cluster = site.open()
+    with cluster.session() as session, session.acquire("a"):
+        pass
+    cluster.close()
+    cluster.close()
+    with pytest.raises(BadRequest) as refused:
+        cluster.session()
+    assert refused.value.code == "cluster-closed"
+
+
+def test_session_that_fails_to_close_does_not_keep_the_shard_running(site: Site) -> None:
+    cluster = site.open()
+    session = cluster.session()
+    session.acquire("a")
+
+    def failing() -> None:
+        type(session).close(session)
+        raise ZeroDivisionError
+
+    session.close = failing  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        cluster.close()
+    assert kinds(site)[-1] is CeilingKind.ORDERLY
+
+
+def test_sessions_that_are_over_are_forgotten(site: Site) -> None:
+    with site.open() as cluster:
+        for _ in range(3):
+            with cluster.session() as session, session.acquire("a"):
+                pass
+        del session
+        gc.collect()
+        assert len(cluster._sessions) == 0
+
+
+def test_lease_is_kept_by_its_thread_for_longer_than_a_term(site: Site) -> None:
+    clock = SystemClock()
+    with site.open() as cluster, cluster.session() as session, session.acquire("a", term_ns=600 * MS) as leases:
+        first = leases[0].expiry_ns
+        wait_until(clock, lambda: clock.realtime_ns() > first + 100 * MS)
+        assert session.publish("log", [b"1"], under=leases) == Committed()
+
+
+def test_reading_by_level_and_bounds(site: Site) -> None:
+    with site.open() as cluster, cluster.session() as session:
+        with session.acquire("a") as leases:
+            for number in range(3):
+                session.publish("log", [b"%d" % number], under=leases)
+        stamps = [message.timestamp_ns for message in cluster.read("log", level="latest")]
+        shown = cluster.read("log", level="latest", after_ns=stamps[0], until_ns=stamps[1])
+        assert [message.payload for message in shown] == [b"1"]
+        assert cluster.settle("log", stamps[-1] + 1) > stamps[-1]
+        assert [message.payload for message in cluster.read("log")] == [b"0", b"1", b"2"]
+        assert [message.payload for message in cluster.read("log", until_ns=stamps[1])] == [b"0", b"1"]
+        assert cluster.log_names() == ["log"]
+        assert known_nodes(cluster.registers) == ["node1"]
+
+
+@pytest.mark.parametrize(("log", "level", "code"), [("log", "all", "bad-level"), ("log", "settled", "no-such-log")])
+def test_bad_reading_is_refused_at_once_not_when_it_is_iterated(site: Site, log: str, level: str, code: str) -> None:
+    with site.open() as cluster:
+        with pytest.raises(BadRequest) as refused:
+            cluster.read(log, level=level)
+        assert refused.value.code == code
+
+
+def test_superuser_is_refused_unless_allowed() -> None:
+    refuse_root_user(1000, allow_root=False)
+    refuse_root_user(0, allow_root=True)
+    with pytest.raises(NotTrusted) as refused:
+        refuse_root_user(0, allow_root=False)
+    assert refused.value.exit_status == 77
+    assert "--allow-root" in refused.value.hint
+
+
+def test_root_is_named_by_the_call_or_by_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    with pytest.raises(BadRequest) as refused:
+        root_path(None)
+    assert "LEASEHOLD_ROOT" in refused.value.hint
+    monkeypatch.setenv("LEASEHOLD_ROOT", str(tmp_path))
+    assert root_path(None) == tmp_path
+    assert root_path("/elsewhere").as_posix() == "/elsewhere"
+
+
+def test_assumed_time_is_asked_last_and_only_where_the_policy_states_a_radius() -> None:
+    clock = SystemClock()
+    assert [source.name for source in time_sources(clock, fast_policy())] == ["kernel", "assumed"]
+    assert [
+        source.name for source in time_sources(clock, msgspec.structs.replace(fast_policy(), assumed_radius_ns=0))
+    ] == ["kernel"]

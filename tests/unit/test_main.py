@@ -1,0 +1,200 @@
+"""The command's entry and the public names: usage, errors as exit codes, each family loaded when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import leasehold
+import leasehold.__main__ as entry
+from timeagent import errors
+from timeagent.console import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def leasehold_command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "leasehold", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[argparse.Namespace], int]], None]:
+    """Let the word ``read`` do something else."""
+
+    def plant(run: Callable[[argparse.Namespace], int]) -> None:
+        family = importlib.import_module("appliance.cli.messages")
+        monkeypatch.setitem(family.COMMANDS, "read", Command("planted", lambda _: None, run))
+
+    return plant
+
+
+def test_without_a_word_the_commands_are_shown_and_it_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert all(f"  {word}" in err for word in entry.FAMILIES)
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["read"], ["read", "log", "--nonsense"], ["bag"], ["bag", "x"], ["--json"]]
+)
+def test_wrong_usage_is_exit_code_2_on_stderr(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.main(words)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: leasehold")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["publish", "--help"], ["lease", "hold", "-h"], ["time", "now", "-h"]])
+def test_help_is_data(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.main(words)
+    assert ended.value.code == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: leasehold")
+    assert err == ""
+
+
+@pytest.mark.parametrize("word", list(entry.FAMILIES))
+def test_every_family_has_its_command_and_its_arguments(word: str) -> None:
+    try:
+        commands = importlib.import_module(entry.FAMILIES[word][0]).COMMANDS
+    except ModuleNotFoundError as missing:  # a family that this version of the tree does not have yet
+        pytest.skip(str(missing))
+    parser = argparse.ArgumentParser(prog=word)
+    commands[word].add_arguments(parser)
+    assert parser.format_help()
+
+
+ERRORS = {
+    errors.TryAgain: 75,
+    errors.ShardUnavailable: 69,
+    errors.LeaseLost: 76,
+    errors.UnknownOutcome: 4,
+    errors.BadRequest: 2,
+    errors.BadConfiguration: 78,
+    errors.BadTime: 75,
+    errors.Damaged: 65,
+    errors.Environment: 74,
+    errors.NotTrusted: 77,
+}
+
+
+@pytest.mark.parametrize("error", list(ERRORS))
+def test_every_error_has_its_exit_code_its_code_and_its_way_out(
+    error: type[errors.LeaseholdError],
+    planted: Callable[[Callable[[argparse.Namespace], int]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise error("some-code", "what is wrong", hint="do this")
+
+    planted(run)
+    assert entry.main(["read"]) == ERRORS[error]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "leasehold: what is wrong [some-code]\n  way out: do this\n"
+
+
+def test_every_error_that_can_be_raised_is_in_the_table() -> None:
+    def below(error: type[errors.LeaseholdError]) -> set[type[errors.LeaseholdError]]:
+        return {error}.union(*(below(each) for each in error.__subclasses__()))
+
+    assert below(errors.LeaseholdError) - {errors.LeaseholdError} == set(ERRORS)
+
+
+def test_exit_code_of_a_command_is_passed_on(planted: Callable[[Callable[[argparse.Namespace], int]], None]) -> None:
+    planted(lambda _: 3)
+    assert entry.main(["read"]) == 3
+
+
+def test_interrupt_is_exit_code_130_without_a_traceback(
+    planted: Callable[[Callable[[argparse.Namespace], int]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    planted(run)
+    assert entry.main(["read"]) == 130
+    assert capsys.readouterr().err == "leasehold: interrupted\n"
+
+
+def test_bug_is_a_traceback_not_an_exit_code(
+    planted: Callable[[Callable[[argparse.Namespace], int]], None],
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise AssertionError
+
+    planted(run)
+    with pytest.raises(AssertionError):
+        entry.main(["read"])
+
+
+def test_reader_that_goes_away_is_no_traceback() -> None:
+    script = (
+        "import sys, leasehold.__main__ as entry, appliance.cli.messages as family, timeagent.console as console\n"
+        "def run(_):\n    while True:\n        sys.stdout.write('x' * 65536)\n        sys.stdout.flush()\n"
+        "family.COMMANDS['read'] = console.Command('planted', lambda _: None, run)\n"
+        "sys.exit(entry.main(['read']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_python_without_assertions_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "leasehold", "time", "now"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "-O" in done.stderr
+
+
+def test_it_runs_as_a_module_from_anywhere(tmp_path: Path, repository: Path) -> None:
+    done = leasehold_command("--help", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(repository)})
+    assert done.returncode == 0
+    assert "commands:" in done.stdout
+
+
+# -- the public names --------------------------------------------------------------------------------------------------
+
+
+def test_public_names_are_listed_and_every_one_is_there() -> None:
+    assert sorted(leasehold.__all__) == list(leasehold.__all__)
+    assert set(leasehold._HOMES) == set(leasehold.__all__)
+    for name in leasehold.__all__:
+        assert getattr(leasehold, name).__name__ in (name, "Outcome")
+
+
+def test_other_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = leasehold.nonsense
+
+
+def test_importing_the_public_package_loads_nothing_heavy(repository: Path) -> None:
+    script = (
+        "import sys, leasehold; print([m for m in ('apsw', 'numpy', 'textual', 'cryptography') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=repository, timeout=60
+    )
+    assert done.stdout == "[]\n"

@@ -77,7 +77,11 @@ def read_marker(storage: Storage, root: Path) -> Marker:
             f"{root} is not a leasehold root: it has no file {MARKER}",
             hint=f"name the root itself, or set up a new cluster in an empty directory: leasehold init {root}",
         )
-    return decode_marker(data, str(root / MARKER))
+    try:
+        return decode_marker(data, str(root / MARKER))
+    except Damaged as problem:
+        hint = "restore it from a copy of the tree, or use a release that knows its format"
+        raise Damaged(problem.code, problem.message, hint=hint) from None
 
 
 def found_cluster(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DIRECTORIES = {Kind.POLICY: "policy", Kind.TRUST: "trust", Kind.MAP: "map"}
 TMP = "tmp"
+_RESTORE = "restore it from a copy of the tree: a numbered record never changes"
 
 
 class Registers:
@@ -105,20 +106,23 @@ class Registers:
         path = f"{DIRECTORIES[kind]}/{record_name(number)}"
         data = self._storage.read(path)
         if data is None:
-            raise Damaged("no-record", f"{path} is missing", hint="restore it from a copy of the tree")
-        signed = open_signed(kind, data, path)
+            raise Damaged("no-record", f"{path} is missing", hint=_RESTORE)
+        try:
+            signed = open_signed(kind, data, path)
+            record = decode(form, signed.body, path)
+        except Damaged as problem:
+            raise Damaged(problem.code, problem.message, hint=_RESTORE) from None
         if not signed.verified_by(kind, self._root_key):
             raise NotTrusted(
                 "record-not-trusted",
                 f"{path} is not signed by this cluster's root key",
                 hint="compare the root key's fingerprint with the cluster's: this may be another cluster's file",
             )
-        record = decode(form, signed.body, path)
         if record.number != number or record.cluster_id != self.cluster_id:
             raise NotTrusted(
                 "record-misplaced",
                 f"{path} says that it is number {record.number} of cluster {record.cluster_id.hex()}",
-                hint="restore it from a copy of the tree",
+                hint=_RESTORE,
             )
         return record
 

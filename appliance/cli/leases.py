@@ -109,6 +109,7 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
+    span = parse_span(options.seconds)
     with (
         cluster.session(options.purpose) as session,
         session.acquire(*options.domains, timeout_ns=parse_span(options.wait)) as leases,
@@ -119,7 +120,7 @@ def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
                 print_json("leasehold.held", fields)
             else:
                 say(f"{lease.domain}: held, fence {lease.fence}")
-        _wait(cluster, session, leases, parse_span(options.seconds))
+        _wait(cluster, session, leases, span)
     return 0
 
 

@@ -65,7 +65,11 @@ def run_publish(options: argparse.Namespace) -> int:
     try:
         stream = sys.stdin.buffer if options.file == "-" else open(options.file, "rb")  # noqa: SIM115, PTH123
     except OSError as problem:
-        raise BadRequest("no-such-file", f"cannot read {options.file}: {problem.strerror}") from None
+        raise BadRequest(
+            "no-such-file",
+            f"cannot read {options.file}: {problem.strerror}",
+            hint="name a file, or - for standard input",
+        ) from None
     with stream, open_cluster(options) as cluster, cluster.session(options.purpose) as session:
         return _publish(session, stream, options)
 

@@ -1,0 +1,452 @@
+"""What people get wrong, as a command and as a program: named, with the way out, and nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from appliance.bag.posix import _environment
+from appliance.formats.frame import MESSAGE_BYTES_MAX
+from appliance.formats.framing import Kind
+from appliance.formats.marker import Marker
+from appliance.formats.stamped import sign
+from appliance.runtime import SHARED_MEMORY
+from leasehold.__main__ import main
+from tests.support.cluster import Site, fast_policy, sites, tree
+from tests.support.mounts import fill, make_read_only, small_mount
+from tests.support.storage import WrappedStorage
+from tests.support.values import WITNESS_KEY
+from timeagent.errors import Environment, LeaseholdError
+from timeagent.keys import public_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+class Said:
+    """What a command said."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    def is_error(self, status: int, code: str) -> bool:
+        """One line with the code and one with the way out; no data."""
+        lines = [line for line in self.err.splitlines() if line]
+        named = any(line.endswith(f"[{code}]") for line in lines)
+        return (self.status, self.out, named, lines[-1].startswith("  way out: ")) == (status, "", True, True)
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """Run a command in this process."""
+
+    def run(*words: str, stdin: bytes = b"") -> Said:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = main(list(words))
+        return Said(status, *capsys.readouterr())
+
+    return run
+
+
+READ = ("read", "log")
+PUBLISH = ("publish", "log", "--lease", "a", "--wait", "1s")
+EVERY_COMMAND = [READ, PUBLISH, ("lease", "ls"), ("bag", "ls", "log"), ("node", "run")]
+
+
+def spoil_marker(data: bytes) -> Callable[[Site], object]:
+    return lambda site: (site.root / "LEASEHOLD").write_bytes(data)
+
+
+def spoil(kind: str, change: Callable[[bytes], bytes]) -> Callable[[Site], object]:
+    def change_record(site: Site) -> None:
+        path = site.root / kind / "00000001"
+        path.write_bytes(change(path.read_bytes()))
+
+    return change_record
+
+
+def foreign_record(site: Site) -> None:
+    policy = msgspec.structs.replace(fast_policy(), cluster_id=site.cluster_id)
+    (site.root / "policy" / "00000001").write_bytes(sign(Kind.POLICY, policy, WITNESS_KEY))
+
+
+def foreign_trust(site: Site) -> None:
+    path = site.root / "trust" / "00000001"
+    path.write_bytes(sign(Kind.TRUST, site.registers.trust(1), WITNESS_KEY))
+
+
+def broken_rule(site: Site) -> None:
+    policy = msgspec.structs.replace(site.policy, number=2, grace_ns=0)
+    (site.root / "policy" / "00000002").write_bytes(sign(Kind.POLICY, policy, site.root_key))
+
+
+def other_cluster(site: Site) -> None:
+    (site.root / "LEASEHOLD").write_bytes(Marker(site.cluster_id, WITNESS_KEY.public).encode())
+
+
+def other_pin(site: Site) -> None:
+    path = site.node_dir() / "node.toml"
+    mine, other = public_line(site.root_key.public, "x")[:60], public_line(WITNESS_KEY.public, "x")[:60]
+    path.write_text(path.read_text().replace(mine, other))
+
+
+def stranger_keys(site: Site) -> None:
+    for name in ("time.key", "witness.key"):
+        (site.node_dir() / name).write_bytes(WITNESS_KEY.to_pem())
+
+
+def emptied(site: Site) -> None:
+    shutil.rmtree(site.root)
+    site.root.mkdir()
+
+
+def a_file(site: Site) -> None:
+    shutil.rmtree(site.root)
+    site.root.touch()
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:40] + bytes([data[40] ^ 1]) + data[41:]
+
+
+SPOILED: list[tuple[str, Callable[[Site], object], int, str]] = [
+    ("missing directory", lambda site: shutil.rmtree(site.root), 74, "no-root"),
+    ("unmounted mount point", emptied, 74, "empty-root"),
+    ("not a root", lambda site: (site.root / "LEASEHOLD").unlink(), 65, "not-a-root"),
+    ("a file for a directory", a_file, 74, "not-a-directory"),
+    ("marker of another format", spoil_marker(b"leasehold root, format 9\n"), 65, "bad-marker"),
+    ("empty marker", spoil_marker(b""), 65, "bad-marker"),
+    ("marker of random bytes", spoil_marker(bytes(range(256))), 65, "bad-marker"),
+    ("another cluster's marker", other_cluster, 77, "other-cluster"),
+    ("another cluster pinned", other_pin, 77, "other-cluster"),
+    ("damaged policy", spoil("policy", flipped), 65, "piece-damaged"),
+    ("truncated policy", spoil("policy", lambda data: data[:-3]), 65, "piece-damaged"),
+    ("empty policy", spoil("policy", lambda _: b""), 65, "piece-damaged"),
+    ("foreign policy", foreign_record, 77, "record-not-trusted"),
+    ("policy that breaks a rule", broken_rule, 78, "bad-policy"),
+    ("no policy", lambda site: shutil.rmtree(site.root / "policy"), 65, "no-record"),
+    ("damaged trust", spoil("trust", flipped), 65, "piece-damaged"),
+    ("truncated trust", spoil("trust", lambda data: data[:10]), 65, "piece-damaged"),
+    ("another cluster's trust", foreign_trust, 77, "record-not-trusted"),
+    ("damaged map", spoil("map", flipped), 65, "piece-damaged"),
+    ("no map", lambda site: shutil.rmtree(site.root / "map"), 65, "no-record"),
+    ("keys that the cluster does not know", stranger_keys, 77, "key-not-trusted"),
+    ("no settings", lambda site: (site.node_dir() / "node.toml").unlink(), 78, "not-joined"),
+    ("no key", lambda site: (site.node_dir() / "time.key").unlink(), 78, "key-unreadable"),
+    ("open key", lambda site: (site.node_dir() / "time.key").chmod(0o644), 77, "key-mode"),
+    ("damaged settings", lambda site: (site.node_dir() / "node.toml").write_text("node ="), 78, "bad-settings"),
+]
+
+
+@pytest.mark.parametrize(("plant", "status", "code"), [each[1:] for each in SPOILED], ids=[each[0] for each in SPOILED])
+def test_spoiled_root_or_node_is_named_by_every_command_and_nothing_is_written(
+    site: Site, say: Callable[..., Said], plant: Callable[[Site], object], status: int, code: str
+) -> None:
+    plant(site)
+    before = tree(site.root, site.node_dir(), site.tmpfs)
+    with pytest.raises(LeaseholdError) as refused:
+        site.open()
+    assert (refused.value.exit_status, refused.value.code) == (status, code), refused.value
+    assert refused.value.hint
+    for words in EVERY_COMMAND:
+        said = say(*words, *site.options(), stdin=b"1\n")
+        assert said.is_error(status, code), (words, said.status, said.err)
+    assert tree(site.root, site.node_dir(), site.tmpfs) == before
+
+
+def test_joining_with_another_clusters_root_key_is_refused(
+    site: Site, say: Callable[..., Said], tmp_path: Path
+) -> None:
+    (tmp_path / "other.key").write_bytes(WITNESS_KEY.to_pem())
+    (tmp_path / "other.key").chmod(0o600)
+    before = tree(tmp_path)
+    words = ["join", str(site.root), "--node", "n9", "--node-dir", str(tmp_path / "n9"), "--allow-root"]
+    assert say(*words, "--root-key", str(tmp_path / "other.key")).is_error(77, "other-cluster")
+    assert say(*words, "--root-key", str(tmp_path / "no.key")).is_error(78, "key-unreadable")
+    assert say(*words[:2], "--node", "node1", *words[4:], "--root-key", str(site.root_key_file)).is_error(
+        77, "node-exists"
+    )
+    assert say(*words[:2], "--node", "Not A Name", *words[4:], "--root-key", str(site.root_key_file)).is_error(
+        2, "bad-node-name"
+    )
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "code"),
+    [
+        (["--assume-radius", "10s"], 78, "bad-policy"),
+        (["--assume-radius", "5ms", "--grace", "1s"], 78, "bad-policy"),
+        (["--assume-radius", "5ms", "--span", "7s"], 78, "bad-grid"),
+        (["--assume-radius", "five"], 2, "bad-span"),
+        (["--assume-radius", "5ms", "--node", "Ä"], 2, "bad-node-name"),
+    ],
+)
+def test_init_with_bad_numbers_or_names_makes_nothing(
+    say: Callable[..., Said], tmp_path: Path, words: list[str], status: int, code: str
+) -> None:
+    (tmp_path / "root").mkdir()
+    before = tree(tmp_path)
+    said = say("init", str(tmp_path / "root"), "--node-dir", str(tmp_path / "n"), "--allow-root", *words)
+    assert said.is_error(status, code), said.err
+    assert tree(tmp_path) == before
+
+
+def test_init_over_a_root_or_a_full_directory_makes_nothing(
+    site: Site, say: Callable[..., Said], tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    before = tree(tmp_path)
+    rest = ["--node-dir", str(tmp_path / "n"), "--allow-root", "--assume-radius", "5ms"]
+    assert say("init", str(site.root), *rest).is_error(74, "root-exists")
+    assert say("init", str(tmp_path / "full"), *rest).is_error(74, "root-not-empty")
+    assert say("init", str(tmp_path / "none"), *rest).is_error(74, "no-root")
+    assert tree(tmp_path) == before
+
+
+# -- who and what with -------------------------------------------------------------------------------------------------
+
+
+def test_superuser_is_refused_without_being_told_otherwise(
+    site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    before = tree(site.root, site.node_dir())
+    for words in EVERY_COMMAND:
+        said = say(*words, *site.options()[:-1])
+        assert said.is_error(77, "root-user"), words
+        assert "--allow-root" in said.err
+    assert say("init", str(site.root / "x"), "--assume-radius", "5ms").is_error(77, "root-user")
+    assert say("join", str(site.root), "--root-key", str(site.root_key_file)).is_error(77, "root-user")
+    assert tree(site.root, site.node_dir()) == before
+
+
+def with_policy(site: Site, **changes: int) -> None:
+    policy = msgspec.structs.replace(site.policy, number=2, **changes)
+    assert site.registers.publish(Kind.POLICY, policy, site.root_key)
+
+
+class Deaf:
+    """The kernel's clock, which nobody disciplines."""
+
+    name = "kernel"
+
+    def __init__(self, machine: object) -> None:
+        pass
+
+    def sample(self) -> object:
+        from timeagent.errors import BadTime
+
+        raise BadTime("not-synchronized", "the kernel's clock is unsynchronised")
+
+
+@pytest.mark.parametrize(("changes", "code"), [({"assumed_radius_ns": 0}, "no-time")])
+def test_machine_without_a_bounded_clock_writes_nothing(
+    site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], code: str
+) -> None:
+    monkeypatch.setattr("appliance.cluster.KernelSource", Deaf)
+    with_policy(site, **changes)
+    before = tree(site.root)
+    for words in (PUBLISH, ("lease", "ls"), ("node", "run")):
+        said = say(*words, *site.options(), stdin=b"1\n")
+        assert said.is_error(75, code), (words, said.err)
+        assert "chrony" in said.err
+    assert tree(site.root) == before
+
+
+def test_clock_wider_than_the_policy_writes_nothing(
+    site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from timeagent.sources.assumed import AssumedSource
+
+    monkeypatch.setattr("appliance.cluster.KernelSource", lambda machine: AssumedSource(machine, 30_000_000))
+    before = tree(site.root)
+    for words in (PUBLISH, ("node", "run")):
+        said = say(*words, *site.options(), stdin=b"1\n")
+        assert said.is_error(75, "radius-too-wide"), (words, said.err)
+        assert "30 ms" in said.err
+        assert "20 ms" in said.err
+    assert tree(site.root) == before
+
+
+@pytest.mark.parametrize("place", ["missing/deep/down", "on-a-disk"])
+def test_missing_tmpfs_writes_nothing(site: Site, say: Callable[..., Said], tmp_path: Path, place: str) -> None:
+    path = site.node_dir() / "node.toml"
+    path.write_text(path.read_text().replace(str(site.tmpfs / "node1"), str(tmp_path / place)))
+    if not tmp_path.resolve().is_relative_to(SHARED_MEMORY) and "on-a-disk" in place:
+        (tmp_path / place).mkdir()
+    before = tree(tmp_path)
+    for words in (PUBLISH, ("lease", "ls"), ("node", "run")):
+        said = say(*words, *site.options(), stdin=b"1\n")
+        assert said.status == 74, said.err
+        assert said.is_error(74, "not-tmpfs") or said.is_error(74, "no-runtime"), said.err
+        assert "node.toml" in said.err
+    assert tree(tmp_path) == before
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("domain", ["", "x" * 513, "ü" * 257, "a\nb", "a\0b", "\x7f", "\udcff"])
+def test_domain_out_of_range_is_refused_and_nothing_is_written(
+    site: Site, say: Callable[..., Said], domain: str
+) -> None:
+    before = tree(site.root)
+    for words in (("publish", "log", "--lease", domain), ("lease", "hold", "--seconds", "0", domain)):
+        assert say(*words, *site.options(), stdin=b"1\n").is_error(2, "bad-domain"), words
+    assert tree(site.root) == before
+
+
+@pytest.mark.parametrize("domain", ["x", "x" * 512, "ü" * 256, "a b/c:d"])
+def test_domain_in_range_is_taken(site: Site, say: Callable[..., Said], domain: str) -> None:
+    assert say("publish", "log", "--lease", domain, *site.options(), stdin=b"1\n").status == 0
+
+
+@pytest.mark.parametrize("log", ["", ".hidden", "a/b", "../up", "x" * 101, "ü"])
+def test_log_name_out_of_range_is_refused_and_no_log_is_made(site: Site, say: Callable[..., Said], log: str) -> None:
+    before = set((site.root / "logs").iterdir())
+    assert say("publish", log, "--lease", "a", *site.options(), stdin=b"1\n").is_error(2, "bad-log-name")
+    assert say("read", log, *site.options()).is_error(2, "bad-log-name")
+    assert set((site.root / "logs").iterdir()) == before
+
+
+def test_payload_over_the_limit_is_refused_stating_it_and_no_log_is_made(site: Site, say: Callable[..., Said]) -> None:
+    said = say(*PUBLISH, *site.options(), stdin=b"x" * (MESSAGE_BYTES_MAX + 1))
+    assert said.is_error(2, "message-too-large")
+    assert str(MESSAGE_BYTES_MAX) in said.err
+    assert list((site.root / "logs").iterdir()) == []
+
+
+def test_payload_over_the_limit_behind_good_ones_says_how_many_are_committed(
+    site: Site, say: Callable[..., Said]
+) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(4096))
+    said = say(*PUBLISH, *site.options(), stdin=lines + b"x" * (MESSAGE_BYTES_MAX + 1))
+    assert said.is_error(2, "message-too-large")
+    assert "4096 messages committed to log before" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("read", "nolog"), "no-such-log"),
+        (("bag", "ls", "nolog"), "no-such-log"),
+        (("bag", "settle", "nolog"), "no-such-log"),
+        (("bag", "show", "logs/log/2026-11-21/00-00/x"), "no-such-log"),
+        (("bag", "show", "elsewhere"), "no-such-bag"),
+        (("read", "log", "--after", "yesterday"), "bad-instant"),
+        (("publish", "log", "--lease", "a", "--wait", "a while"), "bad-span"),
+        (("publish", "log", "/nowhere/at/all", "--lease", "a"), "no-such-file"),
+        (("publish", "log", "--lease", "a", "--purpose", "x" * 129), "bad-purpose"),
+        (("lease", "hold", "a", "--seconds", "soon"), "bad-span"),
+    ],
+)
+def test_wrong_argument_is_refused_by_name(
+    site: Site, say: Callable[..., Said], words: tuple[str, ...], code: str
+) -> None:
+    assert say(*words, *site.options(), stdin=b"").is_error(2, code)
+    assert list((site.root / "logs").iterdir()) == []
+
+
+def test_no_root_named_is_refused_by_name(say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    said = say("read", "log", "--allow-root")
+    assert said.is_error(2, "no-root-named")
+    assert "LEASEHOLD_ROOT" in said.err
+
+
+# -- unwritable, and full ----------------------------------------------------------------------------------------------
+
+
+class Refusing(WrappedStorage):
+    """Every verb that writes is refused as the operating system would."""
+
+    number = errno.ENOSPC
+    verbs: tuple[str, ...] = ("ensure_directory", "publish", "ensure_marker", "append", "server_clock")
+
+    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        if verb in self.verbs:
+            raise _environment(verb, path, OSError(self.number, os.strerror(self.number)))
+        return call()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (errno.ENOSPC, "mount-full", "No space left on device"),
+        (errno.EDQUOT, "mount-full", "quota"),
+        (errno.EROFS, "mount-refused", "Read-only file system"),
+        (errno.EACCES, "mount-refused", "Permission denied"),
+    ],
+)
+def test_root_that_takes_nothing_is_named_and_a_reader_still_reads(
+    site: Site, number: int, code: str, said: str
+) -> None:
+    with site.open() as cluster, cluster.session() as session, session.acquire("a") as leases:
+        session.publish("log", [b"1"], under=leases)
+    before = tree(site.root)
+    storage = Refusing(site.storage)
+    storage.number = number
+    with site.open(storage=storage) as cluster:
+        assert [message.payload for message in cluster.read("log", level="latest")] == [b"1"]
+        with cluster.session() as session, pytest.raises(Environment) as refused:
+            session.acquire("a", timeout_ns=0)
+        assert said in refused.value.message
+        assert refused.value.hint
+    storage.verbs = ("publish",)
+    with pytest.raises(Environment) as classified:
+        storage.publish("x", b"", "tmp")
+    assert classified.value.code == code
+    assert tree(site.root) == before
+
+
+@pytest.mark.parametrize("state", ["full", "read-only"])
+def test_init_on_a_mount_that_takes_nothing_leaves_nothing_behind(
+    say: Callable[..., Said], tmp_path: Path, state: str
+) -> None:
+    with small_mount(tmp_path / "root", "64k") as root:
+        (root / "lost+found").mkdir()
+        if state == "full":
+            fill(root)
+            (root / "filler").replace(root / "lost+found" / "filler")
+        else:
+            make_read_only(root)
+        before = tree(tmp_path)
+        said = say("init", str(root), "--node-dir", str(tmp_path / "n"), "--allow-root", "--assume-radius", "5ms")
+        assert said.is_error(74, "mount-full" if state == "full" else "mount-refused"), said.err
+        left = {path: data for path, data in tree(tmp_path).items() if data is not None}
+        assert left == {path: data for path, data in before.items() if data is not None}
+
+
+@pytest.mark.parametrize("state", ["full", "read-only"])
+def test_publishing_to_a_mount_that_takes_nothing_is_named(
+    say: Callable[..., Said], tmp_path: Path, state: str
+) -> None:
+    with small_mount(tmp_path / "root", "256k") as root:
+        rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
+        assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
+        options = ["--root", str(root), *rest]
+        assert say(*PUBLISH, *options, stdin=b"1\n").status == 0
+        if state == "full":
+            fill(root)
+        else:
+            make_read_only(root)
+        before = {path: data for path, data in tree(root).items() if data is not None}
+        said = say(*PUBLISH, *options, stdin=b"2\n")
+        assert said.is_error(74, "chain-in-doubt"), said.err
+        assert ("No space left" if state == "full" else "Read-only") in said.err
+        assert {path: data for path, data in tree(root).items() if data is not None} == before
+        assert say("read", "log", "--level", "latest", *options).out == "1\n"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from appliance.bag.reader import Message
+    from appliance.session.held import Lease
+    from tests.simulation.scheduler import Process
     from timeagent.units import Instant, Span
 
 type Key = tuple[int, str, bytes, int, int, bytes]
@@ -30,10 +32,7 @@ class Attempt:
     first_ns: Instant
     last_ns: Instant
     payloads: tuple[bytes, ...]
-    leases: tuple[tuple[str, int], ...] = ()
-    """Domain and fence."""
     outcomes: list[tuple[Instant, str]] = field(default_factory=list)
-    identity: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,21 @@ class Hold:
     domain: str
     fence: int
     from_ns: Instant
-    until_ns: Instant
-    honest: bool = True
+    lease: Lease
+    process: Process
+    until_ns: Instant | None = None
+    """When it was given back; None: it runs out."""
+
+
+@dataclass(slots=True)
+class Wrote:
+    """One call of publish, and what it returned."""
+
+    who: str
+    log: str
+    payloads: tuple[bytes, ...]
+    leases: tuple[tuple[str, int], ...]
+    outcomes: list[tuple[Instant, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +131,7 @@ class History:
     latest: list[LatestRead] = field(default_factory=list)
     horizons: list[HorizonSeen] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    wrote: list[Wrote] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     waits: list[Waited] = field(default_factory=list)
     starts: list[Started] = field(default_factory=list)

@@ -11,7 +11,10 @@ from types import ModuleType
 
 import pytest
 
-from appliance.bag import authority, closer, horizon, maildir, reader, sealer
+from appliance.bag import acceptance, authority, closer, horizon, maildir, reader, sealer
+from appliance.lease import ceiling, shard, state
+from appliance.lease import store as store_module
+from appliance.session import held, session, stamping
 from tests.simulation import mount
 from tests.simulation.actors import packer
 from tests.simulation.planting import Planter
@@ -276,4 +279,243 @@ BAGS: tuple[Mutant, ...] = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = BAGS
+LEASES: tuple[Mutant, ...] = (
+    Mutant(
+        "a log is not settled before its first use",
+        _one(session, "Session._settle_for", "if book.horizon.reached < target:", "if book.horizon.reached < 0:"),
+        "complete",
+        "leases",
+    ),
+    Mutant(
+        "another log than the one in use is settled",
+        _one(
+            session,
+            "Session._settle_for",
+            "book.horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
+            "other = 'beta' if book.grid.birth.log == 'alpha' else 'alpha'\n"
+            "self._logs.opened(other).horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
+        ),
+        "complete",
+        "leases",
+    ),
+    Mutant(
+        "the floor is not cumulative",
+        _one(state, "_end", "max(before.floor_ns, floor)", "floor"),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "settle_to is forgotten by the next ending",
+        _one(state, "_end", "max(before.settle_to_ns, settle_to)", "settle_to"),
+        "complete",
+        "leases",
+    ),
+    Mutant(
+        "a broken lease moves no floor",
+        _one(
+            state,
+            "_break",
+            "_end(domain, state, ending, state.lease.expiry_ns, state.lease.expiry_ns)",
+            "_end(domain, state, ending, 0, state.lease.expiry_ns)",
+        ),
+        "exclusion",
+        "leases",
+    ),
+    Mutant(
+        "a broken lease moves no settle_to",
+        _one(
+            state,
+            "_break",
+            "_end(domain, state, ending, state.lease.expiry_ns, state.lease.expiry_ns)",
+            "_end(domain, state, ending, state.lease.expiry_ns, 0)",
+        ),
+        "complete",
+        "leases",
+    ),
+    Mutant(
+        "an expiry is compared with the wrong end of the interval",
+        _one(state, "_conflict", "bounds.now.surely_past(lease.expiry_ns)", "lease.expiry_ns <= bounds.now.latest"),
+        "overlap",
+        "handover",
+    ),
+    Mutant(
+        "a held lease is taken from its holder by an older request",
+        _one(
+            state,
+            "_conflict",
+            "wounds = isinstance(state, Tentative) and request.age < lease.age",
+            "wounds = request.age < lease.age",
+        ),
+        "overlap",
+        "leases",
+    ),
+    Mutant(
+        "a watermark counts what is committed only",
+        _one(session, "Session._stamped", "lease.wrote(made.last_ns, made.time)", "pass"),
+        "exclusion",
+        "leases",
+    ),
+    Mutant(
+        "a lease is given back while an outcome is unknown",
+        _one(
+            session,
+            "Session.relinquish",
+            "self._leasing.relinquish([lease for lease in mine if lease not in doubtful])",
+            "self._leasing.relinquish(mine)",
+        ),
+        "complete",
+        "leases",
+    ),
+    Mutant(
+        "timestamps do not mind the floor",
+        _one(
+            stamping,
+            "Stamper._first_timestamp",
+            "floors = [lease.floor_ns for lease in leases]",
+            "floors = [0 for lease in leases]",
+        ),
+        "bug",
+        "leases",
+    ),
+    Mutant(
+        "a lease that has run out is written under",
+        _one(
+            held,
+            "Lease.check_held",
+            "if self.ended is None and (not now.surely_before(self.usable_until_ns(margin_ns))):",
+            "if self.ended is None and now.surely_past(self.expiry_ns + 10**10):",
+        ),
+        "published",
+        "leases",
+    ),
+    Mutant(
+        "an id is tried again in a later bag before its first attempt is decided",
+        _one(
+            session,
+            "Session.publish",
+            "if earlier is not None:",
+            "self._pending.pop(identity, None)\nif identity == 0:",
+        ),
+        "published",
+        "leases",
+    ),
+    Mutant(
+        "a lease is granted beyond the ceiling",
+        _one(state, "_expiry", "bounds.ceiling_ns", "2**62"),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "grants reach to a ceiling record that is not linked yet",
+        _one(
+            ceiling,
+            "CeilingChain._link",
+            "record, data = self._pending",
+            "record, data = self._pending\nself._number, self._ceiling_ns = (record.number, record.ceiling_ns)",
+        ),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "EEXIST on a ceiling record is ignored",
+        _one(
+            ceiling,
+            "CeilingChain._link",
+            "taken = not self._port.link(record.number, data) and self._port.read(record.number) != data",
+            "self._port.link(record.number, data)\ntaken = False",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "a ceiling falls",
+        _one(
+            ceiling,
+            "CeilingChain._next_record",
+            "ceiling = max(ceiling, self._time.now().latest + ahead)",
+            "ceiling = self._time.now().latest + ahead",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "nobody looks for a higher number after linking a ceiling record",
+        _one(ceiling, "CeilingChain._look", "if numbers and numbers[-1] > number:", "if not numbers:"),
+        "exclusion",
+        "contenders",
+    ),
+    Mutant(
+        "a successor begins at the floor of the run before, not at its ceiling",
+        _one(
+            ceiling,
+            "CeilingChain._before",
+            "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
+            "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+        ),
+        "exclusion",
+        "contenders",
+    ),
+    Mutant(
+        "an orderly record is written while leases are out",
+        _one(shard, "Shard.stop_orderly", "if until is not None:", "if until == 0:"),
+        "exclusion",
+        "contenders",
+    ),
+    Mutant(
+        "an orderly record does not say the fences",
+        _one(
+            shard,
+            "Shard.stop_orderly",
+            "floor, settle_to = (max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns))",
+            "floor, settle_to = (max(floor, self._floor_ns), max(settle_to, self._settle_to_ns))",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "an orderly record does not say the floors",
+        _one(
+            shard,
+            "Shard.stop_orderly",
+            "floor, settle_to = (max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns))",
+            "floor, settle_to = (self._floor_ns, self._settle_to_ns)",
+        ),
+        "exclusion",
+        "contenders",
+    ),
+    Mutant(
+        "who was deposed keeps its state and grants on",
+        _one(
+            ceiling,
+            "CeilingChain._depose",
+            "return self._deposed",
+            "gone, self._deposed = (self._deposed, None)\nreturn gone",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "a fence is the clock's",
+        _one(
+            state,
+            "_fence",
+            "max(memory.fence, bounds.shard_floor_ns, bounds.now.midpoint) + 1",
+            "bounds.now.midpoint",
+        ),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "a shard begins with what the one before remembered",
+        _one(
+            store_module,
+            "LeaseStore.__init__",
+            "self.leases = 0",
+            "self.leases = 1",
+        ),
+        "empty",
+        "leases",
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = BAGS + LEASES

@@ -1,8 +1,8 @@
 """The network between holders and shards: a Transport whose messages are lost, late, repeated and out of order.
 
 A call is one message to the shard's inbox and one back. Each of the two can be lost, delayed, delivered twice; a pair
-of machines can be cut in one direction only. A shard has several addresses while several incarnations of it run: a client
-keeps to one until it does not answer.
+of machines can be cut in one direction only. A shard has several addresses while several incarnations of it run: a
+client keeps to one until it does not answer.
 """
 
 from __future__ import annotations

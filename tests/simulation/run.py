@@ -64,7 +64,8 @@ def simulate(scenario: str, seed: int) -> Tally:
         mount_faults=sum(mount.failures + mount.repeats for mount in world.mounts.values()),
         messages_lost=world.network.lost,
         lying_clocks=world.lying,
-        writes=len(world.history.attempts),
+        writes=len(world.history.attempts) + len(world.history.wrote),
+        grants=len(world.history.holds),
     )
     found = violations(world)
     if found:
@@ -116,7 +117,7 @@ def summary(tally: Tally, seconds: float) -> str:
         f"sim: {counts['seeds']:,} seeds, {counts['operations']:,} operations, {faults:,} faults "
         f"({counts['crashes']:,} crashes, {counts['pauses']:,} pauses, {counts['mount_faults']:,} of the mount, "
         f"{counts['messages_lost']:,} messages lost; {counts['lying_clocks']:,} seeds with lying clocks), "
-        f"{counts['writes']:,} writes, {len(tally.broken)} violations, "
+        f"{counts['writes']:,} writes, {counts['grants']:,} leases, {len(tally.broken)} violations, "
         f"{counts['operations'] / seconds:,.0f} operations/s, {seconds:.0f} s"
     )
 

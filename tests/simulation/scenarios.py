@@ -5,15 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from tests.simulation.actors.bank import Teller
 from tests.simulation.actors.closer import Closing
 from tests.simulation.actors.packer import Packer
 from tests.simulation.actors.reader import Reading
+from tests.simulation.actors.session import Application, Forgetful
+from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.mount import MountMishaps
+from tests.simulation.network import NetworkMishaps
 from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
 from timeagent.units import MS, SECOND
+
+DOMAINS = ("acct/0", "acct/1", "acct/2")
 
 
 def bags(seed: int, *, traced: bool = False) -> World:
@@ -103,11 +109,130 @@ def crowd(seed: int, *, traced: bool = False) -> World:
     return world
 
 
+def leases(seed: int, *, traced: bool = False) -> World:
+    """Shards, sessions and tellers over several domains and logs; crashes, pauses, partitions, clocks that lie."""
+    chance = random.Random(f"{seed}/scenario")
+    harsh = chance.random() < 0.7
+    conditions = Conditions(
+        short=chance.random() < 0.95,
+        shards=chance.choice((1, 1, 2)),
+        real_keys=chance.random() < 0.01,
+        encoded=chance.random() < 0.1,
+        mishaps=Mishaps(
+            crash=chance.choice((0, 300, 700)) if harsh else 0,
+            pause=chance.choice((0, 100, 300)) if harsh else 0,
+            pauses=PAUSES[: chance.choice((8, 10, 12, len(PAUSES)))],
+        ),
+        mount=MountMishaps(
+            failure=chance.choice((0, 0, 40)) if harsh else 0,
+            lost_reply=chance.choice((0, 8)),
+            slow=chance.choice((0, 60)),
+        ),
+        network=NetworkMishaps(
+            lost=chance.choice((0, 8, 30)) if harsh else 0,
+            repeated=chance.choice((0, 6)),
+            late=chance.choice((0, 8)),
+        ),
+        lies=chance.choice(("none", "none", "none", "none", "seconds", "steps", "hours")),
+        partitions=chance.random() < 0.4,
+        outages=chance.random() < 0.15,
+        lasts_ns=chance.choice((6, 10, 16)) * SECOND,
+        steps_max=6_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((100, 300)) * MS
+    for shard in range(conditions.shards):
+        for copy, node in enumerate(chance.sample(NODES[:4], chance.choice((1, 1, 2)))):
+            orderly = chance.random() < 0.5
+            world.spawn(
+                node,
+                f"shard {shard}{'ab'[copy]}",
+                _host(world, shard, orderly=orderly),
+                restarts=9,
+            )
+    logs = LOGS[: chance.choice((1, 2))]
+    domains = DOMAINS[: chance.choice((2, 2, 3))]
+    for n in range(chance.choice((2, 3, 4))):
+        kind = chance.choice((Application, Teller))
+        rounds = chance.choice((3, 5))
+        world.spawn(
+            chance.choice(NODES),
+            f"{kind.__name__.lower()} {n}",
+            _client(world, kind, domains, logs, rounds),
+            restarts=2,
+        )
+    for n in range(chance.choice((0, 1, 2))):
+        kind_of = chance.choice(("metronome", "settler", "reader"))
+        world.spawn(chance.choice(NODES), f"{kind_of} {n}", _actor(world, kind_of, chance.choice(logs), 6), restarts=1)
+    return world
+
+
+def contenders(seed: int, *, traced: bool = False) -> World:
+    """One shard that several nodes want to run, one incarnation after the other; a few sessions on two domains."""
+    chance = random.Random(f"{seed}/scenario")
+    conditions = Conditions(
+        mishaps=Mishaps(
+            crash=chance.choice((0, 0, 400)),
+            pause=chance.choice((0, 40, 120)),
+            pauses=PAUSES[: chance.choice((6, 8, 10))],
+        ),
+        mount=MountMishaps(failure=chance.choice((0, 0, 25)), lost_reply=chance.choice((0, 5))),
+        network=NetworkMishaps(lost=chance.choice((0, 20)), late=chance.choice((0, 10))),
+        lies=chance.choice(("none", "none", "seconds", "steps")),
+        lasts_ns=chance.choice((5, 8)) * SECOND,
+        steps_max=5_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((40, 120)) * MS
+    for copy, node in enumerate(chance.sample(NODES[:4], chance.choice((2, 2, 3)))):
+        orderly = chance.random() < 0.6
+        world.spawn(node, f"shard 0{'abc'[copy]}", _host(world, 0, orderly=orderly), restarts=9)
+    for n in range(chance.choice((2, 3))):
+        kind = chance.choice((Application, Application, Teller))
+        world.spawn(
+            chance.choice(NODES), f"{kind.__name__.lower()} {n}", _client(world, kind, DOMAINS[:2], LOGS[:1], 6)
+        )
+    return world
+
+
+def handover(seed: int, *, traced: bool = False) -> World:
+    """Honest clocks, one shard, holders that let their leases run out: every hand-over is at the expiry."""
+    chance = random.Random(f"{seed}/scenario")
+    conditions = Conditions(
+        mishaps=Mishaps(pause=chance.choice((0, 100)), pauses=PAUSES[:9]),
+        network=NetworkMishaps(lost=chance.choice((0, 20)), late=chance.choice((0, 10))),
+        lasts_ns=10 * SECOND,
+        steps_max=4_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = 50 * MS
+    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False))
+    for n in range(3):
+        world.spawn(NODES[1 + n], f"application {n}", _client(world, Forgetful, DOMAINS[:1], LOGS[:1], 6))
+    return world
+
+
+def _host(world: World, shard: int, *, orderly: bool) -> Callable[..., Callable[[], object]]:
+    return lambda process: ShardHost(world, process, shard, orderly=orderly).run
+
+
+def _client(
+    world: World, kind: type[Application | Teller], domains: tuple[str, ...], logs: tuple[str, ...], rounds: int
+) -> Callable[..., Callable[[], object]]:
+    return lambda process: kind(world, process, domains, logs, rounds).run
+
+
 def _actor(world: World, kind: str, log: str, turns: int) -> Callable[..., Callable[[], object]]:
     if kind == "reader":
         return lambda process: Reading(world, process, log, turns).run
     return lambda process: getattr(Closing(world, process, log, turns), kind)
 
 
-SCENARIOS: dict[str, Callable[..., World]] = {"bags": bags, "crowd": crowd}
-MIX: tuple[str, ...] = ("bags", "crowd")
+SCENARIOS: dict[str, Callable[..., World]] = {
+    "bags": bags,
+    "crowd": crowd,
+    "leases": leases,
+    "contenders": contenders,
+    "handover": handover,
+}
+MIX: tuple[str, ...] = ("bags", "crowd", "leases", "bags", "crowd", "contenders", "handover")

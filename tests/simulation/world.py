@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -199,5 +200,10 @@ class World:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
-        self.scheduler.run()
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            self.scheduler.run()
+        finally:
+            logging.disable(before)
         return self.history

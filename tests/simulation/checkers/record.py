@@ -1,8 +1,8 @@
 """What the record of a finished run is, read from the server's truth. Shares no code with the protocol, only formats.
 
 A bag's content is what its rack's seal embeds; without a seal, what its lock file lists; without either, what lies in
-it now, because nobody is left who could add to it and whoever closes next lists that. A rack whose sealing has begun holds
-the bags that it holds now. The rules of acceptance are said here once more, from the protocol's text.
+it now, because nobody is left who could add to it and whoever closes next lists that. A rack whose sealing has begun
+holds the bags that it holds now. The rules of acceptance are said here once more, from the protocol's text.
 """
 
 from __future__ import annotations

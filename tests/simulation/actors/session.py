@@ -1,0 +1,209 @@
+"""Sessions: what an application does with leases and messages, through the production Session.
+
+A session's renewal thread is an actor of the same process, and its lock one that actors can wait for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from appliance.bag.outcome import Committed
+from appliance.session.openlog import LogBook
+from appliance.session.session import Session
+from tests.simulation.actors.processes import Kit
+from tests.simulation.actors.writer import said
+from tests.simulation.history import Hold, LatestRead, Waited, Wrote, key_of
+from tests.simulation.network import SimulatedTransport
+from timeagent.errors import Damaged, LeaseholdError
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from appliance.bag.outcome import Outcome
+    from appliance.bag.reader import Message
+    from appliance.lease.transport import Transport
+    from appliance.session.held import Lease
+    from tests.simulation.scheduler import Actor, Machine, Process, Scheduler
+    from tests.simulation.world import World
+
+
+class SimulatedLock:
+    """A lock that one actor may take several times while the others wait."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._owner: Actor | None = None
+        self._depth = 0
+        self._waiting: list[Actor] = []
+
+    def __enter__(self) -> bool:
+        me = self._scheduler.current
+        while self._owner is not None and self._owner is not me:
+            assert me is not None
+            self._waiting.append(me)
+            self._scheduler.wait(self._scheduler.end_ns, "lock")
+        self._owner = me
+        self._depth += 1
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._owner = None
+            waiting, self._waiting = self._waiting, []
+            for actor in waiting:
+                self._scheduler.wake(actor)
+
+
+class SimulatedRoutes:
+    """How one machine reaches the shards."""
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        self._world = world
+        self._machine = machine
+
+    def shard_of(self, domain: str) -> int:
+        return self._world.founded.map.shard_of(domain)
+
+    def transport(self, shard: int) -> Transport:
+        return SimulatedTransport(self._world.network, self._machine, shard)
+
+
+class SessionKit(Kit):
+    """A process with one session."""
+
+    def __init__(self, world: World, process: Process, *, renews: bool = True) -> None:
+        super().__init__(world, process)
+        self.session = Session(
+            self.context,
+            LogBook(self.context),
+            SimulatedRoutes(world, process.machine),
+            world.policy,
+            process.name,
+            self.chance,
+            background=False,
+        )
+        self.session._lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
+        leasing = self.session._leasing
+        leasing._holder = msgspec.structs.replace(leasing._holder, process=world.number(), boot=bytes(16))
+        if renews:
+            world.scheduler.spawn(f"{process.name} renewal", process, self._renew)
+        self._over = False
+
+    def end(self) -> None:
+        self._over = True
+
+    def _renew(self) -> None:
+        while not self._over:
+            self.time.sleep(self.world.policy.renew_period_ns // 8)
+            try:
+                self.session.renew_due()
+            except LeaseholdError as problem:
+                self.world.scheduler.note("renews nothing:", str(problem))
+
+    # -- what applications do, with a record of it ---------------------------------------------------------------------
+
+    def acquire(self, domains: Sequence[str], timeout_ns: int, term_ns: int | None = None) -> Sequence[Lease] | None:
+        scheduler, history = self.world.scheduler, self.world.history
+        began = scheduler.now
+        try:
+            leases = self.session.acquire(*domains, timeout_ns=timeout_ns, term_ns=term_ns)
+        except LeaseholdError as problem:
+            scheduler.note("gets no lease:", str(problem))
+            history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=False))
+            return None
+        history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=True))
+        for lease in leases:
+            history.holds.append(Hold(self.process.name, lease.domain, lease.fence, scheduler.now, lease, self.process))
+        scheduler.note("holds", ", ".join(f"{each.domain} fence {each.fence}" for each in leases))
+        return leases
+
+    def read(self, log: str, leases: Sequence[Lease]) -> list[Message]:
+        scheduler = self.world.scheduler
+        began = scheduler.now
+        messages = self.session.read(log, under=leases)
+        keys = tuple(key_of(each) for each in messages)
+        under = tuple((each.domain, each.fence) for each in leases)
+        self.world.history.latest.append(LatestRead(self.process.name, began, scheduler.now, log, 0, keys, under))
+        scheduler.note("has read", f"{len(keys)} messages of {log} under {under}")
+        return messages
+
+    def publish(
+        self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease], attempt_id: bytes | None = None
+    ) -> Outcome:
+        scheduler = self.world.scheduler
+        wrote = Wrote(self.process.name, log, tuple(payloads), tuple((each.domain, each.fence) for each in leases))
+        self.world.history.wrote.append(wrote)
+        outcome = self.session.publish(log, payloads, under=leases, attempt_id=attempt_id)
+        wrote.outcomes.append((scheduler.now, said(outcome)))
+        scheduler.note("is told", f"{said(outcome)} {getattr(outcome, 'reason', '')}")
+        return outcome
+
+    def relinquish(self, leases: Sequence[Lease]) -> None:
+        for hold in self.world.history.holds:
+            if hold.until_ns is None and any(hold.lease is lease for lease in leases):
+                hold.until_ns = self.world.scheduler.now
+        self.session.relinquish(leases)
+
+
+class Application:
+    """Takes one or several domains, reads, writes a little, and gives them back; again and again."""
+
+    gives_back = 0.9
+    renews = True
+
+    def __init__(
+        self, world: World, process: Process, domains: Sequence[str], logs: Sequence[str], rounds: int
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._domains = domains
+        self._logs = logs
+        self._rounds = rounds
+
+    def run(self) -> None:
+        kit = SessionKit(self._world, self._process, renews=self.renews)
+        for number in range(self._rounds):
+            kit.pause(self._world.pace_ns)
+            chosen = kit.chance.sample(self._domains, min(len(self._domains), kit.chance.choice((1, 1, 1, 2))))
+            term = kit.chance.choice((None, None, self._world.policy.lease_term_max_ns // 2))
+            leases = kit.acquire(chosen, kit.chance.choice((1, 4, 8)) * SECOND, term)
+            if leases is None:
+                continue
+            try:
+                self._use(kit, leases, number)
+            except Damaged as problem:
+                self._world.history.unjudged.append(f"{kit.process.name}: {problem}")
+            except LeaseholdError as problem:
+                self._world.scheduler.note("stops:", str(problem))
+            if kit.chance.random() < self.gives_back:
+                kit.relinquish(leases)
+        kit.end()
+
+    def _use(self, kit: SessionKit, leases: Sequence[Lease], number: int) -> None:
+        chance = kit.chance
+        for log in chance.sample(self._logs, chance.randint(1, len(self._logs))):
+            if chance.random() < 0.8:
+                kit.read(log, leases)
+            for again in range(chance.choice((1, 1, 2, 3))):
+                if chance.random() < 0.3:
+                    kit.pause(self._world.pace_ns)
+                payload = f"{kit.process.name}.{self._world.number()}.{number}.{log}.{again}".encode()
+                outcome = kit.publish(log, [payload], leases)
+                if not isinstance(outcome, Committed) and chance.random() < 0.5:
+                    kit.time.sleep(50 * MS)
+            if chance.random() < 0.2:
+                kit.session.renew_due()
+
+
+class Forgetful(Application):
+    """Mostly lets its leases run out, without renewing them."""
+
+    gives_back = 0.3
+    renews = False

@@ -1,0 +1,165 @@
+"""A node that runs a shard: one incarnation after another, each with an empty store, orderly stops in between.
+
+What the shell of the daemon does with threads and sockets is done here by two actors: one takes what is in the inbox,
+lets the production shard answer it in one turn and sends the replies; the other appends the ledger.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.formats.paths import chain_path, ledger_path
+from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
+from appliance.lease.shard import Shard, StoppedOrderly
+from appliance.lease.store import LeaseStore
+from appliance.registers import StoredChain, StoredLedger
+from tests.simulation.actors.processes import Kit
+from tests.simulation.history import Started
+from tests.simulation.network import Endpoint, answer
+from timeagent.errors import BadTime, Environment, LeaseholdError
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Call
+    from tests.simulation.scheduler import Process
+    from tests.simulation.world import World
+    from timeagent.units import Instant
+
+START_TRIES = 20
+SPOOL_MAX = 64
+
+
+class Spool:
+    """The ledger's blocks on their way to the mount."""
+
+    def __init__(self, world: World, ledger: StoredLedger) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._blocks: list[bytes] = []
+        self.closed = False
+
+    def append(self, data: bytes) -> None:
+        self._world.history.blocks.append(data)
+        if len(self._blocks) >= SPOOL_MAX:
+            raise Environment("spool-full", "the ledger's queue is full")
+        self._blocks.append(data)
+
+    def drain(self) -> None:
+        """Append what is queued, until nothing more can come."""
+        while not self.closed or self._blocks:
+            if self._blocks:
+                taken, self._blocks = self._blocks, []
+                try:
+                    self._ledger.append(b"".join(taken))
+                except LeaseholdError:
+                    self._world.scheduler.note("loses ledger blocks:", str(len(taken)))
+            self._world.scheduler.sleep(40 * MS)
+
+
+class ShardHost:
+    """One process that runs incarnations of one shard until the run ends, or it dies."""
+
+    def __init__(self, world: World, process: Process, shard: int, *, orderly: bool) -> None:
+        self._world = world
+        self._process = process
+        self._number = shard
+        self._orderly = orderly
+
+    def run(self) -> None:
+        kit = Kit(self._world, self._process)
+        while True:
+            lives: Instant = self._world.scheduler.end_ns
+            if self._orderly and kit.chance.random() < 0.7:
+                lives = self._world.scheduler.now + int((1 + 4 * kit.chance.random()) * SECOND)
+            self._incarnation(kit, lives)
+            kit.pause(300 * MS)
+
+    def _incarnation(self, kit: Kit, lives_until: Instant) -> None:
+        world, number = self._world, self._number
+        shard_map = world.founded.map
+        identity = ShardIdentity(
+            kit.records.cluster_id, shard_map.number, number, kit.context.node, kit.chance.randbytes(8)
+        )
+        signer = world.founded.keys[kit.context.node][1]
+        chain = CeilingChain(
+            StoredChain(kit.storage, chain_path(shard_map.number, number)), kit.time, signer, world.policy, identity
+        )
+        spool = Spool(world, StoredLedger(kit.storage, ledger_path(shard_map.number, number, identity.incarnation)))
+        store = LeaseStore(Path(":memory:"))
+        shard = Shard(
+            identity, shard_map, world.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
+            randomness=kit.chance,
+        )  # fmt: skip
+        world.history.starts.append(
+            Started(number, identity.incarnation, world.scheduler.now, store.domains, store.leases)
+        )
+        world.scheduler.spawn(f"{self._process.name} ledger", self._process, spool.drain)
+        if self._begins(kit, shard):
+            endpoint = Endpoint(self._process.machine, server=world.scheduler.current)
+            self._process.on_death.append(lambda: world.network.leave(number, endpoint))
+            world.network.serve(number, endpoint)
+            try:
+                self._serve(shard, chain, endpoint, lives_until)
+            finally:
+                world.network.leave(number, endpoint)
+        spool.closed = True
+        store.close()
+
+    def _begins(self, kit: Kit, shard: Shard) -> bool:
+        for _ in range(START_TRIES):
+            try:
+                began = shard.start()
+            except BadTime:
+                kit.time.sleep(200 * MS)
+                continue
+            if isinstance(began, Extended):
+                self._world.scheduler.note("begins", f"record {began.record.number} ceiling {began.record.ceiling_ns}")
+                return True
+            if isinstance(began, Deposed):
+                return False
+            kit.time.sleep(20 * MS)
+        return False
+
+    def _serve(self, shard: Shard, chain: CeilingChain, endpoint: Endpoint, lives_until: Instant) -> None:
+        scheduler = self._world.scheduler
+        pause = self._world.policy.ceiling_period_ns // 3
+        kept_at = scheduler.now
+        while chain.deposed is None:
+            if not endpoint.inbox:
+                scheduler.wait(min(kept_at + pause, scheduler.now + pause), "requests")
+            self._turn(shard, endpoint)
+            if scheduler.now - kept_at >= pause:
+                kept_at = scheduler.now
+                shard.housekeeping()
+            if scheduler.now >= lives_until and self._stopped(shard):
+                return
+
+    def _stopped(self, shard: Shard) -> bool:
+        try:
+            result = shard.stop_orderly()
+        except BadTime:
+            return False
+        self._world.scheduler.note("stops:", type(result).__name__)
+        return isinstance(result, StoppedOrderly | Deposed)
+
+    def _turn(self, shard: Shard, endpoint: Endpoint) -> None:
+        """Answer all that is ready in one turn."""
+        calls: list[Call] = endpoint.inbox[:]
+        endpoint.inbox.clear()
+        if not calls:
+            return
+        requests = [request for call in calls for request in call.requests]
+        replies = shard.turn(requests)
+        if self._world.scheduler.trace is not None:
+            for request, reply in zip(requests, replies, strict=True):
+                said = f"{getattr(reply, 'code', '')}{getattr(reply, 'outcome', '')}"
+                self._world.scheduler.note(
+                    "answers",
+                    f"{type(request).__name__} {getattr(request, 'domain', '')}: {type(reply).__name__} {said}",
+                )
+        start = 0
+        for call in calls:
+            end = start + len(call.requests)
+            answer(self._world.network, endpoint, call, replies[start:end])
+            start = end

@@ -1,0 +1,34 @@
+"""With clocks that keep their bounds, no shard's two holders believe at one true instant that they have one domain.
+
+Of one incarnation: a successor grants at once, because the record is protected by its floor and not by a clock.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import History, Hold
+
+
+def check(history: History, record: Record) -> Iterator[str]:
+    margin = record.policy.holder_margin_ns
+
+    def until(hold: Hold) -> int:
+        runs_out = hold.lease.expiry_ns - margin
+        return runs_out if hold.until_ns is None else min(hold.until_ns, runs_out)
+
+    places: dict[tuple[str, bytes], list[Hold]] = {}
+    for hold in history.holds:
+        places.setdefault((hold.domain, hold.lease.signed.batch_head().incarnation), []).append(hold)
+    for (domain, _), holds in places.items():
+        for first, second in pairwise(sorted(holds, key=lambda each: each.fence)):
+            if (first.until_ns is not None or first.lease.ended is None) and second.from_ns < until(first):
+                yield (
+                    f"{second.who} had {domain} from {second.from_ns} on, while {first.who} believed to have it until "
+                    f"{until(first)}"
+                )

@@ -1,0 +1,82 @@
+"""Fences grow, floors hold, ceilings hold and never fall: over every witness that any shard ever signed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.formats.ceiling import open_ceiling
+from appliance.formats.framing import pieces
+from appliance.formats.ledger import open_block
+from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Witness, WitnessKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.ceiling import CeilingRecord
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import History
+
+type Place = tuple[int, int, int, int]
+"""Where a witness stands: shard, first ceiling record of its incarnation, batch, entry."""
+
+
+def check(history: History, record: Record) -> Iterator[str]:
+    ceilings, witnesses = _read(history)
+    yield from _ceilings(ceilings)
+    linked = {(each.shard, each.incarnation, each.number): each for each in ceilings.values()}
+    highest: dict[str, tuple[int, int, int]] = {}
+    for place, entry, head in sorted(witnesses, key=lambda each: each[0]):
+        right = linked.get((head.shard, head.incarnation, head.ceiling_number))
+        if isinstance(entry, Witness):
+            if right is None:
+                yield f"a witness on {entry.domain} names ceiling record {head.ceiling_number}, which nobody linked"
+            elif entry.expiry_ns > right.ceiling_ns:
+                yield f"a lease on {entry.domain} expires at {entry.expiry_ns}, above the ceiling {right.ceiling_ns}"
+        domain, floor, settle_to = entry.domain, entry.floor_ns, entry.settle_to_ns
+        fence, known_floor, known_settle = highest.get(domain, (0, -1, -1))
+        if isinstance(entry, Witness):
+            grown = entry.fence > fence if entry.kind is WitnessKind.GRANT else entry.fence >= fence
+            if not grown:
+                yield f"the fence of {domain} went from {fence} to {entry.fence} at {place}"
+            fence = max(fence, entry.fence)
+        renewal = isinstance(entry, Witness) and entry.kind is WitnessKind.RENEWAL
+        if not renewal and (floor < known_floor or settle_to < known_settle):
+            yield f"floor and settle_to of {domain} fell from {known_floor}, {known_settle} to {floor}, {settle_to}"
+        highest[domain] = (fence, max(floor, known_floor), max(settle_to, known_settle))
+
+
+def _read(history: History) -> tuple[dict[bytes, CeilingRecord], list[tuple[Place, Witness | Ended, BatchHead]]]:
+    blocks = []
+    ceilings: dict[bytes, CeilingRecord] = {}
+    first: dict[bytes, int] = {}
+    for data in history.blocks:
+        block = open_block(pieces(data)[0][0], "a block")
+        head = block.batch_head("a block")
+        blocks.append((block, head))
+        for entry in block.decoded("a block"):
+            if isinstance(entry, CeilingCopy):
+                ceiling = open_ceiling(entry.record, "a ceiling")[0]
+                ceilings[entry.record] = ceiling
+                first[ceiling.incarnation] = min(first.get(ceiling.incarnation, ceiling.number), ceiling.number)
+    found: list[tuple[Place, Witness | Ended, BatchHead]] = []
+    for block, head in blocks:
+        start = first.get(head.incarnation, head.ceiling_number)
+        for index, entry in enumerate(block.decoded("a block")):
+            if isinstance(entry, Witness | Ended):
+                found.append(((head.shard, start, head.sequence, index), entry, head))
+    return ceilings, found
+
+
+def _ceilings(ceilings: dict[bytes, CeilingRecord]) -> Iterator[str]:
+    by_shard: dict[int, dict[int, CeilingRecord]] = {}
+    for record in ceilings.values():
+        chain = by_shard.setdefault(record.shard, {})
+        if record.number in chain:
+            yield f"two records of shard {record.shard} have the number {record.number}"
+        chain[record.number] = record
+    for shard, chain in by_shard.items():
+        highest = 0
+        for number in sorted(chain):
+            if chain[number].ceiling_ns < highest:
+                yield f"the ceiling of shard {shard} fell from {highest} to {chain[number].ceiling_ns} at {number}"
+            highest = max(highest, chain[number].ceiling_ns)

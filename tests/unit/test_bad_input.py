@@ -433,9 +433,10 @@ def test_init_on_a_mount_that_takes_nothing_leaves_nothing_behind(
 
 @pytest.mark.parametrize("state", ["full", "read-only"])
 def test_publishing_to_a_mount_that_takes_nothing_is_named(
-    say: Callable[..., Said], tmp_path: Path, state: str
+    site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    with small_mount(tmp_path / "root", "256k") as root:
+    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
+    with small_mount(tmp_path / "mount", "256k") as root:
         rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
         assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
         options = ["--root", str(root), *rest]

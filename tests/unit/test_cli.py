@@ -88,8 +88,9 @@ def held(site: Site, *domains: str) -> bool:
 
 
 def test_init_and_join_set_up_what_publish_and_read_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
     (tmp_path / "r").mkdir()
     dirs = [tmp_path / "n1", tmp_path / "n2"]
 
@@ -196,7 +197,8 @@ def test_settled_reading_waits_only_if_told_to(say: Say) -> None:
 def test_what_is_rejected_is_counted_on_stderr(say: Say, site: Site) -> None:
     say("publish", "log", "--lease", "a", stdin=b"1\n")
     (path,) = (site.root / "logs" / "log").rglob("*.msg")
-    (path.parent / path.name.replace("00000001", "00000002")).write_bytes(path.read_bytes()[::-1])
+    whole = (site.root / "policy" / "00000001").read_bytes()  # a whole piece, and no frame
+    (path.parent / path.name.replace("00000001", "00000002")).write_bytes(whole)
     said = say("read", "log", "--level", "latest")
     assert said.out == "1\n"
     assert "1 rejected: damaged" in said.err

@@ -1,0 +1,137 @@
+"""What README.md shows is run: its program, and its commands."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.formats.marker import decode_marker
+from appliance.runtime import default_directory
+from appliance.settings import load_settings
+from leasehold.__main__ import FAMILIES
+from tests.support.cluster import Site, sites
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PLACE = "/tmp/bags"
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [body for found, body in _BLOCK.findall(text) if found == language]
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every ``leasehold ...`` in the shell blocks: pipes apart, comments and variables of the line left out."""
+    found = []
+    for line in "".join(blocks(text, "sh")).splitlines():
+        for part in re.split(r"\||&&|;", line):
+            words = shlex.split(part, comments=True)
+            for place, word in enumerate(words):
+                if Path(word).name == "leasehold":
+                    found.append(words[place + 1 :])
+                    break
+    return found
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Parse a command as the entry does. SystemExit if it does not parse."""
+    family = importlib.import_module(FAMILIES[words[0]][0])
+    parser = argparse.ArgumentParser(prog=words[0])
+    family.COMMANDS[words[0]].add_arguments(parser)
+    return parser.parse_args(words[1:])
+
+
+@pytest.fixture
+def readme(repository: Path) -> str:
+    return (repository / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+def test_every_command_shown_parses(readme: str) -> None:
+    shown = commands(readme)
+    assert len(shown) >= 4
+    for words in shown:
+        assert words[0] in FAMILIES, words
+        parse(words)
+
+
+def test_command_that_does_not_parse_would_be_found(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = commands("```sh\necho x | .venv/bin/leasehold publish log --leese a  # comment\n```\n")
+    assert shown == [["publish", "log", "--leese", "a"]]
+    with pytest.raises(SystemExit):
+        parse(shown[0])
+
+
+def test_program_shown_publishes_and_reads_in_a_fresh_cluster(readme: str, site: Site, tmp_path: Path) -> None:
+    program = blocks(readme, "python")[0]
+    statements = [line for line in program.splitlines() if line.strip()]
+    assert len(statements) <= 6, "a program of five lines, and its import"
+    opened = program.replace(f'"{_PLACE}"', f"{str(site.root)!r}, node_dir={str(site.node_dir())!r}, allow_root=True")
+    assert opened != program, f"the program opens {_PLACE}"
+    done = subprocess.run(
+        [sys.executable, "-c", opened],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (payload,) = re.findall(r"publish\(.*?b\"(.+?)\"", program)
+    assert payload in done.stdout
+    with site.open() as cluster:
+        (log,) = cluster.log_names()
+        assert [message.payload.decode() for message in cluster.read(log, level="latest")] == [payload]
+
+
+def test_first_five_minutes_run_as_shown(readme: str, tmp_path: Path) -> None:
+    """The shell block that begins with a new root, with the place and the superuser changed, run by a shell."""
+    block = next(block for block in blocks(readme, "sh") if "leasehold init" in block)
+    root, home = tmp_path / "bags", tmp_path / "home"
+    home.mkdir()
+    script = block.replace(_PLACE, str(root)).replace(".venv/bin/leasehold", "leasehold")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "leasehold").write_text(
+        f"#!/bin/sh\ncase $1 in audit|explain|top|time) ;; *) root=--allow-root ;; esac\n"
+        f'exec {shlex.quote(sys.executable)} -m leasehold "$@" $root\n'
+    )
+    (tools / "leasehold").chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-eu", "-c", f"root=; export root; {script}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "HOME": str(home),
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+    )
+    for marker in tmp_path.glob("bags/LEASEHOLD"):
+        cluster_id = decode_marker(marker.read_bytes(), str(marker)).cluster_id
+        for settings in home.rglob("node.toml"):
+            shutil.rmtree(default_directory(cluster_id, load_settings(settings.parent).node), ignore_errors=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "credit 5" in done.stdout

@@ -107,6 +107,17 @@ def test_lock_is_had_by_one_at_a_time(tmpfs: Path) -> None:
     second.release()
 
 
+def test_lock_that_is_given_back_is_free_even_if_its_file_is_still_open_elsewhere(tmpfs: Path) -> None:
+    first, second = LocalLock(tmpfs / "lock"), LocalLock(tmpfs / "lock")
+    assert first.try_acquire()
+    assert first._descriptor is not None
+    copy = os.dup(first._descriptor)
+    first.release()
+    assert second.try_acquire()
+    os.close(copy)
+    second.release()
+
+
 def test_lock_in_a_directory_that_was_removed_is_an_error_by_name(tmpfs: Path) -> None:
     with pytest.raises(Environment) as refused:
         LocalLock(tmpfs / "gone" / "lock").try_acquire()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, LeaseholdError, ShardUnavailable
 from timeagent.units import MS, SECOND
 
 from .bag.metronome import Metronome
@@ -47,9 +47,15 @@ class Node:
         return shards
 
     def run(self, stop: Event) -> None:
-        """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat."""
+        """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat.
+
+        Raises ShardUnavailable when a shard of this node has ended: a daemon without its shard is of no use, and
+        whoever supervises it starts the next incarnation.
+        """
         while not stop.wait(BEAT_NS / SECOND):
             self.beat()
+            for shard, why in self._cluster.routes.host.ended().items():
+                raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
 
     def beat(self) -> None:
         """Look for new logs now and then; give each log's metronome a turn."""

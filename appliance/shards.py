@@ -81,6 +81,12 @@ class HostedShard:
         for thread in self._threads:
             thread.start()
 
+    def ended(self) -> str | None:
+        """Return why this shard serves nobody any more although it was not stopped, or None."""
+        if not self._threads[0].is_alive():
+            return "its server has ended; the log says why"
+        return self._shard.over()
+
     def stop(self) -> None:
         """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
 
@@ -157,6 +163,11 @@ class ShardHost:
                 lock.release()
                 raise
             return True
+
+    def ended(self) -> dict[int, str]:
+        """Return the shards that run here no more, though nobody stopped them, each with the reason."""
+        with self._lock:
+            return {shard: why for shard, (hosted, _) in self._hosted.items() if (why := hosted.ended()) is not None}
 
     def close(self) -> None:
         """Stop every shard that runs here, orderly, then give up its lock. Idempotent; for good."""

@@ -208,6 +208,10 @@ class Shard:
         self._flush(Stopped(floor_ns=self._stopped.floor_ns, settle_to_ns=self._stopped.settle_to_ns))
         return self._stopped
 
+    def over(self) -> str | None:
+        """Return why this incarnation will never grant again, or None: another is the owner of its chain."""
+        return None if self._chain.deposed is None else self._chain.deposed.reason
+
     # -- one turn ------------------------------------------------------------------------------------------------------
 
     def turn(self, requests: Sequence[Request]) -> list[Reply]:

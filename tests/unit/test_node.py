@@ -15,7 +15,7 @@ from appliance.node import NEW_LOGS_NS, Node
 from appliance.session.openlog import LogBook
 from tests.support.cluster import HandSite, Site, hand_sites, sites
 from tests.support.storage import FailingStorage, Fault
-from timeagent.errors import BadTime, Environment
+from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -137,3 +137,45 @@ def test_daemon_keeps_the_pace_until_it_is_told_to_stop(site: Site) -> None:
         stop.set()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def daemon_ends(node: Node) -> ShardUnavailable:
+    """Run the daemon in this thread, bounded: it has to end by itself."""
+    beats = 0
+    stop = Event()
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats > 200:
+            stop.set()
+
+    node.beat = beat  # type: ignore[method-assign]
+    with pytest.raises(ShardUnavailable) as ended:
+        node.run(stop)
+    return ended.value
+
+
+# A daemon that stays while its shard is gone looks healthy to whoever supervises it.
+def test_daemon_ends_by_name_when_its_shard_is_deposed(site: Site) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        hosted, _ = cluster.routes.host._hosted[0]
+        assert cluster.routes.host.ended() == {}
+        hosted._shard._chain._depose("another incarnation linked record 7")
+        ended = daemon_ends(node)
+    assert ended.code == "shard-ended"
+    assert "record 7" in ended.message
+
+
+def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        hosted, _ = cluster.routes.host._hosted[0]
+        hosted._server.stop()
+        hosted._threads[0].join(20)
+        ended = daemon_ends(node)
+    assert ended.code == "shard-ended"
+    assert "server has ended" in ended.message

@@ -365,7 +365,8 @@ class SimulatedMount:
             return len(file.data)
 
         def tear() -> None:
-            file = self.server.find(path)
+            parent, _, name = path.rpartition("/")
+            file = self.server.directories[parent].setdefault(name, self.server.new(b""))
             if file is not None and len(file.data) == expected_size:
                 file.data += data[: int(len(data) * self._random())]
 

@@ -11,10 +11,10 @@ from types import ModuleType
 
 import pytest
 
-from appliance.bag import acceptance, authority, closer, horizon, maildir, reader, sealer
+from appliance.bag import authority, closer, horizon, maildir, reader, sealer
 from appliance.lease import ceiling, shard, state
 from appliance.lease import store as store_module
-from appliance.session import held, session, stamping
+from appliance.session import held, leasing, session, stamping
 from tests.simulation import mount
 from tests.simulation.actors import packer
 from tests.simulation.planting import Planter
@@ -284,7 +284,7 @@ LEASES: tuple[Mutant, ...] = (
         "a log is not settled before its first use",
         _one(session, "Session._settle_for", "if book.horizon.reached < target:", "if book.horizon.reached < 0:"),
         "complete",
-        "leases",
+        "sleepers",
     ),
     Mutant(
         "another log than the one in use is settled",
@@ -292,11 +292,10 @@ LEASES: tuple[Mutant, ...] = (
             session,
             "Session._settle_for",
             "book.horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
-            "other = 'beta' if book.grid.birth.log == 'alpha' else 'alpha'\n"
-            "self._logs.opened(other).horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
+            "self._logs.opened('beta').horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
         ),
         "complete",
-        "leases",
+        "sleepers",
     ),
     Mutant(
         "the floor is not cumulative",
@@ -307,7 +306,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "settle_to is forgotten by the next ending",
         _one(state, "_end", "max(before.settle_to_ns, settle_to)", "settle_to"),
-        "complete",
+        "witnesses",
         "leases",
     ),
     Mutant(
@@ -318,8 +317,8 @@ LEASES: tuple[Mutant, ...] = (
             "_end(domain, state, ending, state.lease.expiry_ns, state.lease.expiry_ns)",
             "_end(domain, state, ending, 0, state.lease.expiry_ns)",
         ),
-        "exclusion",
-        "leases",
+        "endings",
+        "stalls",
     ),
     Mutant(
         "a broken lease moves no settle_to",
@@ -329,13 +328,13 @@ LEASES: tuple[Mutant, ...] = (
             "_end(domain, state, ending, state.lease.expiry_ns, state.lease.expiry_ns)",
             "_end(domain, state, ending, state.lease.expiry_ns, 0)",
         ),
-        "complete",
-        "leases",
+        "endings",
+        "stalls",
     ),
     Mutant(
         "an expiry is compared with the wrong end of the interval",
         _one(state, "_conflict", "bounds.now.surely_past(lease.expiry_ns)", "lease.expiry_ns <= bounds.now.latest"),
-        "overlap",
+        "endings",
         "handover",
     ),
     Mutant(
@@ -350,21 +349,30 @@ LEASES: tuple[Mutant, ...] = (
         "leases",
     ),
     Mutant(
-        "a watermark counts what is committed only",
-        _one(session, "Session._stamped", "lease.wrote(made.last_ns, made.time)", "pass"),
+        "a lease is given back without its watermark",
+        _one(
+            leasing,
+            "Leasing.relinquish",
+            "givings = [Giving(lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
+            "lease.messages, lease.chain_head) for lease in group]",
+            "givings = [Giving(lease.domain, lease.correlation_id) for lease in group]",
+        ),
         "exclusion",
-        "leases",
+        "stalls",
     ),
     Mutant(
         "a lease is given back while an outcome is unknown",
-        _one(
-            session,
-            "Session.relinquish",
-            "self._leasing.relinquish([lease for lease in mine if lease not in doubtful])",
-            "self._leasing.relinquish(mine)",
+        (
+            (
+                session,
+                "Session.relinquish",
+                "self._leasing.relinquish([lease for lease in mine if lease not in doubtful])",
+                "self._leasing.relinquish(mine)",
+            ),
+            (session, "Session.relinquish", "self._resolve_before_end(mine)", "pass"),
         ),
         "complete",
-        "leases",
+        "stalls",
     ),
     Mutant(
         "timestamps do not mind the floor",
@@ -375,18 +383,21 @@ LEASES: tuple[Mutant, ...] = (
             "floors = [0 for lease in leases]",
         ),
         "bug",
-        "leases",
+        "stalls",
     ),
     Mutant(
         "a lease that has run out is written under",
-        _one(
-            held,
-            "Lease.check_held",
-            "if self.ended is None and (not now.surely_before(self.usable_until_ns(margin_ns))):",
-            "if self.ended is None and now.surely_past(self.expiry_ns + 10**10):",
+        (
+            (
+                held,
+                "Lease.check_held",
+                "if self.ended is None and (not now.surely_before(self.usable_until_ns(margin_ns))):",
+                "if self.ended is None and now.surely_past(self.expiry_ns + 10**10):",
+            ),
+            (stamping, "Stamper._first_timestamp", "if start + count > lease.expiry_ns:", "if start < 0:"),
         ),
         "published",
-        "leases",
+        "stalls",
     ),
     Mutant(
         "an id is tried again in a later bag before its first attempt is decided",
@@ -397,7 +408,7 @@ LEASES: tuple[Mutant, ...] = (
             "self._pending.pop(identity, None)\nif identity == 0:",
         ),
         "published",
-        "leases",
+        "stalls",
     ),
     Mutant(
         "a lease is granted beyond the ceiling",
@@ -440,8 +451,11 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nobody looks for a higher number after linking a ceiling record",
-        _one(ceiling, "CeilingChain._look", "if numbers and numbers[-1] > number:", "if not numbers:"),
-        "exclusion",
+        (
+            (ceiling, "CeilingChain._look", "if numbers and numbers[-1] > number:", "if not numbers:"),
+            (ceiling, "CeilingChain._link", "number <= record.number - RECORDS_KEPT", "number <= record.number - 1"),
+        ),
+        "witnesses",
         "contenders",
     ),
     Mutant(
@@ -452,13 +466,13 @@ LEASES: tuple[Mutant, ...] = (
             "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
             "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
         ),
-        "exclusion",
+        "witnesses",
         "contenders",
     ),
     Mutant(
         "an orderly record is written while leases are out",
         _one(shard, "Shard.stop_orderly", "if until is not None:", "if until == 0:"),
-        "exclusion",
+        "endings",
         "contenders",
     ),
     Mutant(
@@ -480,7 +494,7 @@ LEASES: tuple[Mutant, ...] = (
             "floor, settle_to = (max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns))",
             "floor, settle_to = (self._floor_ns, self._settle_to_ns)",
         ),
-        "exclusion",
+        "witnesses",
         "contenders",
     ),
     Mutant(

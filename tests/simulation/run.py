@@ -19,16 +19,24 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation import scenarios
+from tests.simulation.audited import false_alarms
 from tests.simulation.checkers.catalogue import violations
+from tests.simulation.mutation import every_death, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BATCH = 50
+BENCH_SEEDS = 500
+TABLE_BEGINS = "<!-- mutants: written by python -m tests.simulation.run --mutants -->"
+TABLE_ENDS = "<!-- end of mutants -->"
 SHOWN_MAX = 5
+AUDITED_ONE_IN = 23
+"""The auditor runs on the tree of one seed in so many: it takes longer than the run."""
 
 
 @dataclass(slots=True)
@@ -68,6 +76,9 @@ def simulate(scenario: str, seed: int) -> Tally:
         grants=len(world.history.holds),
     )
     found = violations(world)
+    if seed % AUDITED_ONE_IN == 0 and not world.packing:
+        tally.counts["audits"] += 1
+        found += [("auditor", text) for text in false_alarms(world)]
     if found:
         tally.broken.append((scenario, seed, *found[0]))
     return tally
@@ -117,8 +128,8 @@ def summary(tally: Tally, seconds: float) -> str:
         f"sim: {counts['seeds']:,} seeds, {counts['operations']:,} operations, {faults:,} faults "
         f"({counts['crashes']:,} crashes, {counts['pauses']:,} pauses, {counts['mount_faults']:,} of the mount, "
         f"{counts['messages_lost']:,} messages lost; {counts['lying_clocks']:,} seeds with lying clocks), "
-        f"{counts['writes']:,} writes, {counts['grants']:,} leases, {len(tally.broken)} violations, "
-        f"{counts['operations'] / seconds:,.0f} operations/s, {seconds:.0f} s"
+        f"{counts['writes']:,} writes, {counts['grants']:,} leases, {counts['audits']:,} audits, "
+        f"{len(tally.broken)} violations, {counts['operations'] / seconds:,.0f} operations/s, {seconds:.0f} s"
     )
 
 
@@ -129,10 +140,37 @@ def replay(scenario: str, seed: int) -> int:
     assert world.scheduler.trace is not None
     print(world.conditions, *world.scheduler.trace, sep="\n")
     found = violations(world)
+    if not world.packing:
+        found += [("auditor", text) for text in false_alarms(world)]
     for checker, text in found:
         print(f"VIOLATION {checker}: {text}")
     print(f"{scenario} {seed}: {len(found)} violations, trace {world.scheduler.fingerprint()[0][:16]}")
     return 1 if found else 0
+
+
+def mutants() -> int:
+    """Kill every mutant, and write the table into the document."""
+    deaths = every_death()
+    document = Path(__file__).parents[2] / "docs" / "verification.md"
+    text = document.read_text(encoding="utf-8")
+    begin, end = text.index(TABLE_BEGINS) + len(TABLE_BEGINS), text.index(TABLE_ENDS)
+    document.write_text(text[:begin] + "\n" + "\n".join(table(deaths)) + "\n" + text[end:], encoding="utf-8")
+    survivors = [death.mutant.name for death in deaths if death.seeds is None]
+    print(f"mutants: {len(deaths)} planted, {len(deaths) - len(survivors)} killed; {document} has the table")
+    for name in survivors:
+        print(f"SURVIVES: {name}")
+    return 1 if survivors else 0
+
+
+def bench() -> int:
+    """Measure port operations a second on one core, judging included."""
+    began = time.process_time()
+    tally = Tally()
+    for seed in range(BENCH_SEEDS):
+        tally.add(simulate(scenario_of(seed), seed))
+    seconds = time.process_time() - began
+    print(f"bench-sim: {tally.counts['operations'] / seconds:,.0f} port operations a second on one core")
+    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -141,7 +179,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed; -1: somewhere new")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "SEED"))
+    parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--bench", action="store_true")
     options = parser.parse_args(arguments)
+    if options.mutants:
+        return mutants()
+    if options.bench:
+        return bench()
     if options.replay:
         return replay(options.replay[0], int(options.replay[1]))
     first = options.first if options.first >= 0 else random.SystemRandom().randrange(10**6, 10**12)

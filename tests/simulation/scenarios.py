@@ -13,7 +13,7 @@ from tests.simulation.actors.session import Application, Forgetful
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
 from tests.simulation.cluster import LOGS, NODES
-from tests.simulation.mount import MountMishaps
+from tests.simulation.mount import MountMishaps, SimulatedMount
 from tests.simulation.network import NetworkMishaps
 from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
@@ -178,12 +178,13 @@ def contenders(seed: int, *, traced: bool = False) -> World:
         ),
         mount=MountMishaps(failure=chance.choice((0, 0, 25)), lost_reply=chance.choice((0, 5))),
         network=NetworkMishaps(lost=chance.choice((0, 20)), late=chance.choice((0, 10))),
-        lies=chance.choice(("none", "none", "seconds", "steps")),
+        lies=chance.choice(("none", "slight", "slight", "seconds", "steps")),
         lasts_ns=chance.choice((5, 8)) * SECOND,
         steps_max=5_000,
     )
     world = World(seed, conditions, traced=traced)
-    world.pace_ns = chance.choice((40, 120)) * MS
+    world.pace_ns = chance.choice((20, 60)) * MS
+    world.linger_ns = chance.choice((0, 200, 800)) * MS
     for copy, node in enumerate(chance.sample(NODES[:4], chance.choice((2, 2, 3)))):
         orderly = chance.random() < 0.6
         world.spawn(node, f"shard 0{'abc'[copy]}", _host(world, 0, orderly=orderly), restarts=9)
@@ -192,6 +193,54 @@ def contenders(seed: int, *, traced: bool = False) -> World:
         world.spawn(
             chance.choice(NODES), f"{kind.__name__.lower()} {n}", _client(world, kind, DOMAINS[:2], LOGS[:1], 6)
         )
+    return world
+
+
+def stalls(seed: int, *, traced: bool = False) -> World:
+    """Holders that stand still for longer than their terms, and a mount that leaves them in doubt."""
+    chance = random.Random(f"{seed}/scenario")
+    conditions = Conditions(
+        mishaps=Mishaps(
+            crash=chance.choice((0, 0, 400)),
+            pause=chance.choice((0, 60, 120)),
+            pauses=PAUSES[4 : chance.choice((9, 11))],
+        ),
+        mount=MountMishaps(lost_reply=chance.choice((0, 8))),
+        network=NetworkMishaps(lost=chance.choice((0, 30))),
+        lies=chance.choice(("none", "slight", "slight")),
+        lasts_ns=chance.choice((6, 9, 12)) * SECOND,
+        steps_max=4_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((20, 60)) * MS
+    world.linger_ns = chance.choice((0, 200, 800)) * MS
+    mishaps = MountMishaps(failure=chance.choice((0, 3, 12)))
+    for node in NODES[1:4]:
+        world.mounts[node] = SimulatedMount(world.server, f"{node} in doubt", mishaps)
+    if chance.random() < 0.3:
+        world.lying = True
+        world.times[NODES[4]].set_forward(int((1 + 3 * chance.random()) * SECOND))
+        world.spawn(NODES[4], "closer 0", _actor(world, chance.choice(("metronome", "closer")), LOGS[0], 12))
+    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False), restarts=9)
+    logs = LOGS[: chance.choice((1, 2))]
+    for n in range(3):
+        kind = chance.choice((Application, Teller, Forgetful))
+        world.spawn(
+            NODES[1 + n], f"{kind.__name__.lower()} {n}", _client(world, kind, DOMAINS[:2], logs, 8), restarts=2
+        )
+    return world
+
+
+def sleepers(seed: int, *, traced: bool = False) -> World:
+    """Holders that fall asleep for seconds between any two steps, and never renew; two logs; nobody closes ahead."""
+    chance = random.Random(f"{seed}/scenario")
+    conditions = Conditions(lies=chance.choice(("none", "none", "slight")), lasts_ns=18 * SECOND, steps_max=5_000)
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((20, 200)) * MS
+    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False))
+    world.scheduler.mishaps = Mishaps(pause=chance.choice((25, 50, 90)), pauses=PAUSES[8:11])
+    for n in range(3):
+        world.spawn(NODES[1 + n], f"forgetful {n}", _client(world, Forgetful, DOMAINS[:1], LOGS, 9), restarts=2)
     return world
 
 
@@ -229,10 +278,19 @@ def _actor(world: World, kind: str, log: str, turns: int) -> Callable[..., Calla
 
 
 SCENARIOS: dict[str, Callable[..., World]] = {
-    "bags": bags,
-    "crowd": crowd,
-    "leases": leases,
-    "contenders": contenders,
-    "handover": handover,
+    each.__name__: each for each in (bags, crowd, leases, contenders, handover, stalls, sleepers)
 }
-MIX: tuple[str, ...] = ("bags", "crowd", "leases", "bags", "crowd", "contenders", "handover")
+MIX: tuple[str, ...] = (
+    "bags",
+    "crowd",
+    "leases",
+    "bags",
+    "crowd",
+    "contenders",
+    "bags",
+    "crowd",
+    "stalls",
+    "handover",
+    "sleepers",
+)
+"""Which scenario a seed is, by its remainder."""

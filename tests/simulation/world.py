@@ -37,7 +37,7 @@ class Conditions:
     mount: MountMishaps = NO_MOUNT_MISHAPS
     network: NetworkMishaps = NO_NETWORK_MISHAPS
     lies: str = "none"
-    """How wrong the clocks are: none, seconds, hours, steps."""
+    """How wrong the clocks are: none, slight, seconds, hours, steps; closers: the scenario sets them."""
     spread_ns: Span = 0
     """How far apart closers' clocks are made to be, so that they meet writers."""
     partitions: bool = False
@@ -74,6 +74,8 @@ class World:
         self.mounts = {name: SimulatedMount(self.server, name, conditions.mount) for name in NODES}
         self.server.clock_offset_ns = int((chance.random() * 2 - 1) * 30 * MS)
         self._numbers = 0
+        self.linger_ns: Span = 0
+        """How long holders take between two messages, at most."""
         self.packing = False
         """Whether directories are deleted after a seal: then readers miss files."""
         self.graves: dict[str, File] = {}
@@ -130,9 +132,9 @@ class World:
         if lies == "closers":
             return  # the scenario sets them
         chance = self.scheduler.stream("lies")
-        far: dict[str, Span] = {"seconds": 4 * SECOND, "steps": 4 * SECOND, "hours": 6 * HOUR}
+        far: dict[str, Span] = {"slight": 200 * MS, "seconds": 4 * SECOND, "steps": 4 * SECOND, "hours": 6 * HOUR}
         for name in NODES:
-            if chance.random() < 0.6:
+            if chance.random() < (0.2 if lies == "slight" else 0.6):
                 continue
             clock = self.times[name]
             amount = int((chance.random() * 2 - 1) * far[lies])

@@ -194,6 +194,8 @@ class Application:
             for again in range(chance.choice((1, 1, 2, 3))):
                 if chance.random() < 0.3:
                     kit.pause(self._world.pace_ns)
+                if self._world.linger_ns and chance.random() < 0.5:
+                    kit.time.sleep(int(chance.random() * self._world.linger_ns))
                 payload = f"{kit.process.name}.{self._world.number()}.{number}.{log}.{again}".encode()
                 outcome = kit.publish(log, [payload], leases)
                 if not isinstance(outcome, Committed) and chance.random() < 0.5:

@@ -71,9 +71,9 @@ class ShardHost:
         while True:
             lives: Instant = self._world.scheduler.end_ns
             if self._orderly and kit.chance.random() < 0.7:
-                lives = self._world.scheduler.now + int((1 + 4 * kit.chance.random()) * SECOND)
+                lives = self._world.scheduler.now + int((0.3 + 4 * kit.chance.random()) * SECOND)
             self._incarnation(kit, lives)
-            kit.pause(300 * MS)
+            kit.pause(100 * MS)
 
     def _incarnation(self, kit: Kit, lives_until: Instant) -> None:
         world, number = self._world, self._number

@@ -9,6 +9,7 @@ from tests.simulation.checkers import (
     committed,
     complete,
     empty,
+    endings,
     exclusion,
     finality,
     money,
@@ -36,6 +37,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "money": money.check,
     "witnesses": witnesses.check,
     "empty": empty.check,
+    "endings": endings.check,
     "overlap": overlap.check,
 }
 

@@ -1,0 +1,51 @@
+"""How leases end: broken when surely past by the shard's own clock, with floor and settle_to at the expiry.
+
+An orderly record is linked when every lease of its incarnation has ended, and not before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.framing import pieces
+from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.ledger import open_block
+from appliance.formats.witness import CeilingCopy, Ended, Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import History
+
+
+def check(history: History, record: Record) -> Iterator[str]:
+    del record
+    expiries: dict[bytes, int] = {}
+    out: dict[bytes, set[bytes]] = {}
+    for data in history.blocks:  # in the order in which they were signed: what ends was granted before
+        block = open_block(pieces(data)[0][0], "a block")
+        head = block.batch_head("a block")
+        radius = head.signed_time().radius_ns
+        leases = out.setdefault(head.incarnation, set())
+        for entry in block.decoded("a block"):
+            if isinstance(entry, Witness) and entry.phase is Phase.HELD:
+                known = expiries.get(entry.correlation_id, 0)
+                expiries[entry.correlation_id] = max(known, entry.expiry_ns)
+                leases.add(entry.correlation_id)
+            elif isinstance(entry, CeilingCopy):
+                if open_ceiling(entry.record, "a ceiling")[0].kind is CeilingKind.ORDERLY and leases:
+                    yield f"{head.incarnation.hex()} linked an orderly record while {len(leases)} leases were out"
+            elif isinstance(entry, Ended):
+                leases.discard(entry.ending.correlation_id)
+                if entry.ending.outcome is not LeaseOutcome.EXPIRED:
+                    continue
+                expiry = expiries.get(entry.ending.correlation_id, 0)
+                if min(entry.floor_ns, entry.settle_to_ns) < expiry:
+                    yield f"a broken lease on {entry.domain} expired at {expiry}, above its floor or settle_to"
+                if entry.ending.ended_ns - radius <= expiry:
+                    yield (
+                        f"a lease on {entry.domain} with expiry {expiry} was broken at {entry.ending.ended_ns}, "
+                        f"which is not surely later"
+                    )

@@ -1,0 +1,76 @@
+"""Run every mutant until its checker has killed it, and say with how many seeds: the table of docs/verification.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.finding import Verdict
+from tests.simulation.audited import audited
+from tests.simulation.checkers.catalogue import violations
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from tests.simulation.mutants import Mutant
+
+SEEDS_MAX = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    seeds: int | None
+    """How many seeds it took, from seed 0 on; None: it survived."""
+    others: tuple[str, ...]
+    """Which other checkers objected to the same run."""
+    codes: tuple[str, ...]
+    """What the auditor found in the tree of that run, and in no tree of an unchanged run."""
+
+
+def kill(mutant: Mutant, seeds_max: int = SEEDS_MAX, *, audits: bool = False) -> Death:
+    """Plant a mutant and run seed after seed until the checker that is named objects."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.plant(patch)
+        for seed in range(seeds_max):
+            world = SCENARIOS[mutant.scenario](seed)
+            world.run()
+            objections = Counter(checker for checker, _ in violations(world))
+            if mutant.killed_by in objections:
+                others = tuple(sorted(set(objections) - {mutant.killed_by}))
+                codes = _codes(mutant, seed) if audits and not world.packing else ()
+                return Death(mutant, seed + 1, others, codes)
+    return Death(mutant, None, (), ())
+
+
+def _codes(mutant: Mutant, seed: int) -> tuple[str, ...]:
+    world = SCENARIOS[mutant.scenario](seed)
+    world.run()
+    found = audited(world).findings
+    return tuple(sorted({each.code for each in found if each.verdict is Verdict.VIOLATION}))
+
+
+def table(deaths: list[Death]) -> list[str]:
+    """Return the table in Markdown."""
+    lines = [
+        "| wrong step | scenario | killed by | seeds to kill | also objected | the auditor found |",
+        "|---|---|---|---|---|---|",
+    ]
+    for death in deaths:
+        mutant = death.mutant
+        seeds = "**survives**" if death.seeds is None else f"{death.seeds}"
+        lines.append(
+            f"| {mutant.name} | {mutant.scenario} | {mutant.killed_by} | {seeds} | {', '.join(death.others)} | "
+            f"{', '.join(death.codes)} |"
+        )
+    return lines
+
+
+def every_death(seeds_max: int = SEEDS_MAX) -> list[Death]:
+    """Kill them all."""
+    return [kill(mutant, seeds_max, audits=True) for mutant in MUTANTS]

@@ -1,0 +1,269 @@
+"""The rules of the simulated mount, as they were measured on NFSv3 and v4.2; each named by its number there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.bag.storage import Published
+from tests.simulation.cluster import T0
+from tests.simulation.mount import ABSENCE_NS_MAX, MountMishaps, Server, SimulatedMount
+from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
+from timeagent.errors import Environment
+from timeagent.units import HOUR, MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class Scene:
+    """A server with two clients, and actors that say what they saw."""
+
+    seed: int = 1
+    mishaps: MountMishaps = field(default_factory=MountMishaps)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.seed, start_ns=T0, end_ns=T0 + 10 * HOUR, steps_max=10_000, traced=True)
+        self.server = Server(self.scheduler)
+        self.server.mkdir("d")
+        self.a = SimulatedMount(self.server, "a", self.mishaps)
+        self.b = SimulatedMount(self.server, "b", self.mishaps)
+        self.saw: list[object] = []
+        self.process = Process(Machine("m"), "p")
+
+    def play(self, *bodies: Callable[[], object]) -> list[object]:
+        for number, body in enumerate(bodies):
+            self.scheduler.spawn(f"actor {number}", self.process, body)
+        self.scheduler.run()
+        assert self.scheduler.bugs == []
+        return self.saw
+
+
+def test_s1_what_was_published_before_a_read_is_read_whole() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.a.publish("d/x", b"content", "tmp")
+        scene.saw.append(scene.b.read("d/x"))
+
+    assert scene.play(body) == [b"content"]
+
+
+def test_s3_a_size_is_true_at_once() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.a.append("d/x", b"one", 0)
+        scene.saw.append(scene.b.size_of("d/x"))
+        scene.a.append("d/x", b"two", 3)
+        scene.saw.append(scene.b.size_of("d/x"))
+
+    assert scene.play(body) == [3, 6]
+
+
+def test_s6_an_absence_answers_reads_for_up_to_thirty_seconds() -> None:
+    ages = []
+    for seed in range(200):
+        scene = Scene(seed)
+
+        def body(scene: Scene = scene) -> None:
+            assert scene.b.read("d/x") is None
+            looked_ns = scene.scheduler.now
+            scene.a.publish("d/x", b"1", "tmp")
+            while scene.b.read("d/x") is None:
+                scene.scheduler.sleep(200 * MS)
+            ages.append(scene.scheduler.now - looked_ns)
+
+        scene.play(body)
+    assert max(ages) > 25 * SECOND
+    assert max(ages) < ABSENCE_NS_MAX + SECOND
+
+
+def test_s6_an_absent_directory_hides_what_is_made_below_it() -> None:
+    hidden = 0
+    for seed in range(20):
+        scene = Scene(seed)
+
+        def body(scene: Scene = scene) -> None:
+            scene.b.look("d/e", ("x",))
+            scene.a.ensure_directory("d/e")
+            scene.a.publish("d/e/x", b"1", "tmp")
+            scene.saw.append(scene.b.look("d/e", ("x",)))
+
+        hidden += scene.play(body) == [None]
+    assert hidden > 10
+
+
+@pytest.mark.parametrize("verb", ["look", "list_afresh", "ensure_marker"])
+def test_s7_opening_or_listing_the_directory_or_creating_the_name_drops_the_absence(verb: str) -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.b.read("d/x")
+        scene.a.publish("d/x", b"1", "tmp")
+        if verb == "look":
+            scene.b.look("d", ())
+        elif verb == "list_afresh":
+            scene.b.list_afresh("d")
+        else:
+            scene.b.ensure_marker("d/x")
+        scene.saw.append(scene.b.read("d/x"))
+
+    assert scene.play(body) == [b"1"]
+
+
+def test_s8_of_many_links_onto_one_name_one_wins_and_both_clients_win_sometimes() -> None:
+    winners = set()
+    for seed in range(40):
+        scene = Scene(seed)
+
+        def body(mount: SimulatedMount, who: bytes, scene: Scene = scene) -> None:
+            scene.saw.append((who, mount.publish("d/x", who, "tmp")))
+
+        scene.play(partial(body, scene.a, b"a", scene), partial(body, scene.b, b"b", scene))
+        won = [who for who in (b"a", b"b") if (who, Published.WON) in scene.saw]
+        file = scene.server.find("d/x")
+        assert file is not None
+        assert won == [file.data]
+        winners.update(won)
+    assert winners == {b"a", b"b"}
+
+
+def test_s8_an_exclusive_creation_is_true_for_everybody() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.b.read("d/x")
+        scene.a.ensure_marker("d/x")
+        scene.saw.extend([scene.b.ensure_marker("d/x"), scene.b.publish("d/x", b"late", "tmp")])
+
+    assert scene.play(body) == [True, Published.LOST]
+
+
+def test_s9_after_opening_a_directory_every_name_whose_creator_had_returned_is_seen() -> None:
+    for seed in range(100):
+        scene = Scene(seed)
+
+        def maker(scene: Scene = scene) -> None:
+            for n in range(5):
+                scene.a.publish(f"d/{n}", b"", "tmp")
+                scene.saw.append(n)
+
+        def looker(scene: Scene = scene) -> None:
+            for _ in range(10):
+                known = {f"{n}" for n in scene.saw}
+                assert scene.b.look("d", [str(n) for n in range(5)]) >= known  # type: ignore[operator]
+                known = {f"{n}" for n in scene.saw}
+                assert set(scene.b.list_afresh("d") or ()) >= known
+
+        scene.play(maker, looker)
+
+
+def test_s10_who_is_cut_off_blocks_and_is_answered_after_the_heal() -> None:
+    scene = Scene()
+    scene.a.cut_until = T0 + 100 * SECOND
+
+    def body() -> None:
+        scene.saw.append(scene.a.publish("d/x", b"1", "tmp"))
+        scene.saw.append(scene.scheduler.now >= T0 + 100 * SECOND)
+
+    assert scene.play(body) == [Published.WON, True]
+
+
+def test_s10_the_request_of_a_process_that_died_may_arrive_later() -> None:
+    late = 0
+    for seed in range(200):
+        scene = Scene(seed)
+        scene.scheduler.mishaps = Mishaps(crash=3)
+        scene.play(partial(scene.a.publish, "d/x", b"1", "tmp"))
+        late += scene.scheduler.crashes > 0 and scene.server.find("d/x") is not None
+    assert late > 5
+
+
+def test_s11_a_link_whose_reply_was_lost_counts_as_won() -> None:
+    scene = Scene(mishaps=MountMishaps(lost_reply=1))
+
+    def body() -> None:
+        scene.saw.extend(scene.a.publish(f"d/{n}", b"", "tmp") for n in range(20))
+
+    assert scene.play(body) == [Published.WON] * 20
+    assert scene.a.repeats > 5
+
+
+def test_s15_the_server_has_a_clock_of_its_own() -> None:
+    scene = Scene()
+    scene.server.clock_offset_ns = -HOUR
+
+    def body() -> None:
+        scene.saw.append(scene.a.server_clock("tmp") - scene.scheduler.now)
+
+    assert scene.play(body) == [-HOUR]
+
+
+def test_s16_who_dies_while_it_appends_leaves_all_nothing_or_a_torn_piece() -> None:
+    sizes = set()
+    for seed in range(200):
+        scene = Scene(seed)
+        scene.scheduler.mishaps = Mishaps(crash=2)
+        scene.play(partial(scene.a.append, "d/x", b"123456", 0))
+        file = scene.server.find("d/x")
+        sizes.add(0 if file is None else len(file.data))
+    assert {0, 6} < sizes
+
+
+def test_s17_a_server_that_is_away_loses_nothing_and_everybody_waits() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.a.publish("d/x", b"1", "tmp")
+        scene.server.away_until = T0 + 50 * SECOND
+        scene.saw.append(scene.b.read("d/x"))
+        scene.saw.append(scene.scheduler.now >= T0 + 50 * SECOND)
+
+    assert scene.play(body) == [b"1", True]
+
+
+def test_a_failure_was_done_was_not_done_or_will_be_done() -> None:
+    found = set()
+    for seed in range(100):
+        scene = Scene(seed, MountMishaps(failure=1))
+
+        def body(scene: Scene = scene) -> None:
+            try:
+                scene.a.ensure_marker("d/x")
+            except Environment as problem:
+                now = scene.server.find("d/x") is not None
+                scene.scheduler.sleep(60 * SECOND)
+                found.add((problem.code, now, scene.server.find("d/x") is not None))
+
+        scene.play(body)
+    assert found == {
+        ("mount-failed", True, True),
+        ("mount-failed", False, True),
+        ("mount-failed", False, False),
+        ("mount-full", False, False),
+    }
+
+
+def test_a_listing_may_miss_what_appears_while_it_runs_and_never_what_was_there() -> None:
+    both = set()
+    for seed in range(400):
+        scene = Scene(seed)
+
+        def maker(scene: Scene = scene) -> None:
+            scene.a.ensure_marker("d/old")
+            scene.saw.append("old")
+            scene.a.ensure_marker("d/new")
+
+        def lister(scene: Scene = scene) -> None:
+            known = set(map(str, scene.saw))
+            names = set(scene.b.list_afresh("d") or ())
+            assert names >= known
+            both.add(frozenset(names))
+
+        scene.play(maker, lister)
+    assert both == {frozenset(), frozenset({"old"}), frozenset({"new", "old"})} | (both & {frozenset({"new"})})

@@ -1,0 +1,31 @@
+"""Every wrong version of a step is killed by the checker that is named beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.checkers.catalogue import CHECKERS, violations
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutation import kill
+from tests.simulation.scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from tests.simulation.mutants import Mutant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_mutant_is_killed_by_the_checker_that_is_named(mutant: Mutant) -> None:
+    assert kill(mutant).seeds is not None
+
+
+def test_every_checker_kills_a_mutant() -> None:
+    assert set(CHECKERS) <= {mutant.killed_by for mutant in MUTANTS}
+
+
+def test_planted_faults_are_taken_out_again() -> None:
+    kill(MUTANTS[1])
+    world = SCENARIOS[MUTANTS[1].scenario](3)
+    world.run()
+    assert violations(world) == []

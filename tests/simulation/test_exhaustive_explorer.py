@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.simulation.exhaustive.bag_casts import BagCast, closer, deleter, latest, sealer, settler, writer
+from tests.simulation.exhaustive.bag_promises import BagPromises
 from tests.simulation.exhaustive.birth_casts import BirthCast, creator, opener
 from tests.simulation.exhaustive.chain_casts import ChainCast, contender, terminator
+from tests.simulation.exhaustive.nodes import empty_log
 from tests.simulation.exhaustive.table import ANY_FAULT, MUTANTS, PIECES, ROUGH, Cast, explored
 from tests.simulation.exhaustive.tree import Mount, Tree, TreeWorld
-from tests.support.explorer import Answer, Explorer, Kind
+from tests.support.explorer import Answer, Explorer, Kind, Refusal
+from tests.support.storage import Crash
 from timeagent.errors import TryAgain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Hashable, Iterable
 
     from tests.support.explorer import Notes, Port, Request
 
@@ -27,12 +31,12 @@ class Counter:
     def start(self) -> int:
         return 0
 
-    def answers(self, tree: int, request: Request, memory: Hashable) -> tuple[Answer, ...]:
+    def answers(self, tree: int, request: Request, _memory: Hashable) -> tuple[Answer, ...]:
         if request[0] == "read":
             return (Answer(tree, tree),)
         return (Answer(None, request[1]), Answer(None, tree, cost=1))
 
-    def by_itself(self, tree: int) -> Iterable[tuple[str, int]]:
+    def by_itself(self, _tree: int) -> Iterable[tuple[str, int]]:
         return ()
 
 
@@ -42,13 +46,13 @@ class AtMost:
 
     most: int
 
-    def in_step(self, before: int, after: int) -> list[str]:
+    def in_step(self, _before: int, _after: int) -> list[str]:
         return []
 
-    def in_state(self, tree: int, notes: list[Notes]) -> list[str]:
+    def in_state(self, tree: int, _notes: list[Notes]) -> list[str]:
         return ["too much"] if tree > self.most else []
 
-    def at_end(self, tree: int, notes: list[Notes]) -> list[str]:
+    def at_end(self, _tree: int, _notes: list[Notes]) -> list[str]:
         return []
 
 
@@ -62,16 +66,16 @@ def counting(*kinds: Kind, most: int = 9, **options: Any) -> Explorer:  # noqa: 
 
 @pytest.mark.parametrize("reduced", [True, False])
 def test_every_result_of_three_unprotected_additions_is_found(*, reduced: bool) -> None:
-    found = counting(Kind("adder", add_one, 3), reduced=reduced).run()
+    found = counting(Kind("adder", add_one, 3)).run()
     assert {tree for tree, *_ in found.endings} == {1, 2, 3}
     assert not found.bounded
 
 
 @pytest.mark.parametrize("reduced", [True, False])
 def test_faults_are_spent_once_in_a_run(*, reduced: bool) -> None:
-    found = counting(Kind("adder", add_one, 2), faults=1, reduced=reduced).run()
+    found = counting(Kind("adder", add_one, 2), faults=1).run()
     assert {tree for tree, *_ in found.endings} == {1, 2}
-    found = counting(Kind("adder", add_one, 2), faults=2, reduced=reduced).run()
+    found = counting(Kind("adder", add_one, 2), faults=2).run()
     assert {tree for tree, *_ in found.endings} == {0, 1, 2}
 
 
@@ -109,26 +113,26 @@ def test_refusal_ends_an_actor_and_any_other_exception_is_noted() -> None:
     assert told == {("raised", "later"), ("broke", "ZeroDivisionError()")}
 
 
-ENDINGS: list[Callable[[bool], Cast]] = [
-    lambda reduced: BagCast((writer(), closer(count=2)), reduced=reduced),
-    lambda reduced: BagCast((writer(), closer()), PIECES, reduced=reduced),
-    lambda reduced: BagCast((writer(again=1), closer()), faults=1, reduced=reduced),
-    lambda reduced: BagCast((writer(), closer()), Mount(pieces=True, absences=True), 1, rack=False, reduced=reduced),
-    lambda reduced: BagCast((writer(), sealer()), ANY_FAULT, 1, reduced=reduced),
-    lambda reduced: BagCast((writer(), sealer(), deleter()), reduced=reduced),
-    lambda reduced: BagCast((writer(), settler()), reduced=reduced),
-    lambda reduced: BagCast((writer(), latest()), PIECES, reduced=reduced),
-    lambda reduced: BirthCast((creator(1), creator(2), opener()), reduced=reduced),
-    lambda reduced: BirthCast((creator(1), creator(2)), ROUGH, 1, reduced=reduced),
-    lambda reduced: ChainCast((contender("a"), contender("b", orderly=True)), reduced=reduced),
-    lambda reduced: ChainCast((contender("a", extends=2), contender("b", extends=0)), records_kept=1, reduced=reduced),
-    lambda reduced: ChainCast((contender("a"), terminator()), PIECES, 1, reduced=reduced),
+ENDINGS: list[Cast] = [
+    BagCast((writer(), closer(count=2))),
+    BagCast((writer(), closer()), PIECES),
+    BagCast((writer(again=1), closer()), faults=1),
+    BagCast((writer(), closer()), Mount(pieces=True, absences=True), 1, rack=False),
+    BagCast((writer(), sealer()), ANY_FAULT, 1),
+    BagCast((writer(), sealer(), deleter())),
+    BagCast((writer(), settler())),
+    BagCast((writer(), latest()), PIECES),
+    BirthCast((creator(1), creator(2), opener())),
+    BirthCast((creator(1), creator(2)), ROUGH, 1),
+    ChainCast((contender("a"), contender("b", orderly=True))),
+    ChainCast((contender("a", extends=2), contender("b", extends=0)), records_kept=1),
+    ChainCast((contender("a"), terminator()), PIECES, 1),
 ]
 
 
 @pytest.mark.parametrize("cast", ENDINGS)
-def test_short_cut_leaves_out_no_ending(cast: Callable[[bool], Cast], monkeypatch: pytest.MonkeyPatch) -> None:
-    short, whole = explored(cast(True), monkeypatch), explored(cast(False), monkeypatch)
+def test_short_cut_leaves_out_no_ending(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    short, whole = explored(cast, monkeypatch), explored(replace(cast, reduced=False), monkeypatch)
     assert not short.bounded
     assert not whole.bounded
     assert short.states < whole.states
@@ -143,13 +147,59 @@ CRASHING = ["bag listed before its prelock", "rack listed before its prelock", "
 def test_short_cut_leaves_out_no_breach(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[name]
     mutant.apply(monkeypatch)
-    assert isinstance(mutant.cast, BagCast)
     breaches = [
         {breach.promise for breach in cast.explorer().run(to_first_breach=False).breaches}
-        for cast in (mutant.cast, BagCast(mutant.cast.actors, mutant.cast.mount, decided=False, reduced=False))
+        for cast in (mutant.cast, replace(mutant.cast, reduced=False))
     ]
     assert breaches[0] == breaches[1]
     assert mutant.breaks in breaches[0]
+
+
+# -- dying -------------------------------------------------------------------------------------------------------------
+
+DIES = Refusal(lambda *_: Crash(), "dies")
+
+
+class Mortal(TreeWorld):
+    """Whoever asks for something may die of it: before it is done, or after."""
+
+    def answers(self, tree: Tree, request: Request, memory: frozenset[str] | None) -> tuple[Answer, ...]:
+        each = super().answers(tree, request, memory)
+        trees = dict.fromkeys([tree, *(answer.tree for answer in each)])
+        return (*each, *(Answer(DIES, left, memory, cost=1) for left in trees))
+
+
+def mortal(kind: Kind) -> Kind:
+    def body(port: Port) -> None:
+        with suppress(Crash):
+            kind.body(port)
+
+    return Kind(kind.name, body, kind.count)
+
+
+class Seen(BagPromises):
+    """Remembers every state that it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: set[Hashable] = set()
+
+    def in_state(self, tree: Tree, notes: list[Notes]) -> list[str]:
+        self.states.add((tree, tuple(sorted(map(repr, notes)))))
+        return super().in_state(tree, notes)
+
+
+MORTALS = [(writer(), closer(count=2)), (writer(), sealer()), (writer(again=1), settler())]
+
+
+@pytest.mark.parametrize("cast", MORTALS)
+def test_who_dies_leaves_nothing_that_standing_still_for_ever_does_not(cast: tuple[Kind, ...]) -> None:
+    living, dying, mount = Seen(), Seen(), Mount(faults=frozenset())
+    Explorer(TreeWorld(empty_log(), mount), cast, living).run()
+    found = Explorer(Mortal(empty_log(), mount), [mortal(kind) for kind in cast], dying, faults=1).run()
+    assert not found.breaches
+    assert not found.bounded
+    assert dying.states == living.states
 
 
 # -- the mount ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,165 @@
+"""Who takes part in an exploration of bags: each actor calls production code and notes what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from appliance.bag.authority import Contents
+from appliance.formats.lockfile import RackSeal
+from tests.simulation.exhaustive.bag_promises import BagPromises
+from tests.simulation.exhaustive.nodes import BAG, DUE, GRID, NEXT_BAG, PAST, RACK, empty_log, file_of, node
+from tests.simulation.exhaustive.tree import ExploredStorage, Mount, TreeWorld
+from tests.support.explorer import Explorer, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from appliance.bag.maildir import FrameFile
+    from appliance.bag.outcome import Outcome
+    from appliance.bag.reader import Message
+    from appliance.formats.lockfile import LockFile
+    from appliance.formats.paths import Bag, Rack
+    from tests.support.explorer import Port
+    from timeagent.units import Instant
+
+_BAGS = (BAG, NEXT_BAG)
+
+
+def _note(port: Port, file: FrameFile, outcome: Outcome) -> None:
+    port.note("outcome", (file.bag.path, file.name.text()), type(outcome).__name__)
+
+
+def _write(port: Port, *, name: str, second: int, files: int, again: int, resolve: bool, clocks: Clocks) -> None:
+    here = node(port, *clocks)
+    for sequence in range(1, files + 1):
+        file = file_of(name, second, sequence)
+        _note(port, file, here.writer.write(file))
+        for _ in range(again):
+            # By a process that remembers nothing.
+            _note(port, file, here.again().writer.write(file))
+        if resolve:
+            _note(port, file, here.writer.resolve(file))
+
+
+def _close(port: Port, *, bags: tuple[Bag, ...], clocks: Clocks) -> None:
+    here = node(port, *clocks)
+    for bag in bags:
+        contents = here.authority.close(bag)
+        if isinstance(contents, Contents):
+            port.note("contents", bag.path, None if contents.lock is None else _names(contents.lock))
+        else:
+            port.note("not due")
+
+
+def _seal(port: Port, *, rack: Rack, clocks: Clocks) -> None:
+    here = node(port, *clocks)
+    sealed = here.sealer.seal(rack)
+    # An older rack is sealed before a younger one.
+    seal = here.sealer.sealed(RACK) if isinstance(sealed, RackSeal) and rack != RACK else sealed
+    if isinstance(seal, RackSeal):
+        held = ((bag, here.authority.in_seal(seal, bag).lock) for bag in map(_bag_named, (e.bag for e in seal.entries)))
+        port.note("sealed", tuple((bag.path, _names(lock)) for bag, lock in held if lock is not None))
+    else:
+        port.note("not due")
+
+
+def _settle(port: Port, *, to: Instant, clocks: Clocks) -> None:
+    here = node(port, *clocks)
+    here.horizon.settle(to)
+    files = _read(here.reader.settled())
+    port.note("settled", tuple(bag.path for bag in _BAGS if bag.end_ns <= here.horizon.reached), files)
+
+
+def _latest(port: Port, *, clocks: Clocks) -> None:
+    port.note("latest", _read(node(port, *clocks).reader.latest()))
+
+
+def _delete(port: Port) -> None:
+    """Delete what a seal covers, as packing will: data files first, prelock and lock last, then the directory."""
+    storage = ExploredStorage(port)
+    if not storage.look(RACK.path, ("seal",)):
+        return
+    for name in sorted(storage.list_afresh(BAG.path) or (), key=lambda name: not name.endswith(".msg")):
+        storage.unlink(f"{BAG.path}/{name}")
+    storage.unlink(BAG.path)
+
+
+def _bag_named(name: str) -> Bag:
+    bag = GRID.parse_bag(RACK, name)
+    assert bag is not None
+    return bag
+
+
+def _names(lock: LockFile) -> tuple[str, ...]:
+    return tuple(entry.name for entry in lock.entries)
+
+
+def _read(messages: Iterable[Message]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((message.bag_path, message.file_name) for message in messages))
+
+
+# -- actors ------------------------------------------------------------------------------------------------------------
+
+type Clocks = tuple[Instant, ...]
+
+
+def writer(
+    name: str = "w",
+    *,
+    second: int = 0,
+    files: int = 1,
+    again: int = 0,
+    resolve: bool = False,
+    clocks: Clocks = (PAST,),
+) -> Kind:
+    """Write so many files, each of them again so many times, and resolve it."""
+    body = partial(_write, name=name, second=second, files=files, again=again, resolve=resolve, clocks=clocks)
+    return Kind(f"writer {name}", body)
+
+
+def closer(name: str = "c", *, count: int = 1, bags: tuple[Bag, ...] = (BAG,), clocks: Clocks = (DUE,)) -> Kind:
+    return Kind(f"closer {name}", partial(_close, bags=bags, clocks=clocks), count)
+
+
+def sealer(name: str = "s", *, count: int = 1, rack: Rack = RACK, clocks: Clocks = (PAST,)) -> Kind:
+    return Kind(f"sealer {name}", partial(_seal, rack=rack, clocks=clocks), count)
+
+
+def settler(name: str = "r", *, count: int = 1, to: Instant = BAG.end_ns, clocks: Clocks = (DUE,)) -> Kind:
+    return Kind(f"settler {name}", partial(_settle, to=to, clocks=clocks), count)
+
+
+def latest(name: str = "l", *, clocks: Clocks = (DUE,)) -> Kind:
+    return Kind(f"latest {name}", partial(_latest, clocks=clocks))
+
+
+def deleter() -> Kind:
+    return Kind("deleter", _delete)
+
+
+@dataclass(frozen=True, slots=True)
+class BagCast:
+    """Actors on one log, the mount between them, and what is asked of them."""
+
+    actors: tuple[Kind, ...]
+    mount: Mount = Mount()  # noqa: RUF009 - frozen
+    faults: int = 0
+    decided: bool = True
+    """Nobody gives up: asked where nothing fails and nothing is remembered wrongly."""
+    rack: bool = True
+    """The rack's directory is there from the start."""
+    reduced: bool = True
+
+    def explorer(self, *, states_max: int = 3_000_000, breadth_first: bool = False) -> Explorer:
+        decided = self.decided and not self.faults
+        return Explorer(
+            TreeWorld(empty_log(rack=self.rack), self.mount),
+            self.actors,
+            BagPromises(decided=decided),
+            faults=self.faults,
+            states_max=states_max,
+            reduced=self.reduced,
+            breadth_first=breadth_first,
+        )

@@ -1,5 +1,6 @@
 # The house in one place. `make` alone says what there is.
 # PYTHON=...  the interpreter for .venv (else the first good one of python3, python3.13, python3.12)
+# SEEDS=...   how many schedules `make sim` tries
 # ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `leasehold demo` in `make demo`
 
 SHELL    := /bin/bash
@@ -9,13 +10,14 @@ STAMP    := $(VENV)/.installed
 PACKAGES := leasehold tui auditor appliance timeagent
 SUITES   := $(wildcard $(addprefix tests/,unit property faults golden tui simulation))
 ARGS     ?=
+SEEDS    ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fmt bench clean
+.PHONY: help install demo test check fmt bench sim bench-sim clean
 
 help: ## say what there is
 	@echo 'leasehold: make TARGET'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-11s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-11s %s\n' "$$t" "$$d"; done
 
 install: $(STAMP) ## make .venv with everything in it; .venv/bin/leasehold is the command
 
@@ -64,6 +66,12 @@ fmt: install ## format, and repair what can be repaired safely
 
 bench: install ## compare with what one would use instead, in one run, as ratios
 	@for script in tests/bench/bench_*.py; do echo "bench: $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+
+sim: install ## try the promises in SEEDS schedules; exit 0 only when clean
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(ARGS)
+
+bench-sim: install ## simulated port operations a second on one core
+	@$(BIN)/python -m tests.simulation.run --bench
 
 clean: ## remove .venv, caches and what was built
 	@rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -11,6 +11,8 @@ import msgspec
 
 from appliance.bag.context import BagContext
 from appliance.bag.logs import create_log
+from appliance.formats.birth import LogBirth
+from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy, check_policy
 from appliance.founding import admit, found_cluster, publish_map
 from appliance.registers import Registers
@@ -55,6 +57,12 @@ DEFAULT = check_policy(
     Policy(number=1, cluster_id=CLUSTER, rack_ns=10 * SECOND, seal_delay_ns=5 * SECOND, radius_ns_max=250 * MS)
 )
 """The defaults, but for racks of ten bags that are sealed five seconds after their end."""
+
+
+@cache
+def grid_of(birth: LogBirth) -> Grid:
+    """Return the grid of a log: one for all runs, because it remembers names only, which cost more than a step."""
+    return Grid(birth)
 
 
 def signer(name: str, *, real: bool) -> Signer:

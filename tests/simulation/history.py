@@ -112,6 +112,17 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One whole turn under a lease, from asking for it to having read and written; and what stood in its way."""
+
+    who: str
+    domain: str
+    took_ns: Span
+    met: str
+    """free, holder died, shard died."""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """A shard's incarnation began: how much it remembered then."""
 
@@ -134,6 +145,7 @@ class History:
     wrote: list[Wrote] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     waits: list[Waited] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     starts: list[Started] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     """Every ledger block that a shard handed on, whether or not it reached the mount."""

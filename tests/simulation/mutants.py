@@ -92,23 +92,6 @@ BAGS: tuple[Mutant, ...] = (
         "committed",
     ),
     Mutant(
-        "the rack is looked at once, before the lock is read",
-        (
-            (
-                authority,
-                "Authority.close",
-                "closed = self.closer.close(bag)",
-                (
-                    "begun = self.rack_begun(bag.rack)\nclosed = self.closer.close(bag)\n"
-                    "if isinstance(closed, NotDue):\n    return closed\n"
-                    "if not begun and not isinstance(closed, Gone):\n    return self._keep(bag, Contents(closed.lock))"
-                ),
-            ),
-        ),
-        "finality",
-        "crowd",
-    ),
-    Mutant(
         "a lock is believed without a look at the rack",
         _one(
             authority,
@@ -146,21 +129,6 @@ BAGS: tuple[Mutant, ...] = (
             maildir, "MaildirWriter.write", "return self._after_doubt(file, doubt)", "return NotCommitted(str(doubt))"
         ),
         "committed",
-    ),
-    Mutant(
-        "one look after a doubtful publication",
-        _one(
-            maildir,
-            "MaildirWriter._after_doubt",
-            "return self._look(file) if self._is_there(file) else Unknown(str(doubt))",
-            "name = file.name.text()\nseen = self._storage.look(file.bag.path, (PRELOCK, name))\n"
-            "if seen and name in seen and PRELOCK not in seen:\n"
-            "    begun = self._authority.rack_begun(file.bag.rack)\n"
-            "    return Unknown('rack') if begun else Committed()\n"
-            "return Unknown(str(doubt))",
-        ),
-        "committed",
-        "crowd",
     ),
     Mutant(
         "EEXIST of the own link is taken as another's",
@@ -518,6 +486,17 @@ LEASES: tuple[Mutant, ...] = (
         ),
         "witnesses",
         "leases",
+    ),
+    Mutant(
+        "a lease that is over blocks its domain for longer",
+        _one(
+            state,
+            "_conflict",
+            "if wounds or bounds.now.surely_past(lease.expiry_ns):",
+            "if wounds or bounds.now.surely_past(lease.expiry_ns + 6 * 10**9):",
+        ),
+        "waits",
+        "deaths",
     ),
     Mutant(
         "a shard begins with what the one before remembered",

@@ -9,13 +9,13 @@ from tests.simulation.actors.bank import Teller
 from tests.simulation.actors.closer import Closing
 from tests.simulation.actors.packer import Packer
 from tests.simulation.actors.reader import Reading
-from tests.simulation.actors.session import Application, Forgetful
+from tests.simulation.actors.session import Application, Forgetful, Regular
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.mount import MountMishaps, SimulatedMount
 from tests.simulation.network import NetworkMishaps
-from tests.simulation.scheduler import PAUSES, Mishaps
+from tests.simulation.scheduler import PAUSES, Mishaps, Process
 from tests.simulation.world import Conditions, World
 from timeagent.units import MS, SECOND
 
@@ -238,10 +238,45 @@ def sleepers(seed: int, *, traced: bool = False) -> World:
     world = World(seed, conditions, traced=traced)
     world.pace_ns = chance.choice((20, 200)) * MS
     world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False))
-    world.scheduler.mishaps = Mishaps(pause=chance.choice((25, 50, 90)), pauses=PAUSES[8:11])
+    world.scheduler.mishaps = Mishaps(pause=chance.choice((80, 150, 300)), pauses=PAUSES[9:11])
     for n in range(3):
         world.spawn(NODES[1 + n], f"forgetful {n}", _client(world, Forgetful, DOMAINS[:1], LOGS, 9), restarts=2)
     return world
+
+
+def deaths(seed: int, *, traced: bool = False) -> World:
+    """Honest clocks and nothing amiss, but that a holder dies, or the shard: who waits, and how long."""
+    chance = random.Random(f"{seed}/scenario")
+    world = World(seed, Conditions(lasts_ns=14 * SECOND, steps_max=12_000), traced=traced)
+    world.pace_ns = 300 * MS
+    world.scheduler.tempi = (0,)
+    hosts: list[Process] = []
+    victims: list[Process] = []
+
+    def host(process: Process) -> Callable[[], object]:
+        hosts.append(process)
+        return ShardHost(world, process, 0, orderly=False).run
+
+    def victim(process: Process) -> Callable[[], object]:
+        victims.append(process)
+        return Regular(world, process, DOMAINS[0], LOGS[0], victim=True).run
+
+    world.spawn(NODES[0], "shard 0a", host, restarts=1)
+    world.spawn(NODES[1], "victim", victim)
+    for n in range(3):
+        world.spawn(NODES[2 + n], f"regular {n}", _regular(world, DOMAINS[n]))
+    what = chance.choice(("holder died", "holder died", "shard died"))
+
+    def kill() -> None:
+        world.deaths.append((world.scheduler.now, DOMAINS[0] if what == "holder died" else "", what))
+        world.scheduler.crash((victims if what == "holder died" else hosts)[0])
+
+    world.scheduler.call_at(world.scheduler.now + int((2 + 3 * chance.random()) * SECOND), kill)
+    return world
+
+
+def _regular(world: World, domain: str) -> Callable[..., Callable[[], object]]:
+    return lambda process: Regular(world, process, domain, LOGS[0], victim=False).run
 
 
 def handover(seed: int, *, traced: bool = False) -> World:
@@ -278,7 +313,7 @@ def _actor(world: World, kind: str, log: str, turns: int) -> Callable[..., Calla
 
 
 SCENARIOS: dict[str, Callable[..., World]] = {
-    each.__name__: each for each in (bags, crowd, leases, contenders, handover, stalls, sleepers)
+    each.__name__: each for each in (bags, crowd, leases, contenders, handover, stalls, sleepers, deaths)
 }
 MIX: tuple[str, ...] = (
     "bags",
@@ -292,5 +327,6 @@ MIX: tuple[str, ...] = (
     "stalls",
     "handover",
     "sleepers",
+    "deaths",
 )
 """Which scenario a seed is, by its remainder."""

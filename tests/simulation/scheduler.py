@@ -125,6 +125,8 @@ class Scheduler:
         self.bugs: list[str] = []
         self.refusals = 0
         self.mishaps = Mishaps()
+        self.tempi: tuple[int, ...] = (0, 1, 1, 1, 1, 2, 2, 3)
+        """How fast actors are, by TEMPI: one is drawn for each."""
         self.stopping = False
         self._order = self.stream("order")
         self._crash = self.stream("crash")
@@ -146,7 +148,7 @@ class Scheduler:
         actor = Actor(len(self._actors), name, process, body)
         order = self._order
         actor.bits = order.getrandbits
-        actor.delays = TEMPI[order.choice((0, 1, 1, 1, 1, 2, 2, 3))]
+        actor.delays = TEMPI[order.choice(self.tempi)]
         actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
         actor.pause_in = self._until_next(self._pause, self.mishaps.pause)
         actor.thread = greenlet(lambda: self._live(actor), parent=self._main)

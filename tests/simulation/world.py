@@ -76,6 +76,8 @@ class World:
         self._numbers = 0
         self.linger_ns: Span = 0
         """How long holders take between two messages, at most."""
+        self.deaths: list[tuple[Instant, str, str]] = []
+        """When somebody was made to die, whose domain that was ("" for all), and what died."""
         self.packing = False
         """Whether directories are deleted after a seal: then readers miss files."""
         self.graves: dict[str, File] = {}

@@ -11,7 +11,7 @@ from appliance.bag.logs import open_log
 from appliance.bag.maildir import MaildirWriter
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
-from appliance.formats.paths import Grid
+from tests.simulation.cluster import grid_of
 
 if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
@@ -46,7 +46,7 @@ class LogKit:
     def __init__(self, kit: Kit, name: str) -> None:
         birth = open_log(kit.context, name)
         assert birth is not None, "logs are made before the run"
-        self.grid = Grid(birth)
+        self.grid = grid_of(birth)
         self.name = name
         self.authority = Authority(kit.context, self.grid)
         self.writer = MaildirWriter(kit.context, self.grid, self.authority)

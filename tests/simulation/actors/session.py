@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.bag.outcome import Committed
-from appliance.session.openlog import LogBook
+from appliance.session.openlog import LogBook, OpenLog
 from appliance.session.session import Session
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.writer import said
-from tests.simulation.history import Hold, LatestRead, Waited, Wrote, key_of
+from tests.simulation.cluster import grid_of
+from tests.simulation.history import Hold, LatestRead, Turn, Waited, Wrote, key_of
 from tests.simulation.network import SimulatedTransport
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import MS, SECOND
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
+    from appliance.formats.paths import Grid
     from appliance.lease.transport import Transport
     from appliance.session.held import Lease
     from tests.simulation.scheduler import Actor, Machine, Process, Scheduler
@@ -61,6 +63,13 @@ class SimulatedLock:
                 self._scheduler.wake(actor)
 
 
+class SharedGrids(LogBook):
+    """The logs of a process; their grids are those that all runs share."""
+
+    def _wired(self, grid: Grid) -> OpenLog:
+        return super()._wired(grid_of(grid.birth))
+
+
 class SimulatedRoutes:
     """How one machine reaches the shards."""
 
@@ -82,7 +91,7 @@ class SessionKit(Kit):
         super().__init__(world, process)
         self.session = Session(
             self.context,
-            LogBook(self.context),
+            SharedGrids(self.context),
             SimulatedRoutes(world, process.machine),
             world.policy,
             process.name,
@@ -202,6 +211,37 @@ class Application:
                     kit.time.sleep(50 * MS)
             if chance.random() < 0.2:
                 kit.session.renew_due()
+
+
+class Regular:
+    """One turn after the other on one domain of its own; each is timed. Nobody but the dead can be in its way."""
+
+    def __init__(self, world: World, process: Process, domain: str, log: str, *, victim: bool) -> None:
+        self._world = world
+        self._process = process
+        self._domain = domain
+        self._log = log
+        self._victim = victim
+
+    def run(self) -> None:
+        kit = SessionKit(self._world, self._process)
+        scheduler = self._world.scheduler
+        while True:
+            kit.pause(self._world.pace_ns)
+            began = scheduler.now
+            leases = kit.acquire([self._domain], 30 * SECOND)
+            if leases is None:
+                continue
+            kit.read(self._log, leases)
+            kit.publish(self._log, [f"{kit.process.name} {self._world.number()}".encode()], leases)
+            if self._victim:
+                kit.time.sleep(60 * SECOND)  # until it dies, renewing
+            met = "free"
+            for instant, domain, what in self._world.deaths:
+                if began - 10 * SECOND < instant < scheduler.now and domain in (self._domain, ""):
+                    met, began = what, max(began, instant)
+            self._world.history.turns.append(Turn(kit.process.name, self._domain, scheduler.now - began, met))
+            kit.relinquish(leases)
 
 
 class Forgetful(Application):

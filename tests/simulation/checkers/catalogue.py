@@ -16,6 +16,7 @@ from tests.simulation.checkers import (
     overlap,
     past,
     published,
+    waits,
     witnesses,
 )
 from tests.simulation.checkers.record import Record
@@ -37,6 +38,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "money": money.check,
     "witnesses": witnesses.check,
     "empty": empty.check,
+    "waits": waits.check,
     "endings": endings.check,
     "overlap": overlap.check,
 }

@@ -18,9 +18,10 @@ from appliance.formats.frame import Frame, open_frame
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
-from appliance.formats.paths import Bag, Grid, parse_data_name
+from appliance.formats.paths import Bag, parse_data_name
 from appliance.formats.stamped import open_stamped
 from appliance.formats.witness import SignedWitness
+from tests.simulation.cluster import grid_of
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 
@@ -74,7 +75,7 @@ class LogRecord:
         self.name = name
         birth = self._file(f"logs/{name}/log")
         assert birth is not None
-        self.grid = Grid(decode(LogBirth, open_stamped(Kind.BIRTH, birth.data, "birth").body))
+        self.grid = grid_of(decode(LogBirth, open_stamped(Kind.BIRTH, birth.data, "birth").body))
 
     def _file(self, path: str) -> File | None:
         return self._server.find(path) or self._graves.get(path)

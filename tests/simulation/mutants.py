@@ -235,6 +235,17 @@ BAGS: tuple[Mutant, ...] = (
         "crowd",
     ),
     Mutant(
+        "a closed bag is read by its directory, not by its lock",
+        _one(
+            reader,
+            "Reader._closed_bag",
+            "files = {entry.name: self._listed(bag, entry) for entry in contents.lock.entries}",
+            "names = [name for name in self._storage.list_afresh(bag.path) or () if _is_data(name)]\n"
+            "files = {name: self._storage.read(f'{bag.path}/{name}') or b'' for name in names}",
+        ),
+        "agreement",
+    ),
+    Mutant(
         "a rack is taken as sealed when its sealing has begun",
         _one(
             sealer,
@@ -264,6 +275,12 @@ LEASES: tuple[Mutant, ...] = (
         ),
         "complete",
         "sleepers",
+    ),
+    Mutant(
+        "a latest reading leaves out the bags that are open",
+        _one(reader, "Reader._open_bag", "for _ in range(_TRIES):", "for _ in range(_TRIES):\n    return"),
+        "money",
+        "leases",
     ),
     Mutant(
         "the floor is not cumulative",

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.paths import chain_path
 from appliance.formats.witness import BatchHead
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from appliance.formats.ceiling import CeilingRecord
 
     from .finding import Evidence
     from .index import Index
+
+RECORDS_KEPT: Final = 64
+"""So many of the newest ceiling records are never pruned. Older slots may be free, and be taken again."""
 
 type ShardName = tuple[int, int]
 """Map number and shard."""
@@ -145,9 +149,29 @@ class CeilingChain:
 
 def ceiling_chains(index: Index) -> dict[ShardName, CeilingChain]:
     """Return every chain by shard; copies of one record count once."""
-    chains: dict[ShardName, CeilingChain] = {}
+    facts: dict[ShardName, list[CeilingFact]] = {}
     for raw, where in index.ceilings():
         record, _ = open_ceiling(raw, where.path)
-        name = (record.map_number, record.shard)
-        chains.setdefault(name, CeilingChain(name)).take(CeilingFact(record, raw, where))
+        facts.setdefault((record.map_number, record.shard), []).append(CeilingFact(record, raw, where))
+    signed_under = index.ceilings_signed_under()
+    chains = {name: CeilingChain(name) for name in facts}
+    for name, chain in chains.items():
+        for fact in _without_late(facts[name], chain_path(*name), signed_under):
+            chain.take(fact)
     return chains
+
+
+def _without_late(
+    facts: list[CeilingFact], chain: str, signed_under: Collection[tuple[bytes, int]]
+) -> Iterator[CeilingFact]:
+    """Leave out what was linked into a pruned slot by a shard that had slept.
+
+    Its look showed it higher numbers, so it granted nothing: no ledger has the record, and nothing was signed under it.
+    """
+    kept_from = max(fact.record.number for fact in facts) - RECORDS_KEPT
+    copied = {fact.raw for fact in facts if not fact.where.path.startswith(f"{chain}/")}
+    for fact in facts:
+        record = fact.record
+        used = fact.raw in copied or (record.incarnation, record.number) in signed_under
+        if used or record.number > kept_from:
+            yield fact

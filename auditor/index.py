@@ -134,6 +134,10 @@ class Index:
         for record, path, offset, length in self._db.execute(sql):
             yield record, Evidence(path, offset, length)
 
+    def ceilings_signed_under(self) -> set[tuple[bytes, int]]:
+        """Return (incarnation, number of the ceiling record) of every batch that is known."""
+        return set(self._db.execute("SELECT DISTINCT incarnation, ceiling FROM head"))
+
     def reused_sequences(self) -> Iterator[tuple[str, bytes, int, list[Evidence]]]:
         """Yield (writer, incarnation, sequence, places) of numbers that stand for several frames."""
         sql = (

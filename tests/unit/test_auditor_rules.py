@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.bag.posix import PosixStorage
 from appliance.formats.lease import LeaseOutcome, Phase
-from appliance.formats.witness import WitnessKind
+from appliance.formats.paths import chain_path, record_name
+from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
+from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
+from appliance.registers import StoredChain
 from auditor.audit import audit
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
@@ -53,6 +57,33 @@ def test_story_without_a_breach_has_no_finding(tmp_path: Path) -> None:
     lease, _ = story.written()
     story.shard.end(lease)
     assert audited(story.done()).findings == ()
+
+
+# Who sleeps between listing a chain and linking may find its number free again, pruned. It looks, and grants nothing.
+def test_record_in_a_slot_that_had_been_pruned_is_no_finding(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    node, owner = tree.nodes["n2"], Shard(tree, "n1")
+    directory, linked = chain_path(1, 0), []
+
+    class Sleeper(StoredChain):
+        def link(self, number: int, data: bytes) -> bool:
+            for _ in range(RECORDS_KEPT + 1):
+                tree.advance(SECOND)
+                owner.extend()
+            for pruned in range(number, owner.ceiling_number - RECORDS_KEPT + 1):
+                tree.remove(f"{directory}/{record_name(pruned)}")
+            linked.append(number)
+            return super().link(number, data)
+
+    identity = ShardIdentity(tree.cluster_id, 1, 0, "n2", b"sleeper!")
+    port = Sleeper(PosixStorage(tree.root), directory)
+    chain = CeilingChain(port, node.time, node.witness_key, tree.policy, identity)
+    assert isinstance(chain.begin(), Deposed)
+    assert audited(tree).findings == ()
+    # With something signed under it the same record is a breach.
+    owner.incarnation, owner.sequence, owner.previous = b"sleeper!", 0, NO_HEAD
+    owner.turn(Stopped(floor_ns=0, settle_to_ns=0), change={"ceiling_number": linked[0]})
+    assert "chain-fork" in codes(audited(tree))
 
 
 # A killed shard's ledger is cut anywhere, in the middle of a block too: that is a gap, never a finding.

@@ -204,6 +204,8 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
         return None, True
     if same_run and outcome is not LeaseOutcome.REVOKED:
         verdict = _too_early(told, earlier.expiry_ns)
+        if ended is not None and outcome is LeaseOutcome.EXPIRED and ended.ending.ended_ns <= earlier.expiry_ns:
+            verdict = Verdict.VIOLATION  # the shard says itself when it ended the lease: no staleness to allow for
         if verdict is not None:
             what = f"it was held until {rfc3339(earlier.expiry_ns)}, and not relinquished"
             return _overlap("early-grant", earlier, lease, told, what, verdict), True
@@ -211,6 +213,12 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
         what = f"it could be written under until {rfc3339(earlier.expiry_ns)}"
         code = "grant-overlap" if _too_early(told, earlier.expiry_ns) is None else "early-grant"
         return _overlap(code, earlier, lease, told, what), True
+    if earlier.held and told.witness.settle_to_ns < earlier.expiry_ns:
+        reason = (
+            f"{lease.name} states settle_to {rfc3339(told.witness.settle_to_ns)}, below {rfc3339(earlier.expiry_ns)}, "
+            f"the expiry of {earlier.name}, which was not relinquished"
+        )
+        return found("floor-fell", lease.name, reason, [earlier.last_expiry.where, told.where]), True
     return None, True
 
 

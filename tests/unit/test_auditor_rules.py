@@ -175,10 +175,21 @@ def test_grant_that_may_have_been_in_time_is_indeterminate(tmp_path: Path) -> No
     story = Story(tmp_path)
     lease = story.lease()
     story.tree.until(lease.witness.expiry_ns - 250 * MS)
+    story.shard.grant("alice", story.other)
+    found = [(each.code, each.verdict) for each in audited(story.done()).findings]
+    assert ("early-grant", Verdict.INDETERMINATE) in found
+    assert ("early-grant", Verdict.VIOLATION) not in found
+
+
+# How it ended a lease the shard says itself, with the instant of its decision: then no staleness explains it.
+def test_lease_that_its_shard_broke_before_the_expiry_by_its_own_word_is_a_violation(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease()
+    story.tree.until(lease.witness.expiry_ns - 250 * MS)
     story.shard.end(lease, LeaseOutcome.EXPIRED)
     story.shard.grant("alice", story.other)
     (finding,) = audited(story.done()).findings
-    assert (finding.code, finding.verdict) == ("early-grant", Verdict.INDETERMINATE)
+    assert (finding.code, finding.verdict) == ("early-grant", Verdict.VIOLATION)
 
 
 def test_zeros_at_the_end_of_a_ledger_are_indeterminate(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MEMORY = Path("/dev/shm")
 
-CLOCK_CODES = frozenset({"r2-breach"})
+CLOCK_CODES = frozenset({"r2-breach", "premature-lock"})
 """What may be found where clocks lied, and nowhere else: the clocks broke their bounds, and that is all."""
 
 

@@ -52,7 +52,10 @@ class Node:
         Raises ShardUnavailable when a shard of this node has ended: a daemon without its shard is of no use, and
         whoever supervises it starts the next incarnation.
         """
-        while not stop.wait(BEAT_NS / SECOND):
+        # Not stop.wait(): a signal handler that sets the event while this thread is inside wait() would block for ever
+        # on the lock that wait() holds.
+        while not stop.is_set():
+            self._cluster.time.sleep(BEAT_NS)
             self.beat()
             for shard, why in self._cluster.routes.host.ended().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")

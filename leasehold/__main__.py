@@ -10,6 +10,7 @@ if not __debug__:
 
 import argparse
 import importlib
+import signal
 from typing import Final
 
 FAMILIES: Final[dict[str, tuple[str, str]]] = {
@@ -29,7 +30,9 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
+TERMINATED: Final = 143
 BROKEN_PIPE: Final = 141
+INPUT_OUTPUT: Final = 74
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,9 +77,33 @@ def _run(run: object, options: argparse.Namespace) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return BROKEN_PIPE
+    except OSError as problem:
+        # What the mount does is classified where it happens; this is what is left: our own output.
+        note(f"leasehold: {problem.strerror or problem} [input-output]")
+        return INPUT_OUTPUT
     assert isinstance(status, int)
     return status
 
 
+def _terminated(_number: int, _frame: object) -> None:
+    """End as after Ctrl-C: leases are given back, a shard that runs here stops orderly."""
+    raise SystemExit(TERMINATED)
+
+
+def entry() -> int:
+    """Run the command line, whatever may interrupt it, also while modules are still being loaded."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            # Somebody closed it. Nothing could be said, and what is opened next would take its number.
+            return INPUT_OUTPUT
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return main()
+    except KeyboardInterrupt:
+        sys.stderr.write("leasehold: interrupted\n")
+        return INTERRUPTED
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry())

@@ -181,7 +181,7 @@ class LiveSource:
             domains=numbers.domains,
             ceiling_ns=numbers.ceiling_ns,
             blocks_lost=numbers.blocks_lost,
-            resumes_ns=numbers.settle_to_ns + after_ceiling,
+            resumes_ns=numbers.settle_to_ns + after_ceiling if numbers.settle_to_ns else None,
         )
 
     def _leases(self, answer: MountAnswer, shards: list[ShardView], now: TimeInterval) -> Iterator[LeaseRow]:

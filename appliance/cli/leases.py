@@ -112,7 +112,7 @@ def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
     span = parse_span(options.seconds)
     with (
         cluster.session(options.purpose) as session,
-        session.acquire(*options.domains, timeout_ns=parse_span(options.wait)) as leases,
+        session.acquire(*options.domains, timeout_ns=parse_span(options.wait), outside_record=True) as leases,
     ):
         for lease in leases:
             fields = {"domain": lease.domain, "fence": lease.fence, **instant_fields("expiry", lease.expiry_ns)}

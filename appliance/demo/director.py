@@ -124,7 +124,7 @@ class Director:
         policy = self.place.policy
         longest = span_text(max(policy.takeover_ns(), policy.restart_ns()))
         self.narrate("Its own shard is gone too, with all it knew. Nobody repairs anything:")
-        self.narrate(f"the others wait until its last rights are surely over, at most {longest}.")
+        self.narrate(f"the others wait until its last rights are surely over and its bags closed, about {longest}.")
 
     def _held_by(self, cluster: Cluster, machine: Machine) -> list[str]:
         held = []

@@ -17,8 +17,8 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.frame import LEASES_MAX, check_payloads
 from appliance.formats.names import check_domain, check_purpose
 from appliance.lease.client import Ended, Granted, Suspect
-from timeagent.errors import BadRequest, Damaged, LeaseholdError
-from timeagent.units import MS, SECOND, span_text
+from timeagent.errors import BadRequest, Damaged, LeaseholdError, TryAgain
+from timeagent.units import MS, SECOND, rfc3339, span_text
 
 from .leasing import Leasing
 from .renewal import Renewal
@@ -115,12 +115,24 @@ class Session:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def acquire(self, *domains: str, timeout_ns: Span = 30 * SECOND, term_ns: Span | None = None) -> Leases:
+    def acquire(
+        self,
+        *domains: str,
+        timeout_ns: Span = 30 * SECOND,
+        term_ns: Span | None = None,
+        outside_record: bool = False,
+    ) -> Leases:
         """Take exclusive leases on one or several domains, all or none.
 
         Blocks up to the time-out, then raises TryAgain, code ``busy``, naming who has what until when. Raises
         BadRequest for a bad name, ShardUnavailable when a shard does not answer, BadTime when it has no bounded clock.
+
+        Reading and writing messages under the leases waits by itself for what earlier holders may still do. Whoever
+        does anything else under them says ``outside_record``: then this returns only when no earlier holder can believe
+        any more that it holds one of the domains, also after a restart of their shard. Code ``warming`` past the
+        time-out.
         """
+        until = self._context.time.boot_ns() + timeout_ns
         self._check_open()
         if not domains:
             raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
@@ -144,7 +156,27 @@ class Session:
         if closed:
             self._leasing.relinquish(leases)
             self._check_open()
+        if outside_record:
+            self._outlive_earlier_holders(leases, until)
         return Leases(self, leases)
+
+    def _outlive_earlier_holders(self, leases: Sequence[Lease], until_boot_ns: int) -> None:
+        """Wait until every lease that ended without being relinquished is surely past, renewing meanwhile."""
+        target = max(lease.settle_to_ns for lease in leases)
+        try:
+            while not (now := self._context.time.now()).surely_past(target):
+                if self._context.time.boot_ns() >= until_boot_ns:
+                    raise TryAgain(
+                        "warming",
+                        f"an earlier holder of {leases[0].domain!r} may believe until {rfc3339(target)} that it holds it",
+                        hint="allow more time: an earlier holder died, or its shard did",
+                    )
+                self._checked(leases)
+                self.renew_due()
+                self._context.time.sleep(max(MS, min(_SLICE_NS, target - now.earliest)))
+        except BaseException:
+            self.relinquish(leases)
+            raise
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""

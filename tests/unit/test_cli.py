@@ -286,17 +286,31 @@ def started(site: Site, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_interrupted_hold_gives_back_and_stops_orderly(site: Site) -> None:
+# Service supervisors and time-outs send SIGTERM; without an orderly end every domain of the shard waits afterwards.
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_hold_gives_back_and_stops_orderly(site: Site, number: int, status: int) -> None:
     with started(site, "lease", "hold", "a", "--seconds", "3600", "--json") as process:
         assert process.stdout
         assert process.stderr
         assert json.loads(process.stdout.readline())["domain"] == "a"
         assert held(site, "a")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.send_signal(number)
+        assert process.wait(60) == status
         assert "Traceback" not in process.stderr.read()
     assert chain_end(site) is CeilingKind.ORDERLY
     assert not held(site, "a")
+
+
+def test_output_that_cannot_be_written_is_an_input_output_error(site: Site) -> None:
+    command = f"{sys.executable} -m leasehold lease ls --json {' '.join(site.options())}"
+    for ending in (">/dev/full", ">&-"):
+        done = subprocess.run(["sh", "-c", f"{command} {ending}"], capture_output=True, text=True, check=False)
+        assert done.returncode in (69, 74), done.stderr
+        assert "Traceback" not in done.stderr
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m leasehold --help >/dev/full"], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
 
 
 # -- bags --------------------------------------------------------------------------------------------------------------

@@ -179,3 +179,19 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
         ended = daemon_ends(node)
     assert ended.code == "shard-ended"
     assert "server has ended" in ended.message
+
+
+class SetByASignal(Event):
+    """An event that a signal handler sets: whoever is inside wait() then holds the lock that set() needs."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise AssertionError(f"a signal inside wait({timeout}) would never be answered")
+
+
+def test_daemon_never_waits_where_the_signal_that_stops_it_would_be_lost(site: Site) -> None:
+    stop = SetByASignal()
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.beat = stop.set  # type: ignore[method-assign]
+        node.run(stop)
+    assert stop.is_set()

@@ -758,3 +758,28 @@ def test_two_holders_never_hold_at_once(site: HandSite) -> None:
         site.session().acquire("a", timeout_ns=SECOND)
     assert busy.value.code == "busy"
     assert len({request.request_id for request in sent(site, Acquire)}) == 2
+
+
+# What is done outside the record is not protected by settling: the wait has to come before it begins.
+def test_lease_for_work_outside_the_record_waits_until_no_earlier_holder_can_believe_in_his(site: HandSite) -> None:
+    first = site.session()
+    (dead,) = first.acquire("a")
+    site.time.advance(dead.expiry_ns - site.time.midpoint_ns + site.policy.radius_ns_max + MS)
+    second = site.session()
+    (lease,) = second.acquire("a", outside_record=True)
+    assert lease.settle_to_ns == dead.expiry_ns
+    assert site.time.now().surely_past(dead.expiry_ns)
+
+
+def test_lease_for_work_outside_the_record_is_given_back_when_the_wait_is_too_long(site: HandSite) -> None:
+    site.start()
+    (held,) = site.session().acquire("a")
+    site.start()  # the shard's next incarnation knows nothing of it, but its floor does
+    second = site.session()
+    with pytest.raises(TryAgain) as waited:
+        second.acquire("a", outside_record=True, timeout_ns=10 * MS)
+    assert waited.value.code == "warming"
+    assert not site.time.now().surely_past(held.expiry_ns)
+    (third,) = site.session().acquire("a", outside_record=True, timeout_ns=60 * SECOND)
+    assert site.time.now().surely_past(held.expiry_ns)
+    assert third.fence > held.fence

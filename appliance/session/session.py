@@ -165,18 +165,21 @@ class Session:
         target = max(lease.settle_to_ns for lease in leases)
         try:
             while not (now := self._context.time.now()).surely_past(target):
-                if self._context.time.boot_ns() >= until_boot_ns:
-                    raise TryAgain(
-                        "warming",
-                        f"an earlier holder of {leases[0].domain!r} may believe until {rfc3339(target)} that it holds it",
-                        hint="allow more time: an earlier holder died, or its shard did",
-                    )
+                self._check_warm_in_time(leases[0], target, until_boot_ns)
                 self._checked(leases)
                 self.renew_due()
                 self._context.time.sleep(max(MS, min(_SLICE_NS, target - now.earliest)))
         except BaseException:
             self.relinquish(leases)
             raise
+
+    def _check_warm_in_time(self, lease: Lease, target: Instant, until_boot_ns: int) -> None:
+        if self._context.time.boot_ns() >= until_boot_ns:
+            raise TryAgain(
+                "warming",
+                f"an earlier holder of {lease.domain!r} may believe until {rfc3339(target)} that it holds it",
+                hint="allow more time: an earlier holder died, or its shard did",
+            )
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""

@@ -199,7 +199,7 @@ class BagWalk:
         lock, token = opened
         late = [name for name in listing.files if parse_data_name(name) and name not in lock.by_name()]
         sizes = {name: len(self._tree.read(f"{bag.path}/{name}") or b"") for name in late}
-        self._report_all(bag_rules.unlisted_files(bag, late, sizes))
+        self._report_all(bag_rules.unlisted_files(bag, late, sizes, where, token))
         voided = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sizes.items()]
         self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
         if seal is not None:
@@ -260,7 +260,11 @@ class BagWalk:
             path = f"{bag.path}/{entry.name}"
             name = parse_data_name(entry.name)
             data = self._tree.read(path) if entry.name in listing.files else None
-            findings = [] if path in self._tree.unreadable else list(bag_rules.listed_file(entry, path, data))
+            findings = (
+                []
+                if path in self._tree.unreadable
+                else list(bag_rules.listed_file(entry, path, data, lock_where, token))
+            )
             self._report_all(findings)
             if data is None or any(finding.code == "altered-file" for finding in findings):
                 blind = True

@@ -68,23 +68,30 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
     yield found("r2-breach", bag.path, reason, [where], times)
 
 
-def listed_file(entry: LockEntry, path: str, data: bytes | None) -> Iterator[Finding]:
-    """lost-file, altered-file, and late-writer for bytes beyond the listed size."""
+def listed_file(
+    entry: LockEntry, path: str, data: bytes | None, lock: Evidence, closed: SignedTime | None
+) -> Iterator[Finding]:
+    """lost-file, altered-file, and late-writer for bytes beyond the listed size. ``lock``: where it is listed."""
+    times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
     if data is None:
         reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there"
-        yield found("lost-file", path, reason, [Evidence(path)])
+        yield found("lost-file", path, reason, [Evidence(path), lock], times)
         return
     where = [Evidence(path, 0, len(data))]
     if len(data) < entry.size:
         reason = f"{path} has {len(data)} bytes; its bag was closed with {entry.size}"
-        yield found("altered-file", path, reason, where)
+        yield found("altered-file", path, reason, [*where, lock], times)
     elif hashlib.sha256(memoryview(data)[: entry.size]).digest() != entry.digest:
-        reason = f"the first {entry.size} bytes of {path} are not those that its bag was closed with"
-        yield found("altered-file", path, reason, where)
+        now = hashlib.sha256(memoryview(data)[: entry.size]).hexdigest()
+        reason = (
+            f"the first {entry.size} bytes of {path} are not those that its bag was closed with: their SHA-256 is "
+            f"{now}, the list says {entry.digest.hex()}"
+        )
+        yield found("altered-file", path, reason, [*where, lock], times)
     elif len(data) > entry.size and not _torn_append(path, data[entry.size :]):
         extra = len(data) - entry.size
         reason = f"{path} has {extra} bytes beyond the {entry.size} that its bag was closed with: they are void"
-        yield found("late-writer", path, reason, [Evidence(path, entry.size, extra)])
+        yield found("late-writer", path, reason, [Evidence(path, entry.size, extra), lock], times)
 
 
 def _torn_append(path: str, rest: bytes) -> bool:
@@ -93,12 +100,15 @@ def _torn_append(path: str, rest: bytes) -> bool:
     return name is not None and name.suffix == "log" and not pieces(rest)[0]
 
 
-def unlisted_files(bag: Bag, names: Iterable[str], sizes: dict[str, int]) -> Iterator[Finding]:
+def unlisted_files(
+    bag: Bag, names: Iterable[str], sizes: dict[str, int], lock: Evidence, closed: SignedTime | None
+) -> Iterator[Finding]:
     """late-writer: data files that the bag was not closed with."""
+    times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
     for name in sorted(names):
         path = f"{bag.path}/{name}"
         reason = f"{path} is not among the files that its bag was closed with: it is void"
-        yield found("late-writer", path, reason, [Evidence(path, 0, sizes.get(name, 0))])
+        yield found("late-writer", path, reason, [Evidence(path, 0, sizes.get(name, 0)), lock], times)
 
 
 def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Finding]:

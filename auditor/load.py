@@ -208,7 +208,7 @@ class Tree:
 
     def logs(self) -> list[str]:
         """Return the names of the directories that are logs."""
-        return [name for name, is_directory in self.names(LOGS) if is_directory and name != TMP]
+        return [name for name, is_directory in self.names(LOGS) if is_directory]
 
     def racks(self, grid: Grid) -> Iterator[RackListing | str]:
         """Yield a log's racks in order of time, each with its bags; the path of each directory that is no rack."""

@@ -52,6 +52,19 @@ def test_node_that_joined_later_is_no_finding(tmp_path: Path) -> None:
     assert audited(tree).findings == ()
 
 
+# `tmp` is set aside in a log's directory only: as the name of a log it is like any other.
+def test_log_named_tmp_is_audited_like_any_other(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    grid = story.tree.log("tmp")
+    lease = story.lease()
+    path = story.writer.publish(grid, lease)
+    story.shard.end(lease)
+    story.tree.settle(grid)
+    assert audited(story.done()).findings == ()
+    story.tree.remove(path)
+    assert "lost-file" in codes(audited(story.tree))
+
+
 def test_story_without_a_breach_has_no_finding(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()

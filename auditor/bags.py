@@ -23,6 +23,7 @@ from .rules import bags as bag_rules
 from .rules.registry import found
 from .rules.signatures import frame_findings, stamp_findings
 from .rules.time import judge_frame, stamp_after_frame
+from .seals import SealOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,12 +90,15 @@ class BagWalk:
             for path in self._tree.files_below(f"{LOGS}/{log}"):
                 self._unknown_frame(path)
             return
+        seals = SealOrder(self._tree, grid)
         for listing in self._tree.racks(grid):
             if isinstance(listing, str):
                 self._off_grid(listing)
-            else:
-                self._rack(listing)
-                yield listing.rack.path
+                continue
+            seal = self._rack(listing)
+            where = seal.where if seal is not None and seal.token is not None else None
+            self._report_all(seals.take(listing.rack, where, has_seal=listing.sealed))
+            yield listing.rack.path
 
     def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> bool:
         some = False
@@ -134,7 +138,7 @@ class BagWalk:
         self._report_all(findings)
         return Grid(birth)
 
-    def _rack(self, listing: RackListing) -> None:
+    def _rack(self, listing: RackListing) -> SealFacts | None:
         for path in listing.off_grid:
             self._off_grid(path)
         seal = self._seal(listing) if listing.sealed else None
@@ -147,6 +151,7 @@ class BagWalk:
         for name, raw in seal.locks.items() if seal else ():
             if name not in there:
                 self._missing_bag(listing, name, raw, seal)
+        return seal
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -69,6 +70,13 @@ def flip(tree: ClusterTree, path: str, offset: int) -> None:
 
 def only_file(tree: ClusterTree, pattern: str) -> str:
     return next(p.relative_to(tree.root).as_posix() for p in sorted(tree.root.glob(pattern)))
+
+
+def two_sealed_racks(root: Path) -> ClusterTree:
+    """Two messages in the first rack, nothing in the second; both are sealed."""
+    tree = small_tree(root)
+    tree.settle(tree.grids["orders"])
+    return tree
 
 
 # Bytes and signatures.
@@ -366,6 +374,21 @@ def lost_bag(root: Path) -> ClusterTree:
     for path in bag.iterdir():
         path.unlink()
     bag.rmdir()
+    return tree
+
+
+@plants("lost-file")
+def lost_seal(root: Path) -> ClusterTree:
+    tree = two_sealed_racks(root)
+    tree.remove(only_file(tree, "logs/*/*/*/seal"))
+    return tree
+
+
+@plants("lost-file")
+def lost_empty_rack(root: Path) -> ClusterTree:
+    tree = two_sealed_racks(root)
+    tree.settle(tree.grids["orders"])
+    shutil.rmtree(sorted(tree.root.glob("logs/*/*/*/seal"))[1].parent)
     return tree
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ from auditor.audit import audit
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
 from auditor.rules.registry import RULES
-from tests.support.breaches import PLANTS, Plant, Story, joined_later, only_file, premature_lock
+from tests.support.breaches import PLANTS, Plant, Story, joined_later, only_file, premature_lock, two_sealed_racks
 from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
@@ -203,6 +204,19 @@ def test_lease_that_its_shard_broke_before_the_expiry_by_its_own_word_is_a_viola
     story.shard.grant("alice", story.other)
     (finding,) = audited(story.done()).findings
     assert (finding.code, finding.verdict) == ("early-grant", Verdict.VIOLATION)
+
+
+# The copy may have passed by before they were sealed, so a missing seal is no proof of a crime.
+def test_racks_that_are_missing_in_a_row_are_one_indeterminate_finding(tmp_path: Path) -> None:
+    tree = two_sealed_racks(tmp_path)
+    for _ in range(3):
+        tree.settle(tree.grids["orders"])
+    racks = sorted(path.parent for path in tree.root.glob("logs/*/*/*/seal"))
+    for rack in racks[1:4]:
+        shutil.rmtree(rack)
+    (finding,) = audited(tree).findings
+    assert (finding.code, finding.verdict) == ("lost-file", Verdict.INDETERMINATE)
+    assert finding.subject == f"{racks[1].relative_to(tree.root)}/seal"
 
 
 def test_zeros_at_the_end_of_a_ledger_are_indeterminate(tmp_path: Path) -> None:

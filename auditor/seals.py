@@ -1,0 +1,61 @@
+"""Seals follow each other: every rack from a log's birth on is sealed, in order, whether anybody wrote to it or not.
+
+A rack without a seal that is older than a sealed one has therefore lost it; so has one without a directory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.formats.paths import SEAL
+
+from .finding import Evidence, Verdict
+from .rules.registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.paths import Grid, Rack
+
+    from .finding import Finding
+    from .load import Tree
+
+
+class SealOrder:
+    """The racks of one log as they are walked, oldest first."""
+
+    def __init__(self, tree: Tree, grid: Grid) -> None:
+        """Expect the rack that the log was born in."""
+        self._tree = tree
+        self._grid = grid
+        self._expected = grid.rack(grid.first_ns)
+        self._open: list[tuple[Rack, Rack | None]] = []
+        """Since the last sealed rack: one without a seal, or the first of a stretch that is not there and its end."""
+
+    def take(self, rack: Rack, seal: Evidence | None, *, has_seal: bool) -> Iterator[Finding]:
+        """Take the next rack. ``seal``: where its seal is, if it holds; ``has_seal``: whether there is a file."""
+        if rack.start_ns < self._expected.start_ns:
+            return
+        if rack.start_ns > self._expected.start_ns:
+            self._open.append((self._expected, rack))
+        if not has_seal and rack.path not in self._tree.unreadable:
+            self._open.append((rack, None))
+        self._expected = self._grid.next_rack(rack)
+        if seal is None:
+            return
+        for first, end in self._open:
+            # Looked at again: in a tree that is still written to it may have been sealed meanwhile.
+            if all(name != SEAL for name, _ in self._tree.names(first.path)):
+                yield _missing(first, end, rack, seal)
+        self._open.clear()
+
+
+def _missing(first: Rack, end: Rack | None, sealed: Rack, seal: Evidence) -> Finding:
+    """lost-file: indeterminate, because a copy may have passed by before the racks were sealed."""
+    path = f"{first.path}/{SEAL}"
+    what = f"{first.path} has no seal" if end is None else f"the racks from {first.path} up to {end.path} are not there"
+    reason = (
+        f"{what}, and {sealed.path} has one; racks are sealed in order. It was taken out, or the copy was made while "
+        "they were being sealed"
+    )
+    return found("lost-file", path, reason, [Evidence(path), seal], verdict=Verdict.INDETERMINATE)

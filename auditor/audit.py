@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from timeagent.signedtime import SignedTime
+
 from .bags import BagWalk
 from .chains import ceiling_chains, head_facts, runs
+from .coverage import Coverage, later
 from .finding import Evidence, Verdict, in_order
 from .frames import FrameReader
 from .history import domain_history
@@ -97,7 +100,7 @@ def audit(
         tell(done, path)
     index.ready()
     known_runs = runs(index)
-    findings += _judge(index, records, known_runs)
+    findings += _judge(index, records, known_runs, bags.newest)
     findings += [found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()]
     ordered = tuple(in_order(findings))
     gaps = sum(_gaps(run, torn=run.incarnation in shards.torn) for run in known_runs.values())
@@ -123,27 +126,29 @@ def _silent(_done: int, _what: str) -> None:
     pass
 
 
-def _judge(index: Index, records: ClusterRecords, known_runs: dict[bytes, Run]) -> list[Finding]:
-    """Apply the rules that need more than one file."""
+def _judge(
+    index: Index, records: ClusterRecords, known_runs: dict[bytes, Run], newest: SignedTime | None
+) -> list[Finding]:
+    """Apply the rules that need more than one file. ``newest``: the latest signed time of frames, locks and seals."""
     ceilings = ceiling_chains(index)
-    settled_to = index.closed_until()
-
-    def unsettled(first_ns: int, last_ns: int) -> bool:
-        still_open, blind = index.bags_within(first_ns, last_ns)
-        return still_open or blind or settled_to <= last_ns
-
     policy = records.newest_policy
+    for fact, _ in head_facts(index):
+        newest = later(newest, fact.token)
+    for chain in ceilings.values():
+        for each in chain.facts:
+            newest = later(newest, SignedTime.decode(each.record.time, each.where.path))
+    coverage = Coverage.of(index, policy, newest)
     cluster = Cluster(
         runs=known_runs,
         ceilings=ceilings,
         maps=records.maps,
         term_ns_max=records.term_ns_max,
         r1_tolerance_ns=policy.r1_tolerance_ns if policy else None,
-        unsettled=unsettled,
+        coverage=coverage,
     )
     findings = list(check_heads(fact for fact, _ in head_facts(index)))
     findings += check_ceilings(ceilings)
-    findings += check_sequences(index)
+    findings += check_sequences(index, coverage)
     for domain in index.domains():
         findings += check_domain(domain_history(index, known_runs, domain), cluster)
     return findings

@@ -16,6 +16,7 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import INSTANT_MAX
 
+from .coverage import later
 from .finding import Evidence
 from .load import BagListing, RackListing
 from .records import RECORD_BYTES_MAX
@@ -81,23 +82,29 @@ class BagWalk:
         self._index = index
         self._report = report
         self.counts = BagCounts()
+        self.newest: SignedTime | None = None
+        """The latest signed time that holds, of all frames, lock files and seals."""
 
     def walk(self, log: str) -> Iterator[str]:
         """Audit one log; yield the path of each rack when it is done."""
         grid = self._grid(log)
         if grid is None:
             self._index.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
+            self._index.closed_to(log, 0)
             for path in self._tree.files_below(f"{LOGS}/{log}"):
                 self._unknown_frame(path)
             return
         seals = SealOrder(self._tree, grid)
+        self._index.closed_to(log, grid.first_ns)
         for listing in self._tree.racks(grid):
             if isinstance(listing, str):
                 self._off_grid(listing)
                 continue
             seal = self._rack(listing)
-            where = seal.where if seal is not None and seal.token is not None else None
-            self._report_all(seals.take(listing.rack, where, has_seal=listing.sealed))
+            proof = seal.where if seal is not None and seal.token is not None else None
+            self._report_all(seals.take(listing.rack, proof, has_seal=listing.sealed))
+            if proof is not None:
+                self._index.closed_to(log, listing.rack.end_ns)
             yield listing.rack.path
 
     def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> bool:
@@ -170,6 +177,7 @@ class BagWalk:
         keys = self._records.keys
         token, findings = stamp_findings(self._signatures, keys, Kind.SEAL, stamped, seal.sealer, where)
         self._report_all(findings)
+        self.newest = later(self.newest, token)
         self._report_all(bag_rules.closing_time("rack", token, listing.rack.end_ns, where, ()))
         return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token)
 
@@ -199,9 +207,10 @@ class BagWalk:
         if opened is None:
             for name in listing.files:
                 self._unknown_frame(f"{bag.path}/{name}")
-            self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=True)
+            self._index_closed(bag, blind=True)
             return
         lock, token = opened
+        self.newest = later(self.newest, token)
         late = [name for name in listing.files if parse_data_name(name) and name not in lock.by_name()]
         sizes = {name: len(self._tree.read(f"{bag.path}/{name}") or b"") for name in late}
         self._report_all(bag_rules.unlisted_files(bag, late, sizes, where, token))
@@ -209,8 +218,11 @@ class BagWalk:
         self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
         if seal is not None:
             self._report_all(bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
-        blind = self._listed(listing, lock, where, token)
+        self._index_closed(bag, blind=self._listed(listing, lock, where, token))
+
+    def _index_closed(self, bag: Bag, *, blind: bool) -> None:
         self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind)
+        self._index.closed_to(bag.log, bag.end_ns)
 
     def _lock_bytes(self, listing: BagListing, seal: SealFacts | None) -> tuple[bytes | None, Evidence]:
         """Return the bag's lock file by the order of authority: the seal's word, then the file's."""
@@ -313,11 +325,14 @@ class BagWalk:
 
     def _remember(self, frame: FrameEvidence, accepted: int, span: tuple[int, int] | None) -> None:
         head, where = frame.frame.head, frame.where
+        if frame.refusal is None:
+            self.newest = later(self.newest, frame.token)
         writer = (head.writer, head.incarnation)
         self._index.add("frame", *writer, head.sequence, frame.frame.digest, where=where)
-        if head.committed is not None:
-            self._index.add("committed", *writer, head.committed.sequence, head.committed.digest, where=where)
         timestamps = frame.frame.timestamps
+        if head.committed is not None:
+            named = (*writer, head.committed.sequence, head.committed.digest)
+            self._index.add("committed", *named, where=where, rest=(int(timestamps[-1]),))
         first, last = span or (int(timestamps[0]), int(timestamps[-1]))
         counted = set()
         for held in frame.witnesses:

@@ -38,7 +38,8 @@ CREATE TABLE use (
 CREATE TABLE frame (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER);
 CREATE TABLE committed (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER);
+    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
+    named INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER);
 """
 
@@ -64,6 +65,7 @@ class Index:
     def __init__(self, path: Path | None = None) -> None:
         """Make an empty index, in memory or in a new file."""
         self._db = apsw.Connection(":memory:" if path is None else str(path))
+        self._closed_to: dict[str, int] = {}
         self._db.execute(_SCHEMA).fetchall()
         self._db.execute("BEGIN")
 
@@ -91,6 +93,10 @@ class Index:
             "INSERT INTO bag VALUES (?, ?, ?, ?, ?, ?)",
             (printable(path), printable(log), start_ns, end_ns, closed, blind),
         )
+
+    def closed_to(self, log: str, instant: int) -> None:
+        """Say that a log is closed up to an instant, at least."""
+        self._closed_to[log] = max(instant, self._closed_to.get(log, 0))
 
     def witnesses(self) -> int:
         """Return how many different witnesses are known."""
@@ -154,16 +160,16 @@ class Index:
             assert isinstance(sequence, int)
             yield writer, incarnation, sequence, [Evidence(*row) for row in named]
 
-    def lost_frames(self) -> Iterator[tuple[str, bytes, int, list[Evidence]]]:
-        """Yield (writer, incarnation, sequence, who names it) of committed frames that are nowhere."""
+    def lost_frames(self) -> Iterator[tuple[str, bytes, int, int, list[Evidence]]]:
+        """Yield (writer, incarnation, sequence, named when, who names it) of committed frames that are nowhere."""
         sql = (
-            "SELECT c.writer, c.incarnation, c.sequence, min(c.path), c.offset, c.length FROM committed c"
+            "SELECT c.writer, c.incarnation, c.sequence, c.named, min(c.path), c.offset, c.length FROM committed c"
             " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
             " AND (f.digest = c.digest OR f.digest IS NULL)"
             " WHERE f.writer IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
-        for writer, incarnation, sequence, path, offset, length in self._db.execute(sql):
-            yield writer, incarnation, sequence, [Evidence(path, offset, length)]
+        for writer, incarnation, sequence, named, path, offset, length in self._db.execute(sql):
+            yield writer, incarnation, sequence, named, [Evidence(path, offset, length)]
 
     def bags_within(self, first_ns: int, last_ns: int) -> tuple[bool, bool]:
         """Return (some bag that holds one of these instants is open, some was closed with what cannot be read)."""
@@ -172,8 +178,8 @@ class Index:
         return bool(still_open), bool(self._number(f"{count} blind", last_ns, first_ns))
 
     def closed_until(self) -> int:
-        """Return the end of the latest bag that is closed, of any log; 0 where none is."""
-        return self._number("SELECT coalesce(max(end), 0) FROM bag WHERE closed")
+        """Return how far every log is closed; 0 where there is no log, or one of which that is not known."""
+        return min(self._closed_to.values(), default=0)
 
     def _number(self, sql: str, *values: Value) -> int:
         for (number,) in self._db.execute(sql, values):

@@ -21,10 +21,11 @@ from timeagent.units import rfc3339
 from .registry import found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from appliance.formats.shardmap import ShardMap
     from auditor.chains import CeilingChain, Run, ShardName
+    from auditor.coverage import Coverage
     from auditor.finding import Finding
     from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
 
@@ -55,8 +56,7 @@ class Cluster:
     maps: Mapping[int, ShardMap]
     term_ns_max: int | None
     r1_tolerance_ns: int | None
-    unsettled: Callable[[int, int], bool]
-    """Whether a message with a timestamp in [first, last] may be in a bag that is open, unreadable or not copied."""
+    coverage: Coverage
 
 
 def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
@@ -347,8 +347,12 @@ def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluste
     claimed = fact.ending.messages
     if there <= claimed <= there + lease.doubtful:
         return
-    if there < claimed and cluster.unsettled(lease.first.witness.floor_ns, watermark):
+    verdict: Verdict | None = Verdict.VIOLATION
+    if there < claimed:
+        verdict = cluster.coverage.missing_within(lease.first.witness.floor_ns, watermark)
+    if verdict is None:
         return
-    reason = f"{lease.name} was relinquished after {claimed} messages; the bags hold {there}"
+    hold = "the bags hold" if verdict is Verdict.VIOLATION else "the others are not in this copy, which has"
+    reason = f"{lease.name} was relinquished after {claimed} messages; {hold} {there}"
     evidence = [fact.where, *(use.where for use in sorted(lease.uses, key=lambda use: use.where))][:9]
-    yield found("count-mismatch", lease.name, reason, evidence)
+    yield found("count-mismatch", lease.name, reason, evidence, verdict=verdict)

@@ -615,6 +615,33 @@ def more_messages_than_there_are(root: Path) -> ClusterTree:
     return story.done()
 
 
+def aged(story: Story) -> ClusterTree:
+    """Close nothing, and let the shard go on for so long that whatever was written must be in a closed bag."""
+    story.tree.advance(20 * SECOND)
+    story.shard.extend()
+    return story.tree
+
+
+@plants("count-mismatch")
+def all_bags_of_a_lease_removed(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, path = story.written()
+    story.shard.end(lease)
+    shutil.rmtree((story.tree.root / path).parent)
+    return aged(story)
+
+
+@plants("count-mismatch")
+def whole_log_removed(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    story.done()
+    story.shard.extend()
+    shutil.rmtree(story.tree.root / "logs/orders")
+    return story.tree
+
+
 @plants("early-grant")
 def granted_while_held(root: Path) -> ClusterTree:
     story = Story(root)

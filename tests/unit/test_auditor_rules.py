@@ -18,7 +18,7 @@ from auditor.audit import audit
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
 from auditor.rules.registry import RULES
-from tests.support.breaches import PLANTS, Plant, Story, joined_later, only_file, premature_lock, two_sealed_racks
+from tests.support.breaches import PLANTS, Plant, Story, aged, joined_later, only_file, premature_lock, two_sealed_racks
 from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
@@ -231,6 +231,44 @@ def test_what_is_missing_because_a_bag_is_open_is_no_mismatch(tmp_path: Path) ->
     lease, _ = story.written()
     story.shard.end(lease, change={"messages": 4})
     assert audited(story.tree).findings == ()
+
+
+# What a copy lacks because it passed by too early must not be held against anybody.
+def test_copy_that_has_one_log_of_earlier_than_the_rest_accuses_nobody(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    other = story.tree.log("other")
+    lease = story.lease()
+    paths = []
+    for grid in (story.grid, other, story.grid):
+        story.tree.advance(MS)
+        paths.append(story.writer.publish(grid, lease))
+    story.shard.end(lease)
+    story.done()
+    story.tree.settle(other)
+    assert audited(story.tree).findings == ()
+    bag = (story.tree.root / paths[1]).parent
+    day, kept = bag.parent.parent, tmp_path / "kept"
+    day.rename(kept)
+    found = {(each.code, each.verdict) for each in audited(story.tree).findings}
+    assert found == {("count-mismatch", Verdict.INDETERMINATE), ("lost-frame", Verdict.INDETERMINATE)}
+    # Where every log is closed beyond it there is no such excuse.
+    kept.rename(day)
+    shutil.rmtree(bag)
+    story.tree.seal(other.rack(other.first_ns))
+    found = {(each.code, each.verdict) for each in audited(story.tree).findings}
+    assert found == {("count-mismatch", Verdict.VIOLATION), ("lost-frame", Verdict.VIOLATION)}
+
+
+def test_bag_that_is_not_copied_yet_is_no_finding_while_it_is_fresh(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, path = story.written()
+    story.shard.end(lease)
+    story.tree.remove(path)
+    (story.tree.root / path).parent.rmdir()
+    assert audited(story.tree).findings == ()
+    (finding,) = audited(aged(story)).findings
+    assert (finding.code, finding.verdict) == ("count-mismatch", Verdict.INDETERMINATE)
+    assert "not in this copy" in finding.explanation
 
 
 # The forged frame is told once: the count that its holder gave is not a second breach.

@@ -1,0 +1,65 @@
+"""How far a copy reaches: whether what is missing from it is gone, or was not there yet when the copy passed by.
+
+A copy is made one file after another while the cluster goes on, so each log is copied up to another instant, and
+ledgers and frames may tell of what came after. What is not in a bag is surely gone only where every log was closed
+beyond it when it was copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from timeagent.units import SECOND
+
+from .finding import Verdict
+
+if TYPE_CHECKING:
+    from appliance.formats.policy import Policy
+    from timeagent.signedtime import SignedTime
+
+    from .index import Index
+
+SLACK_NS: Final = 2 * SECOND
+"""For whoever closes bags: so late it may look at one that is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What of a span of time is in the copy."""
+
+    index: Index
+    closed_until_ns: int
+    """Every log is closed up to here, in the copy."""
+    settled_ns: int
+    """What is not older than this had perhaps not been closed, when the last was signed that is in the copy."""
+
+    @classmethod
+    def of(cls, index: Index, policy: Policy | None, newest: SignedTime | None) -> Coverage:
+        """Take what is known when all files are read. ``newest``: the latest signed time that holds."""
+        if newest is None:
+            return cls(index, index.closed_until(), 0)
+        bag_ns = policy.span_ns + policy.grace_ns if policy else 0
+        return cls(
+            index,
+            index.closed_until(),
+            newest.interval.earliest - bag_ns - 4 * newest.radius_ns - SLACK_NS,
+        )
+
+    def missing(self, at_ns: int) -> Verdict | None:
+        """Return what it means that something before an instant is in no bag; None: it says nothing yet."""
+        if self.closed_until_ns > at_ns:
+            return Verdict.VIOLATION
+        return Verdict.INDETERMINATE if at_ns < self.settled_ns else None
+
+    def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:
+        """The same of a message with a timestamp in [first, last], where a bag that is there may hold it unseen."""
+        still_open, blind = self.index.bags_within(first_ns, last_ns)
+        return None if still_open or blind else self.missing(last_ns)
+
+
+def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:
+    """Return the one of two signed times that surely was reached later."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda token: token.interval.earliest)

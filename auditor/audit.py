@@ -93,6 +93,7 @@ def audit(
         for path in bags.walk(log):
             done += 1
             tell(done, path)
+    bags.finish()
     shards = ShardWalk(tree, records, signatures, index, findings.append)
     shards.walk_chains()
     for path in shards.walk_ledgers():

@@ -22,15 +22,17 @@ from .load import BagListing, RackListing
 from .records import RECORD_BYTES_MAX
 from .rules import bags as bag_rules
 from .rules.registry import found
-from .rules.signatures import frame_findings, stamp_findings
+from .rules.signatures import frame_findings, of_unknown_key, stamp_findings
 from .rules.time import judge_frame, stamp_after_frame
 from .seals import SealOrder
+from .verification import PartialKeyring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.lockfile import LockFile, RackSeal
     from appliance.formats.paths import Bag
+    from appliance.formats.stamped import Stamped
     from timeagent.signedtime import SignedTime
 
     from .finding import Finding
@@ -84,6 +86,9 @@ class BagWalk:
         self.counts = BagCounts()
         self.newest: SignedTime | None = None
         """The latest signed time that holds, of all frames, lock files and seals."""
+        self._trust_named: set[int] = set()
+        self._unknown_keys: list[Finding] = []
+        """Stamps of births and seals by a key of no trust record: these do not say which record they go by."""
 
     def walk(self, log: str) -> Iterator[str]:
         """Audit one log; yield the path of each rack when it is done."""
@@ -106,6 +111,29 @@ class BagWalk:
             if proof is not None:
                 self._index.closed_to(log, listing.rack.end_ns)
             yield listing.rack.path
+
+    def finish(self) -> None:
+        """Say what depends on all logs. Where a trust record is missing, no key is known to be a stranger's."""
+        missing = sorted(n for n in self._trust_named if self._records.missing(Kind.TRUST, n))
+        for finding in self._unknown_keys:
+            if not missing and not isinstance(self._records.keys, PartialKeyring):
+                self._report(finding)
+                continue
+            which = f"trust record {missing[0]}, which is not there" if missing else "a trust record that is not there"
+            reason = f"{finding.subject} is stamped with a key that may be in {which}: {finding.explanation}"
+            self._report(found("unverifiable-trust", finding.subject, reason, finding.evidence, finding.times))
+        if missing and self._unknown_keys:
+            self._records.doubt_keys()
+
+    def _stamp(self, kind: Kind, stamped: Stamped, node: str, where: Evidence) -> SignedTime | None:
+        """Check the stamp of a birth or a seal. Returns its signed time if it holds."""
+        keys = self._records.keys
+        token, findings = stamp_findings(self._signatures, keys, kind, stamped, node, where)
+        if findings and keys is not None and of_unknown_key(keys, stamped):
+            self._unknown_keys += findings
+        else:
+            self._report_all(findings)
+        return token
 
     def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> bool:
         some = False
@@ -140,9 +168,7 @@ class BagWalk:
             reason = problem.message if isinstance(problem, LeaseholdError) else f"{path} states no grid"
             self._report(found("damaged-record", path, reason, [where]))
             return None
-        keys = self._records.keys
-        _, findings = stamp_findings(self._signatures, keys, Kind.BIRTH, stamped, birth.created_by, where)
-        self._report_all(findings)
+        self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         return Grid(birth)
 
     def _rack(self, listing: RackListing) -> SealFacts | None:
@@ -174,9 +200,7 @@ class BagWalk:
         if wrong:
             self._report(found("damaged-seal", path, wrong, [where]))
             return None
-        keys = self._records.keys
-        token, findings = stamp_findings(self._signatures, keys, Kind.SEAL, stamped, seal.sealer, where)
-        self._report_all(findings)
+        token = self._stamp(Kind.SEAL, stamped, seal.sealer, where)
         self.newest = later(self.newest, token)
         self._report_all(bag_rules.closing_time("rack", token, listing.rack.end_ns, where, ()))
         return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token)
@@ -255,6 +279,7 @@ class BagWalk:
         if wrong:
             self._report(found("damaged-lock", where.path, wrong, [where]))
             return None
+        self._trust_named.add(lock.trust_number)
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
                 word = kind.name.lower()
@@ -327,6 +352,7 @@ class BagWalk:
         head, where = frame.frame.head, frame.where
         if frame.refusal is None:
             self.newest = later(self.newest, frame.token)
+        self._trust_named.add(head.trust_number)
         writer = (head.writer, head.incarnation)
         self._index.add("frame", *writer, head.sequence, frame.frame.digest, where=where)
         timestamps = frame.frame.timestamps

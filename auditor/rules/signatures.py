@@ -44,6 +44,14 @@ def stamp_findings(
     return None, [found("forged-time", where.path, f"its stamp is refused: {reason}", [where], times)]
 
 
+def of_unknown_key(keyring: Keyring, stamped: Stamped) -> bool:
+    """Whether a stamp names a key that is not in these trust records."""
+    try:
+        return keyring.node_of(stamped.signed_time("a stamp").key_id) is None
+    except Damaged:
+        return False
+
+
 def ceiling_findings(
     signatures: Signatures, keyring: Keyring | None, record: CeilingRecord, signed: Signed, where: Evidence
 ) -> Iterator[Finding]:

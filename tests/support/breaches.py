@@ -154,6 +154,16 @@ def missing_trust_record_of_a_node_that_joined_later(root: Path) -> ClusterTree:
     return tree
 
 
+@plants("unverifiable-trust")
+def missing_trust_record_of_a_node_that_sealed_before_a_lock_names_it(root: Path) -> ClusterTree:
+    tree, second = joined_later(root)
+    grid = tree.grids["orders"]
+    tree.seal(grid.rack(grid.first_ns), node="n2")
+    tree.log("before.all", node="n2")
+    tree.remove(second)
+    return tree
+
+
 @plants("damaged-lock")
 def damaged_lock(root: Path) -> ClusterTree:
     tree = small_tree(root)

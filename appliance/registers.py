@@ -145,10 +145,20 @@ class StoredChain:
         return self._storage.read(f"{self._path}/{record_name(number)}")
 
     def link(self, number: int, data: bytes) -> bool:
-        """Link a record: True if ours is there now, False if another's is. Touches the mount."""
+        """Link a record: True if ours is there now, False if another's is. Touches the mount.
+
+        Raises Environment when it is neither: the directory, or the file prepared for it, went away meanwhile.
+        """
         self._storage.ensure_directory(self._path)
         self._storage.ensure_directory(TMP)
-        return self._storage.publish(f"{self._path}/{record_name(number)}", data, TMP) is Published.WON
+        published = self._storage.publish(f"{self._path}/{record_name(number)}", data, TMP)
+        if published is Published.ABSENT:
+            raise Environment(
+                "path-absent",
+                f"{self._path} or {TMP} went away while a record was linked",
+                hint="see who deletes there",
+            )
+        return published is Published.WON
 
     def unlink(self, number: int) -> None:
         """Remove a pruned record. Touches the mount."""

@@ -104,11 +104,15 @@ class HostedShard:
                 tries += not isinstance(stop, NotYet)
                 self._time.sleep(PAUSE_NS)
         finally:
-            self._server.stop()
-            self._threads[0].join()
-            self._spool.close()
-            self._threads[1].join()
-            self._store.close()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Just end, as in a crash: a successor's floor is then the ceiling."""
+        self._server.stop()
+        self._threads[0].join()
+        self._spool.close()
+        self._threads[1].join()
+        self._store.close()
 
     def _stop_once(self) -> Stop | None:
         try:
@@ -147,11 +151,19 @@ class ShardHost:
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
         """Run a shard here unless another process of this machine does. True: it runs, here.
 
-        Raises BadTime, Environment, Damaged, ShardUnavailable when it cannot be started. Hosts nothing once closed.
+        One that has ended here by itself is replaced: a new incarnation with an empty database. Raises BadTime,
+        Environment, Damaged, ShardUnavailable when it cannot be started. Hosts nothing once closed.
         """
         with self._lock:
             if shard in self._hosted:
-                return True
+                hosted, held = self._hosted[shard]
+                why = hosted.ended()
+                if why is None:
+                    return True
+                _log.warning("shard-ended shard=%d reason=%s", shard, why)
+                del self._hosted[shard]
+                hosted.abandon()
+                held.release()
             if self._closed:
                 return False
             lock = LocalLock(self._runtime / f"shard-{shard:04d}.lock")
@@ -243,12 +255,10 @@ class OwnShard:
         self._shard = shard
         self._map = shard_map
         self._socket = socket
-        self._hosting = False
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
-        """Call it; when nobody answers, take its place and call again. Raises what ``ShardHost.try_host`` raises."""
-        if not self._hosting:
-            self._hosting = self._host.try_host(self._shard, self._map)
+        """Call it, after taking the place of whoever ran it and has ended. Raises what ``try_host`` raises."""
+        self._host.try_host(self._shard, self._map)
         return self._socket.call(requests, timeout_ns)
 
 
@@ -308,7 +318,14 @@ class ShardRoutes:
         if runtime is None:
             self._made(shard)
         assert runtime is not None
-        transport = UnixTransport(shard_socket(runtime, shard), self._time)
+        socket = shard_socket(runtime, shard)
+        if not socket.exists():
+            raise ShardUnavailable(
+                "not-running",
+                f"shard {shard} at node {owner} is not running (there is no {socket})",
+                hint=f"no process of {owner} runs it now: leasehold node run, on {owner}",
+            )
+        transport = UnixTransport(socket, self._time)
         holder = Holder(node=self._settings.node, process=0, boot=bytes(16), incarnation=bytes(8))
         client = LeaseClient(transport, self._time, self._policy, holder, randomness)
         found: list[LeaseView] = []

@@ -62,6 +62,11 @@ def report_error(problem: LeaseholdError) -> int:
     return problem.exit_status
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 file``, ``2 files``: a number with its noun."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class Progress:
     """One line on stderr that is rewritten in place; silent where stderr is no terminal."""
 

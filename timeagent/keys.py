@@ -135,7 +135,9 @@ def load_private_key(path: Path) -> Signer:
             data = file.read(65536)
     except OSError as problem:
         raise BadConfiguration(
-            "key-unreadable", f"cannot read the private key {path}: {problem.strerror}", hint="join the cluster first"
+            "key-unreadable",
+            f"cannot read the private key {path}: {problem.strerror}",
+            hint="name an existing key file; a node's own keys are made by leasehold init and join",
         ) from None
     if mode & 0o077:
         raise NotTrusted(

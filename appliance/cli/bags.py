@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, Progress, instant_fields, note, print_json, say
+from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, say
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, rfc3339
 
@@ -56,9 +56,9 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
                 "leasehold.rack", {"path": rack.path, "state": view.state, "bags": [_fields(b) for b in view.bags]}
             )
             continue
-        say(f"{rack.path}  {view.state}  {len(view.bags)} bags")
+        say(f"{rack.path}  {view.state}  {counted(len(view.bags), 'bag')}")
         for bag in view.bags:
-            say(f"  {bag.bag.path}  {bag.state}  {len(bag.files)} files")
+            say(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}")
         for stranger in view.strangers:
             note(f"leasehold: {rack.path}/{stranger} is not on the log's grid: it does not exist")
     return 0
@@ -121,7 +121,7 @@ def _close(cluster: Cluster, options: argparse.Namespace) -> int:
         print_json("leasehold.close", {"path": bag.path, "closed": files is not None, "files": files})
     else:
         void = "does not exist: its rack was sealed without it"
-        say(f"{bag.path} {void if files is None else f'holds {files} files, for ever'}")
+        say(f"{bag.path} {void if files is None else f'holds {counted(files, "file")}, for ever'}")
     return 0
 
 
@@ -145,7 +145,7 @@ def _seal(cluster: Cluster, options: argparse.Namespace) -> int:
     if options.json:
         print_json("leasehold.seal", {"log": options.log, "closed": report.bags_closed, "sealed": report.racks_sealed})
     else:
-        say(f"closed {report.bags_closed} bags, sealed {report.racks_sealed} racks")
+        say(f"closed {counted(report.bags_closed, 'bag')}, sealed {counted(report.racks_sealed, 'rack')}")
     return 0
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from timeagent.console import Command, note, print_json, say
+from timeagent.console import Command, counted, note, print_json, say
 from timeagent.units import MS, SECOND, span_text
 
 if TYPE_CHECKING:
@@ -133,7 +133,10 @@ def _tell(place: Place, fields: dict[str, Any], fault: str | None, *, good: bool
     summary = fields["audit"]
     slowest = span_text(max(fields["takeover_ms"].values(), default=0) * MS)
     counts = f"lost {len(fields['lost'])}, doubled {fields['doubled']}"
-    judged = f"{summary['messages']} messages, {summary['witnesses']} witnesses, {summary['violations']} violations"
+    judged = (
+        f"{counted(summary['messages'], 'message')}, {summary['witnesses']} witnesses, "
+        f"{counted(summary['violations'], 'violation')}"
+    )
     rows = [
         ("transfers acknowledged", f"{fields['transfers_acknowledged']}"),
         ("transfers in the record", f"{fields['transfers_read']}  ({counts})"),

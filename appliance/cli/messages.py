@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, Progress, instant_fields, note, print_json
+from timeagent.console import Command, Progress, counted, instant_fields, note, print_json
 from timeagent.errors import BadRequest, LeaseholdError
 from timeagent.units import parse_instant, parse_span
 
@@ -90,7 +90,7 @@ def _publish(session: Session, stream: BinaryIO, options: argparse.Namespace) ->
                 progress.show(done)
     except (LeaseholdError, KeyboardInterrupt):
         if done:
-            note(f"leasehold: {done} messages committed to {options.log} before")
+            note(f"leasehold: {counted(done, 'message')} committed to {options.log} before")
         raise
     finally:
         progress.done()
@@ -100,7 +100,7 @@ def _publish(session: Session, stream: BinaryIO, options: argparse.Namespace) ->
         reason = None if outcome is None or isinstance(outcome, Committed) else outcome.reason
         print_json("leasehold.publish", {"log": options.log, "committed": done, "outcome": name, "reason": reason})
     else:
-        note(f"leasehold: {done} messages committed to {options.log}")
+        note(f"leasehold: {counted(done, 'message')} committed to {options.log}")
     if committed:
         return 0
     assert outcome is not None

@@ -35,6 +35,12 @@ TICK_NS: Final = 100 * MS
 """How often the shard's housekeeping is looked after when nothing comes in."""
 
 
+def _identity(path: Path) -> tuple[int, int]:
+    """Return what tells one file from another under the same name."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     """One client: what came in and is no whole frame yet, and what it has not read yet."""
@@ -85,6 +91,7 @@ class ShardServer:
             raise Environment(
                 "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
             ) from None
+        self._bound = _identity(path)
         for listening in (self._listener, self._woken):
             listening.settimeout(0)
             self._selector.register(listening, selectors.EVENT_READ)
@@ -99,7 +106,13 @@ class ShardServer:
                 self._loop_once()
         finally:
             self._close_all()
-            self._path.unlink(missing_ok=True)
+            self._unlink_own()
+
+    def _unlink_own(self) -> None:
+        """Remove the socket, unless another server has bound its own under the same name meanwhile."""
+        with contextlib.suppress(OSError):
+            if _identity(self._path) == self._bound:
+                self._path.unlink()
 
     def stop(self) -> None:
         """End run() soon; what is being answered is answered. Thread-safe, idempotent, safe in a signal handler."""

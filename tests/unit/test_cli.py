@@ -331,7 +331,7 @@ def test_bags_are_listed_shown_closed_settled_and_sealed(say: Say, site: Site) -
         assert "cannot be closed before" in say("bag", "close", bag["path"], status=1).err
     wait_until(clock, lambda: clock.realtime_ns() > bag["due_ns"] + 5 * MS)
     assert say("bag", "close", bag["path"], "--json").object["files"] == 1
-    assert "holds 1 files, for ever" in say("bag", "close", bag["path"]).out
+    assert "holds 1 file, for ever" in say("bag", "close", bag["path"]).out
     shown = say("bag", "show", bag["path"], "--json").object
     assert (shown["closed"], shown["files"][0]["state"]) == (True, "listed")
     horizon = say("bag", "settle", "log", "--to", bag["start"], "--json").object["horizon_ns"]

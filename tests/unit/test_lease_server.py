@@ -319,3 +319,14 @@ def test_server_extends_the_ceiling_while_leases_are_out(served: Served) -> None
         served.answers()
     with served.guard:
         assert sorted(served.world.chain.records) == [1, 2]
+
+
+# Two daemons can meet where somebody deleted the directory under the first: its end must not cut off the second.
+def test_stopped_server_leaves_a_socket_that_another_has_bound_meanwhile(tmp_path: Path) -> None:
+    first = Served(tmp_path)
+    first.path.unlink()
+    second = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    second.bind(str(first.path))
+    first.end()
+    assert first.path.exists()
+    second.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.bag.storage import Published
 from appliance.formats.framing import Kind
 from appliance.formats.paths import record_name
 from appliance.formats.policy import Policy
@@ -163,3 +164,14 @@ def test_after_a_doubtful_append_the_rest_of_the_ledger_is_a_gap(storage: Memory
     with pytest.raises(Environment, match="gap"):
         ledger.append(b"three")
     assert storage.files == before
+
+
+def test_record_that_is_neither_ours_nor_anothers_is_no_answer() -> None:
+    class Swept(MemoryStorage):
+        def publish(self, path: str, data: bytes, tmp: str) -> Published:
+            self.unlink(f"{tmp}/{path}{len(data)}")
+            return Published.ABSENT
+
+    with pytest.raises(Environment) as doubt:
+        StoredChain(Swept(), "shards/00000001/0000").link(1, b"record")
+    assert doubt.value.code == "path-absent"

@@ -211,3 +211,16 @@ def test_inspecting_pages_through_all_leases(site: Site) -> None:
         assert [view.domain for view in found] == domains
         assert numbers.leases == 300
         session.relinquish(leases)
+
+
+# A shard that ended inside a living process must not keep its place: nobody else of this machine could take it.
+def test_shard_that_has_ended_here_is_replaced_by_the_next_call(site: Site) -> None:
+    with site.open() as cluster, cluster.session() as session:
+        with session.acquire("a"):
+            pass
+        hosted, _ = cluster.routes.host._hosted[0]
+        hosted._server.stop()
+        hosted._threads[0].join(20)
+        with session.acquire("a") as (lease,):
+            assert lease.settle_to_ns > 0  # a new incarnation, which stands on the ceiling of the one before
+        assert cluster.routes.host._hosted[0][0] is not hosted

@@ -17,6 +17,7 @@ from .index import Index
 from .records import ClusterRecords, load_records
 from .rules.chains import check_ceilings, check_heads
 from .rules.leases import Cluster, check_domain
+from .rules.ledgers import check_ledgers
 from .rules.registry import found
 from .rules.sequences import check_sequences
 from .shards import ShardWalk
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .chains import Run
     from .finding import Finding
     from .load import Tree
+    from .rules.ledgers import LedgersSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def audit(
         tell(done, path)
     index.ready()
     known_runs = runs(index)
-    findings += _judge(index, records, known_runs, bags.newest)
+    findings += _judge(index, records, known_runs, bags.newest, shards.ledgers)
     findings += [found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()]
     ordered = tuple(in_order(findings))
     gaps = sum(_gaps(run, torn=run.incarnation in shards.torn) for run in known_runs.values())
@@ -128,7 +130,11 @@ def _silent(_done: int, _what: str) -> None:
 
 
 def _judge(
-    index: Index, records: ClusterRecords, known_runs: dict[bytes, Run], newest: SignedTime | None
+    index: Index,
+    records: ClusterRecords,
+    known_runs: dict[bytes, Run],
+    newest: SignedTime | None,
+    ledgers: LedgersSeen,
 ) -> list[Finding]:
     """Apply the rules that need more than one file. ``newest``: the latest signed time of frames, locks and seals."""
     ceilings = ceiling_chains(index)
@@ -149,6 +155,7 @@ def _judge(
     )
     findings = list(check_heads(fact for fact, _ in head_facts(index)))
     findings += check_ceilings(ceilings)
+    findings += check_ledgers((fact for fact, _ in head_facts(index)), ceilings, ledgers, newest)
     findings += check_sequences(index, coverage)
     for domain in index.domains():
         findings += check_domain(domain_history(index, known_runs, domain), cluster)

@@ -8,13 +8,14 @@ from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.ledger import open_block
 from appliance.formats.paths import record_name
-from appliance.formats.witness import CeilingCopy, Ended, Witness, head_digest
+from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, head_digest
 from timeagent.errors import Damaged
 
 from .finding import Evidence, Verdict
 from .frames import head_refusal
 from .load import Rest, Tail
 from .records import RECORD_BYTES_MAX
+from .rules.ledgers import LedgersSeen
 from .rules.registry import found
 from .rules.signatures import ceiling_findings
 from .verification import misattributed
@@ -54,6 +55,7 @@ class ShardWalk:
         self._missing_maps: set[int] = set()
         self.torn: set[bytes] = set()
         """Runs whose ledger ends in a torn block."""
+        self.ledgers = LedgersSeen()
 
     def walk_chains(self) -> None:
         """Audit every ceiling record, by itself."""
@@ -72,6 +74,9 @@ class ShardWalk:
                     self._rest(file, piece)
                 else:
                     self._block(file, piece)
+            self.ledgers.there.add(file.incarnation)
+            if file.path in self._tree.unreadable:
+                self.ledgers.stopped.add(file.incarnation)
             yield file.path
 
     def _map(self, number: int) -> None:
@@ -170,5 +175,7 @@ class ShardWalk:
                     )
                 case CeilingCopy():
                     self._ceiling(entry.record, where, None)
+                case Stopped():
+                    self.ledgers.stopped.add(head.incarnation)
                 case _:
                     pass

@@ -76,6 +76,8 @@ _OTHERS: Final = (
     Rule("premature-lock", "a bag or rack was closed before its time", Verdict.OK, Severity.INFO),
     Rule("off-grid", "a directory is not on its log's grid, and does not exist", Verdict.OK, Severity.WARNING),
     Rule("chain-gap", "a grant names one before it that is not known", Verdict.INDETERMINATE, Severity.WARNING),
+    Rule("missing-ledger", "the witness ledger of a run is not there", Verdict.INDETERMINATE, Severity.WARNING),
+    Rule("truncated-ledger", "the witness ledger of a run lacks its end", Verdict.INDETERMINATE, Severity.WARNING),
     Rule("unverifiable-trust", "a trust record is missing", Verdict.UNVERIFIABLE),
     Rule("unverifiable-policy", "a policy record is missing", Verdict.UNVERIFIABLE),
     Rule("unverifiable-map", "a shard map is missing", Verdict.UNVERIFIABLE),

@@ -225,6 +225,33 @@ def ledger_of_another_run(root: Path) -> ClusterTree:
     return tree
 
 
+@plants("missing-ledger")
+def ledger_removed(root: Path) -> ClusterTree:
+    tree = small_tree(root)
+    tree.remove(only_file(tree, "ledger/*/*/*"))
+    return tree
+
+
+@plants("missing-ledger")
+def ledger_of_an_orderly_run_removed(root: Path) -> ClusterTree:
+    tree = ClusterTree(root)
+    shard = Shard(tree)
+    shard.stop_orderly()
+    tree.remove(shard.ledger)
+    return tree
+
+
+@plants("truncated-ledger")
+def ledger_cut_before_the_orderly_stop(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    whole = story.tree.get(story.shard.ledger)
+    story.shard.stop_orderly()
+    story.tree.put(story.shard.ledger, whole)
+    return story.done()
+
+
 @plants("damaged-frame")
 def frame_of_another_log(root: Path) -> ClusterTree:
     story = Story(root)

@@ -111,8 +111,19 @@ def test_ledger_cut_anywhere_is_a_gap_and_no_finding(tmp_path: Path) -> None:
         assert result.findings == (), length
     tree.remove(path)
     result = audited(tree)
-    assert result.findings == ()
+    assert codes(result) == {"missing-ledger"}
     assert result.summary.ledger_gaps == 1
+
+
+# It was linked into the chain, and killed before anything was appended.
+def test_run_that_was_killed_at_its_start_needs_no_ledger(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.tree.remove(story.shard.ledger)
+    story.shard = Shard(story.tree, "n2")
+    story.tree.remove(story.shard.ledger)
+    assert lease.witness.expiry_ns > story.tree.now_ns
+    assert audited(story.tree).findings == ()
 
 
 def test_open_bag_is_provisional_and_no_finding(tmp_path: Path) -> None:

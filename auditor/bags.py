@@ -18,7 +18,7 @@ from timeagent.units import INSTANT_MAX
 
 from .coverage import later
 from .finding import Evidence
-from .load import BagListing, RackListing
+from .load import PIECE_BYTES_MAX, BagListing, RackListing
 from .records import RECORD_BYTES_MAX
 from .rules import bags as bag_rules
 from .rules.registry import found
@@ -135,12 +135,9 @@ class BagWalk:
             self._report_all(findings)
         return token
 
-    def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> bool:
-        some = False
+    def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> None:
         for finding in findings:
             self._report(finding)
-            some = True
-        return some
 
     def _off_grid(self, path: str) -> None:
         self._report(
@@ -188,7 +185,7 @@ class BagWalk:
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
-        data = self._tree.read(path)
+        data = self._tree.read(path, PIECE_BYTES_MAX + 1)
         if data is None:
             return None
         where = Evidence(path, 0, len(data))
@@ -235,8 +232,9 @@ class BagWalk:
             return
         lock, token = opened
         self.newest = later(self.newest, token)
-        late = [name for name in listing.files if parse_data_name(name) and name not in lock.by_name()]
-        sizes = {name: len(self._tree.read(f"{bag.path}/{name}") or b"") for name in late}
+        known = lock.by_name()
+        late = [name for name in listing.files if parse_data_name(name) and name not in known]
+        sizes = {name: self._tree.size(f"{bag.path}/{name}") for name in late}
         self._report_all(bag_rules.unlisted_files(bag, late, sizes, where, token))
         voided = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sizes.items()]
         self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
@@ -251,7 +249,7 @@ class BagWalk:
     def _lock_bytes(self, listing: BagListing, seal: SealFacts | None) -> tuple[bytes | None, Evidence]:
         """Return the bag's lock file by the order of authority: the seal's word, then the file's."""
         path = f"{listing.bag.path}/{LOCK}"
-        data = self._tree.read(path) if listing.locked else None
+        data = self._tree.read(path, PIECE_BYTES_MAX + 1) if listing.locked else None
         where = Evidence(path, 0, len(data or b""))
         if seal is None:
             return data, where
@@ -301,11 +299,14 @@ class BagWalk:
         for entry in lock.entries:
             path = f"{bag.path}/{entry.name}"
             name = parse_data_name(entry.name)
-            data = self._tree.read(path) if entry.name in listing.files else None
+            data, size = None, 0
+            if entry.name in listing.files:
+                # Beyond the listed size nothing counts: whether a whole frame follows is all that is asked.
+                data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)
             findings = (
                 []
                 if path in self._tree.unreadable
-                else list(bag_rules.listed_file(entry, path, data, lock_where, token))
+                else list(bag_rules.listed_file(entry, path, data, size, lock_where, token))
             )
             self._report_all(findings)
             if data is None or any(finding.code == "altered-file" for finding in findings):
@@ -342,7 +343,7 @@ class BagWalk:
         """Read what an open bag holds, as evidence only: nothing in it is judged."""
         for name in sorted(listing.files):
             path = f"{listing.bag.path}/{name}"
-            data = self._tree.read(path) if parse_data_name(name) else None
+            data = self._tree.read(path, PIECE_BYTES_MAX) if parse_data_name(name) else None
             if data is None:
                 continue
             for frame in self._frames.frames(data, path, self._records.keys)[0]:
@@ -386,7 +387,7 @@ class BagWalk:
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         names = [name for name in listing.files if parse_data_name(name)]
-        return {name: len(self._tree.read(f"{listing.bag.path}/{name}") or b"") for name in names}
+        return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in names}
 
 
 def _damaged_inside(seal: RackSeal) -> str | None:

@@ -37,6 +37,8 @@ WINDOW_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 3
 """Days, racks and bags below a log."""
 PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
+TAIL_ENDS_MAX: Final = 64
+"""So many places are tried where a torn block might end."""
 _TEMPLATE: Final = pack(Kind.LEDGER, b"")[:8]
 _MAGIC: Final = _TEMPLATE[:4]
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
@@ -157,6 +159,16 @@ class Tree:
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes; 0 where there is no file that can be read."""
+        descriptor = self._open(path)
+        if descriptor is None:
+            return 0
+        try:
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
 
     def pieces(self, path: str) -> Iterator[Piece | Rest]:
         """Yield the whole pieces of a file, their offsets in the file, and at last what is left over, if anything."""
@@ -319,6 +331,8 @@ def tail_of(rest: bytes) -> Tail:
     ends = [len(rest)]
     position = rest.find(_MAGIC, 1)
     while position >= 0:
+        if len(ends) >= TAIL_ENDS_MAX:  # each costs a digest of all before it, and no torn block looks like that
+            return Tail.ALTERED
         piece = piece_at(rest, position)
         if isinstance(piece, Piece) and piece.kind is Kind.LEDGER:  # a block may hold a copy of a ceiling record
             return Tail.ALTERED

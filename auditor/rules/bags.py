@@ -69,15 +69,18 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
 
 
 def listed_file(
-    entry: LockEntry, path: str, data: bytes | None, lock: Evidence, closed: SignedTime | None
+    entry: LockEntry, path: str, data: bytes | None, size: int, lock: Evidence, closed: SignedTime | None
 ) -> Iterator[Finding]:
-    """lost-file, altered-file, and late-writer for bytes beyond the listed size. ``lock``: where it is listed."""
+    """lost-file, altered-file, and late-writer for bytes beyond the listed size. ``lock``: where it is listed.
+
+    ``size``: of the whole file, of which ``data`` is what was read.
+    """
     times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
     if data is None:
         reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there"
         yield found("lost-file", path, reason, [Evidence(path), lock], times)
         return
-    where = [Evidence(path, 0, len(data))]
+    where = [Evidence(path, 0, size)]
     if len(data) < entry.size:
         reason = f"{path} has {len(data)} bytes; its bag was closed with {entry.size}"
         yield found("altered-file", path, reason, [*where, lock], times)
@@ -89,7 +92,7 @@ def listed_file(
         )
         yield found("altered-file", path, reason, [*where, lock], times)
     elif len(data) > entry.size and not _torn_append(path, data[entry.size :]):
-        extra = len(data) - entry.size
+        extra = max(size, len(data)) - entry.size
         reason = f"{path} has {extra} bytes beyond the {entry.size} that its bag was closed with: they are void"
         yield found("late-writer", path, reason, [Evidence(path, entry.size, extra), lock], times)
 

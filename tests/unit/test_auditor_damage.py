@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
+from auditor import load
 from auditor.audit import audit
 from auditor.load import Tail, Tree, tail_of
 from auditor.report import json_bytes, text_lines
@@ -111,6 +112,24 @@ def test_torn_and_altered_tails_are_told_apart() -> None:
     assert tail_of(longer) is Tail.ALTERED
     assert tail_of(longer + block) is Tail.ALTERED
     assert tail_of(longer + block[:20]) is Tail.ALTERED
+
+
+def test_tail_of_many_headers_is_altered_and_not_searched_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(load, "_whole_but_for_length", lambda data: bool(tried.append(len(data))))
+    head = pack(Kind.LEDGER, b"")[:8]
+    assert tail_of(head + (60 << 20).to_bytes(4, "big") + head[:4] * 100_000) is Tail.ALTERED
+    assert len(tried) <= load.TAIL_ENDS_MAX
+
+
+# Sparse, so that it costs nothing to make: to read it whole would.
+@pytest.mark.parametrize("pattern", ["*/*.msg", "*/lock", "seal"])
+def test_file_of_a_terabyte_is_not_read_whole(pattern: str, tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    path = min(tree.root.glob(f"logs/*/*/*/{pattern}"))
+    os.truncate(path, 1 << 40)
+    result = audit(Tree(tree.root))
+    assert path.relative_to(tree.root).as_posix() in {finding.subject for finding in result.findings}
 
 
 @pytest.fixture(scope="module")

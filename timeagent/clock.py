@@ -66,8 +66,20 @@ class MachineClock(Protocol):
         ...
 
 
+class AgentClock(MachineClock, Protocol):
+    """All four clocks, by which the time agent tells a step, a suspend and a slew apart."""
+
+    def monotonic_ns(self) -> int:
+        """Return CLOCK_MONOTONIC: CLOCK_BOOTTIME without the time that the machine was suspended."""
+        ...
+
+    def raw_ns(self) -> int:
+        """Return CLOCK_MONOTONIC_RAW: nobody slews it."""
+        ...
+
+
 class SystemClock:
-    """This machine's clocks (MachineClock)."""
+    """This machine's clocks (AgentClock)."""
 
     def realtime_ns(self) -> Instant:
         """Return CLOCK_REALTIME."""
@@ -76,6 +88,14 @@ class SystemClock:
     def boot_ns(self) -> int:
         """Return CLOCK_BOOTTIME."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def monotonic_ns(self) -> int:
+        """Return CLOCK_MONOTONIC."""
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def raw_ns(self) -> int:
+        """Return CLOCK_MONOTONIC_RAW."""
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
 
     def sleep(self, span: Span) -> None:
         """Wait, by the monotonic clock."""

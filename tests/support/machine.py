@@ -13,11 +13,13 @@ START_NS = 1_795_212_607_000_000_000
 
 
 class HandMachine:
-    """A MachineClock: ``step`` sets CLOCK_REALTIME, ``pass_time`` lets time go by, ``at_read`` runs at each reading."""
+    """An AgentClock: ``step`` sets CLOCK_REALTIME, ``pass_time`` lets time go by, ``at_read`` runs at each reading."""
 
     def __init__(self, real_ns: int = START_NS, boot_ns: int = 100 * SECOND) -> None:
         self.real = real_ns
         self.boot = boot_ns
+        self.monotonic = boot_ns
+        self.raw = boot_ns
         self.at_read: Callable[[], None] = lambda: None
 
     def realtime_ns(self) -> int:
@@ -28,6 +30,12 @@ class HandMachine:
         self.at_read()
         return self.boot
 
+    def monotonic_ns(self) -> int:
+        return self.monotonic
+
+    def raw_ns(self) -> int:
+        return self.raw
+
     def sleep(self, span: int) -> None:
         self.pass_time(max(0, span))
 
@@ -35,6 +43,19 @@ class HandMachine:
         assert span >= 0
         self.real += span
         self.boot += span
+        self.monotonic += span
+        self.raw += span
+
+    def suspend(self, span: int) -> None:
+        """The machine sleeps: only two of its clocks notice."""
+        self.real += span
+        self.boot += span
+
+    def slew(self, span: int) -> None:
+        """Somebody moves the clock without setting it: all but the raw clock follow."""
+        self.real += span
+        self.boot += span
+        self.monotonic += span
 
     def step(self, span: int) -> None:
         self.real += span

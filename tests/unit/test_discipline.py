@@ -1,0 +1,176 @@
+"""Every state meets every event: what is said next, in which clock epoch, and what there is to tell."""
+
+import pytest
+
+from timeagent.combine import Agreed, Contradicted, Unheard, Voice
+from timeagent.discipline import (
+    FRESH_NS,
+    VOID_AFTER_NS,
+    Bound,
+    Cause,
+    Contradiction,
+    Disrupted,
+    EpochBegan,
+    Event,
+    FreeRunning,
+    Moment,
+    Moved,
+    Outcome,
+    Passed,
+    Quiet,
+    Rules,
+    State,
+    Synchronized,
+    Unknown,
+    decide,
+    status_of,
+)
+from timeagent.interval import TimeInterval
+from timeagent.sampled import DISRUPTED_NS
+from timeagent.signedtime import ClockStatus
+from timeagent.units import SECOND
+
+RULES = Rules()
+THEN = Moment(1000 * SECOND)
+NOW = Moment(1001 * SECOND)
+BOUND = Bound(TimeInterval(-5, 5), THEN)
+EDGE = 5 + 200_000
+"""How far the bound reaches a second later."""
+
+
+def agreed(low: int = -3, high: int = 3, *, assumed: bool = False, cluster: bool = False) -> Agreed:
+    return Agreed(TimeInterval(low, high), ("a",), (), assumed, cluster)
+
+
+LIARS = Contradicted((Voice("a", TimeInterval(0, 1)), Voice("b", TimeInterval(5, 6))), 0)
+STEP = Moved(Cause.STEP, 10 * SECOND)
+UNKNOWN = Unknown(7)
+WAITING = Unknown(7, BOUND)
+SYNCHRONIZED = Synchronized(7, BOUND)
+FREE = FreeRunning(7, BOUND)
+DISRUPTED = Disrupted(7, NOW.boot_ns + 1, BOUND)
+DUE = Disrupted(7, NOW.boot_ns, BOUND)
+AFTER = Bound(TimeInterval(-3, 3), NOW)
+SILENCE = NOW.boot_ns + DISRUPTED_NS
+
+TABLE: list[tuple[State, Event, State, Outcome]] = [
+    (UNKNOWN, agreed(), Synchronized(7, AFTER), Quiet()),
+    (WAITING, agreed(), Synchronized(7, AFTER), Quiet()),
+    (SYNCHRONIZED, agreed(), Synchronized(7, AFTER), Quiet()),
+    (FREE, agreed(), Synchronized(7, AFTER), Quiet()),
+    (DISRUPTED, agreed(), Disrupted(7, NOW.boot_ns + 1, AFTER), Quiet()),
+    (DUE, agreed(), Synchronized(7, AFTER), Quiet()),
+    (UNKNOWN, LIARS, Disrupted(8, SILENCE, None), Contradiction(8, None, LIARS)),
+    *[
+        (
+            state,
+            LIARS,
+            Disrupted(8, SILENCE, BOUND),
+            Contradiction(8, TimeInterval(-EDGE, EDGE), LIARS),
+        )
+        for state in (WAITING, SYNCHRONIZED, FREE, DISRUPTED, DUE)
+    ],
+    (UNKNOWN, STEP, Unknown(8), EpochBegan(8, STEP)),
+    (WAITING, STEP, Unknown(8, BOUND), EpochBegan(8, STEP)),
+    (SYNCHRONIZED, STEP, Unknown(8, BOUND), EpochBegan(8, STEP)),
+    (FREE, STEP, Unknown(8, BOUND), EpochBegan(8, STEP)),
+    (DISRUPTED, STEP, Disrupted(8, NOW.boot_ns + 1, BOUND), EpochBegan(8, STEP)),
+    *[
+        (state, event, state, Quiet())
+        for state in (UNKNOWN, WAITING, SYNCHRONIZED, FREE, DISRUPTED, DUE)
+        for event in (Unheard(), Passed())
+    ],
+]
+
+
+@pytest.mark.parametrize(("state", "event", "then", "outcome"), TABLE)
+def test_every_state_meets_every_event(state: State, event: Event, then: State, outcome: Outcome) -> None:
+    assert decide(state, event, NOW, RULES) == (then, outcome)
+
+
+def test_table_is_whole() -> None:
+    met = {(type(state), type(event)) for state, event, _, _ in TABLE}
+    states, events = {Unknown, Synchronized, FreeRunning, Disrupted}, {Agreed, Contradicted, Unheard, Moved, Passed}
+    assert met == {(state, event) for state in states for event in events}
+
+
+# At the very edge of what was said both can be true; one nanosecond further one of the two was wrong.
+@pytest.mark.parametrize("state", [WAITING, SYNCHRONIZED, FREE, DUE])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sample_beyond_what_was_said_disrupts(state: State, sign: int) -> None:
+    def at(near: int) -> Agreed:
+        ends = sorted((sign * near, sign * (near + 10)))
+        return agreed(*ends)
+
+    assert isinstance(decide(state, at(EDGE), NOW, RULES)[0], Synchronized)
+    heard = at(EDGE + 1)
+    then, outcome = decide(state, heard, NOW, RULES)
+    assert then == Disrupted(8, SILENCE, Bound(heard.ahead, NOW))
+    assert outcome == Contradiction(8, TimeInterval(-EDGE, EDGE), heard)
+
+
+# After the silence the reading that contradicted counts, in the epoch that began with it.
+def test_disrupted_is_left_by_a_sample_after_the_silence() -> None:
+    heard = agreed(SECOND, SECOND + 10)
+    state, _ = decide(SYNCHRONIZED, heard, NOW, RULES)
+    last = Moment(NOW.boot_ns + DISRUPTED_NS - 1)
+    state, _ = decide(state, heard, last, RULES)
+    assert isinstance(state, Disrupted)
+    state, _ = decide(state, Passed(), Moment(NOW.boot_ns + DISRUPTED_NS), RULES)
+    assert isinstance(state, Disrupted)
+    state, _ = decide(state, heard, Moment(NOW.boot_ns + DISRUPTED_NS), RULES)
+    assert state == Synchronized(8, Bound(heard.ahead, Moment(NOW.boot_ns + DISRUPTED_NS)))
+
+
+def test_second_contradiction_begins_the_silence_again() -> None:
+    state, _ = decide(SYNCHRONIZED, agreed(SECOND, SECOND + 10), NOW, RULES)
+    later = Moment(NOW.boot_ns + DISRUPTED_NS - 1)
+    state, outcome = decide(state, agreed(), later, RULES)
+    assert isinstance(state, Disrupted)
+    assert (state.epoch, state.until_ns) == (9, later.boot_ns + DISRUPTED_NS)
+    assert isinstance(outcome, Contradiction)
+
+
+@pytest.mark.parametrize(
+    ("age", "state"),
+    [
+        (FRESH_NS, SYNCHRONIZED),
+        (FRESH_NS + 1, FREE),
+        (VOID_AFTER_NS, FREE),
+        (VOID_AFTER_NS + 1, WAITING),
+    ],
+)
+def test_measurement_that_is_not_repeated_runs_free_and_is_void_at_last(age: int, state: State) -> None:
+    assert decide(SYNCHRONIZED, Passed(), Moment(THEN.boot_ns + age), RULES)[0] == state
+
+
+def test_slew_beyond_the_drift_bound_widens_what_was_said() -> None:
+    slewed = Moment(NOW.boot_ns, slewed_ns=1_000_000)
+    assert isinstance(decide(SYNCHRONIZED, agreed(EDGE + 1_000_000, SECOND), slewed, RULES)[0], Synchronized)
+    assert isinstance(decide(SYNCHRONIZED, agreed(EDGE + 1_000_001, SECOND), slewed, RULES)[0], Disrupted)
+
+
+def test_assumption_is_free_running_and_does_not_age() -> None:
+    state, _ = decide(UNKNOWN, agreed(assumed=True), THEN, RULES)
+    assert state == FreeRunning(7, Bound(TimeInterval(-3, 3), THEN, assumed=True))
+    assert isinstance(decide(state, agreed(3, 9, assumed=True), NOW, RULES)[0], FreeRunning)
+    assert isinstance(decide(state, agreed(4, 9, assumed=True), NOW, RULES)[0], Disrupted)
+
+
+@pytest.mark.parametrize("state", [SYNCHRONIZED, FREE])
+def test_assumption_does_not_replace_a_measurement_before_it_is_void(state: State) -> None:
+    stated = agreed(-SECOND, SECOND, assumed=True)
+    assert decide(state, stated, NOW, RULES) == (state, Quiet())
+    void = Moment(THEN.boot_ns + VOID_AFTER_NS + 1)
+    assert decide(state, stated, void, RULES)[0] == FreeRunning(7, Bound(stated.ahead, void, assumed=True))
+
+
+def test_time_of_a_cluster_stays_labelled() -> None:
+    state, _ = decide(UNKNOWN, agreed(cluster=True), NOW, RULES)
+    assert isinstance(state, Synchronized)
+    assert state.bound.cluster_time
+
+
+def test_statuses_are_those_of_a_signed_time() -> None:
+    states: list[State] = [UNKNOWN, SYNCHRONIZED, FREE, DISRUPTED]
+    assert [status_of(state) for state in states] == list(ClockStatus)

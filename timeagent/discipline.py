@@ -1,0 +1,266 @@
+"""What a node may say of the time, as one pure state machine: unknown, synchronized, free-running, disrupted.
+
+An event is what the sources said together, or how the clocks moved, or only that time passed. ``decide`` never reads a
+clock, never sets one, never averages. What is said is an interval for true time minus CLOCK_BOOTTIME, so that setting
+CLOCK_REALTIME changes nothing in it; it ages by the drift bound, and by every slew beyond that.
+
+*Clock epoch*: a number that grows whenever what was said before and what is said after may belong to different clocks:
+after a step, a suspend, a long stall, and after a contradiction. A boot or a restart begins with a number of its own.
+
+*Disrupted*: a sample that cannot be true together with what was said before, or sources of which more are wrong than
+are tolerated. Nothing is said for ``DISRUPTED_NS``; after that the next sample counts, in the epoch that began with the
+contradiction. timeagent/sampled.py does the same for one source without an agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, assert_never
+
+from .combine import Agreed, Contradicted, Unheard
+from .movement import drift_ns
+from .sampled import DISRUPTED_NS, DRIFT_PPM
+from .signedtime import ClockStatus
+from .units import SECOND
+
+if TYPE_CHECKING:
+    from .interval import TimeInterval
+    from .units import Span
+
+FRESH_NS: Final[Span] = 5 * SECOND
+"""How long a measurement keeps a node *synchronized*; after that it is *free-running* on what it knew."""
+
+VOID_AFTER_NS: Final[Span] = 1000 * SECOND
+"""How long a node may run free. The interval has grown by 200 ms by then, at 200 ppm; readers refuse by width first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The numbers of the machine."""
+
+    drift_ppm: int = DRIFT_PPM
+    fresh_ns: Span = FRESH_NS
+    void_after_ns: Span = VOID_AFTER_NS
+    disrupted_ns: Span = DISRUPTED_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An instant on the node's own scale."""
+
+    boot_ns: int
+    slewed_ns: Span = 0
+    """All slews beyond the drift bound, added up since the agent began: an odometer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What was said: true time minus CLOCK_BOOTTIME was inside ``ahead`` at a moment."""
+
+    ahead: TimeInterval
+    at: Moment
+    assumed: bool = False
+    cluster_time: bool = False
+
+    def aged(self, now: Moment, drift_ppm: int) -> TimeInterval:
+        """Return what can be said of it at a later moment. What was only stated was stated for any moment."""
+        if self.assumed:
+            return self.ahead
+        slewed = now.slewed_ns - self.at.slewed_ns
+        return self.ahead.widened(drift_ns(now.boot_ns - self.at.boot_ns, drift_ppm) + slewed)
+
+
+# ---- states ----
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nothing can be said now. ``said`` is what was said last, to be held against what comes."""
+
+    epoch: int
+    said: Bound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronized:
+    """A source measures the clock."""
+
+    epoch: int
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRunning:
+    """Nobody measures the clock now; the bound is an old one, or a stated one."""
+
+    epoch: int
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Disrupted:
+    """What is known contradicts itself: nothing is said until a sample comes after ``until_ns`` of CLOCK_BOOTTIME."""
+
+    epoch: int
+    until_ns: int
+    said: Bound | None
+
+
+type State = Unknown | Synchronized | FreeRunning | Disrupted
+
+# ---- events ----
+
+
+class Cause(Enum):
+    """How clocks move."""
+
+    STEP = "step"
+    SUSPEND = "suspend"
+    STALL = "stall"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Somebody set the clock, or the machine or the agent stood still. All samples from before are dropped."""
+
+    cause: Cause
+    size_ns: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Nothing happened but time."""
+
+
+type Event = Agreed | Contradicted | Unheard | Moved | Passed
+
+# ---- outcomes ----
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegan:
+    """The clocks moved."""
+
+    epoch: int
+    why: Moved
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """To be kept as evidence: what was said before, carried to now, and what was heard."""
+
+    epoch: int
+    before: TimeInterval | None
+    heard: Agreed | Contradicted
+
+
+type Outcome = Quiet | EpochBegan | Contradiction
+
+_QUIET: Final = Quiet()
+
+
+def status_of(state: State) -> ClockStatus:
+    """Return the status that a signed time carries in this state."""
+    match state:
+        case Unknown():
+            return ClockStatus.UNKNOWN
+        case Synchronized():
+            return ClockStatus.SYNCHRONIZED
+        case FreeRunning():
+            return ClockStatus.FREE_RUNNING
+        case Disrupted():
+            return ClockStatus.DISRUPTED
+    assert_never(state)
+
+
+def decide(state: State, event: Event, now: Moment, rules: Rules) -> tuple[State, Outcome]:
+    """Return the next state and what there is to tell. Pure."""
+    match event:
+        case Agreed():
+            return _on_agreed(state, event, now, rules)
+        case Contradicted():
+            return _disrupt(state, _carried(state, now, rules), event, now, rules)
+        case Moved():
+            return _on_moved(state, event)
+        case Unheard() | Passed():
+            return _on_time(state, now, rules), _QUIET
+    assert_never(event)
+
+
+def _on_agreed(state: State, heard: Agreed, now: Moment, rules: Rules) -> tuple[State, Outcome]:
+    before = _carried(state, now, rules)
+    if before is not None and before.intersection(heard.ahead) is None:
+        return _disrupt(state, before, heard, now, rules)
+    if heard.assumed:
+        # A measurement is not replaced by a statement that nobody measured, before it is void.
+        state = _on_time(state, now, rules)
+        if isinstance(state, Synchronized | FreeRunning) and not state.bound.assumed:
+            return state, _QUIET
+    bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
+    match state:
+        case Disrupted(until_ns=until_ns) if now.boot_ns < until_ns:
+            return replace(state, said=bound), _QUIET
+        case Unknown() | Synchronized() | FreeRunning() | Disrupted():
+            kind = FreeRunning if heard.assumed else Synchronized
+            return kind(state.epoch, bound), _QUIET
+    assert_never(state)
+
+
+def _disrupt(
+    state: State, before: TimeInterval | None, heard: Agreed | Contradicted, now: Moment, rules: Rules
+) -> tuple[State, Outcome]:
+    """Begin the silence, or begin it again. A contradiction among the sources leaves what was said as it was."""
+    epoch = state.epoch + 1
+    match heard:
+        case Agreed():
+            said: Bound | None = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
+        case Contradicted():
+            said = _said(state)
+    return Disrupted(epoch, now.boot_ns + rules.disrupted_ns, said), Contradiction(epoch, before, heard)
+
+
+def _on_moved(state: State, moved: Moved) -> tuple[State, Outcome]:
+    epoch = state.epoch + 1
+    began = EpochBegan(epoch, moved)
+    match state:
+        case Disrupted():
+            return replace(state, epoch=epoch), began
+        case Unknown():
+            return Unknown(epoch, state.said), began
+        case Synchronized() | FreeRunning():
+            return Unknown(epoch, state.bound), began
+    assert_never(state)
+
+
+def _on_time(state: State, now: Moment, rules: Rules) -> State:
+    match state:
+        case Unknown() | Disrupted():
+            return state
+        case Synchronized() | FreeRunning():
+            age = now.boot_ns - state.bound.at.boot_ns
+            if age > rules.void_after_ns:
+                return Unknown(state.epoch, state.bound)
+            if age > rules.fresh_ns:
+                return FreeRunning(state.epoch, state.bound)
+            return state
+    assert_never(state)
+
+
+def _said(state: State) -> Bound | None:
+    match state:
+        case Unknown() | Disrupted():
+            return state.said
+        case Synchronized() | FreeRunning():
+            return state.bound
+    assert_never(state)
+
+
+def _carried(state: State, now: Moment, rules: Rules) -> TimeInterval | None:
+    said = _said(state)
+    return said.aged(now, rules.drift_ppm) if said is not None else None

@@ -137,9 +137,9 @@ class Cluster:
         return cluster
 
     def check_own_keys(self) -> None:
-        """Raise NotTrusted unless the newest trust record knows this node's time and witness keys."""
+        """Raise NotTrusted unless the newest trust record knows this node's time, witness and TLS keys."""
         keyring = self.registers.keyring(self.registers.newest().trust)
-        for key in (self.settings.time_key(), self.settings.witness_key()):
+        for key in (self.settings.time_key(), self.settings.witness_key(), self.settings.tls_key()):
             owner = keyring.node_of(key.id)
             if owner != self.settings.node:
                 raise NotTrusted(

@@ -7,12 +7,14 @@ settings are: whoever has it can let nodes in.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted, TryAgain
+from timeagent.keyfiles import key_file_name, make_node_keys
 from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import DAY
@@ -29,19 +31,19 @@ from .registers import DIRECTORIES, TMP, Registers
 from .settings import (
     FILE,
     ROOT_KEY,
-    TIME_KEY,
-    WITNESS_KEY,
     Settings,
     is_there,
-    make_node_keys,
     node_directories,
     save_settings,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from timeagent.keyfiles import NodeKeys
     from timeagent.units import Instant
+
+    from .formats.address import Address
 
 KEY_LIFE_NS: Final = 3650 * DAY
 """How long a node's keys are valid: until they are rotated or revoked."""
@@ -54,6 +56,14 @@ LEFTOVER: Final = frozenset({TMP, "lost+found"})
 
 _OURS: Final = (*DIRECTORIES.values(), "logs", "shards", "ledger")
 _ADMIT_TRIES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where a node listens, and where others reach it: not the same behind a translated address."""
+
+    at: Address
+    reached_at: Address
 
 
 def read_marker(storage: Storage, root: Path) -> Marker:
@@ -151,10 +161,10 @@ def _records_undone(storage: Storage, marker: Marker) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _local_files(settings: Settings, root_key: Signer | None = None) -> Iterator[tuple[Signer, Signer]]:
+def _local_files(settings: Settings, root_key: Signer | None = None) -> Iterator[NodeKeys]:
     """Make a node's keys and settings; if what is done inside fails, remove them. Raises Environment."""
     directory = settings.directory
-    names = (FILE, TIME_KEY, WITNESS_KEY, ROOT_KEY) if root_key else (FILE, TIME_KEY, WITNESS_KEY)
+    names = (FILE, *map(key_file_name, Purpose), *((ROOT_KEY,) if root_key else ()))
     there = next((name for name in names if is_there(directory / name)), None)
     if there is not None:
         raise Environment(
@@ -176,29 +186,89 @@ def _local_files(settings: Settings, root_key: Signer | None = None) -> Iterator
         raise
 
 
-def admit(registers: Registers, root_key: Signer, node: str, keys: tuple[Signer, Signer], now: Instant) -> int:
-    """Publish the next trust record, with a node's time and witness keys added; return its number.
+def admit(
+    registers: Registers,
+    root_key: Signer,
+    node: str,
+    keys: NodeKeys,
+    now: Instant,
+    address: Address | None = None,
+) -> int:
+    """Publish the next trust record, with a node's keys added; return its number.
 
-    Raises NotTrusted if the node's name is taken, TryAgain if others keep winning. Safe to race: a lost number is
-    tried again on top of the winner's.
+    ``address``: where the node will answer others. Raises NotTrusted if the node's name is taken, TryAgain if others
+    keep winning. Safe to race: a lost number is tried again on top of the winner's.
     """
     check_node(node)
-    for _ in range(_ADMIT_TRIES):
-        known, number = _trusted(registers)
+    entries = tuple(
+        KeyEntry(
+            node=node,
+            purpose=purpose,
+            public=key.public,
+            valid_from_ns=now - KEY_BACKDATE_NS,
+            valid_until_ns=now + KEY_LIFE_NS,
+            address=str(address) if address and purpose is Purpose.TLS else None,
+        )
+        for purpose, key in keys.items()
+    )
+
+    def with_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         if any(entry.node == node for entry in known):
             raise NotTrusted("node-exists", f"the cluster has a node {node} already", hint="choose another --node name")
-        purposes = zip((Purpose.TIME, Purpose.WITNESS), keys, strict=True)
-        entries = tuple(
-            KeyEntry(
-                node=node,
-                purpose=purpose,
-                public=key.public,
-                valid_from_ns=now - KEY_BACKDATE_NS,
-                valid_until_ns=now + KEY_LIFE_NS,
+        return known + entries
+
+    return _publish_trust(registers, root_key, with_node)
+
+
+def revoke_node(registers: Registers, root_key: Signer, node: str, from_ns: Instant) -> int:
+    """Publish the next trust record, with every key of a node revoked from an instant; return its number.
+
+    What the node signed for an earlier instant stays accepted, and so does an earlier revocation. Connections of the
+    node end within about a second of other nodes seeing the record. Raises NotTrusted for an unknown node, TryAgain.
+    """
+
+    def without_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        if all(entry.node != node for entry in known):
+            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+        return tuple(
+            msgspec.structs.replace(
+                entry,
+                revoked_from_ns=from_ns if entry.revoked_from_ns is None else min(from_ns, entry.revoked_from_ns),
             )
-            for purpose, key in purposes
+            if entry.node == node
+            else entry
+            for entry in known
         )
-        record = TrustRecord(number=number + 1, cluster_id=registers.cluster_id, keys=known + entries)
+
+    return _publish_trust(registers, root_key, without_node)
+
+
+def move_node(registers: Registers, root_key: Signer, node: str, address: Address | None) -> int:
+    """Publish the next trust record, in which a node answers elsewhere (None: nowhere); return its number.
+
+    Raises NotTrusted for a node without a TLS key, TryAgain.
+    """
+
+    def moved(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        if not any(entry.node == node and entry.purpose is Purpose.TLS for entry in known):
+            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+        return tuple(
+            msgspec.structs.replace(entry, address=str(address) if address else None)
+            if entry.node == node and entry.purpose is Purpose.TLS
+            else entry
+            for entry in known
+        )
+
+    return _publish_trust(registers, root_key, moved)
+
+
+def _publish_trust(
+    registers: Registers, root_key: Signer, change: Callable[[tuple[KeyEntry, ...]], tuple[KeyEntry, ...]]
+) -> int:
+    """Publish a changed trust record on top of the newest, whoever wins in between; return its number."""
+    for _ in range(_ADMIT_TRIES):
+        known, number = _trusted(registers)
+        record = TrustRecord(number=number + 1, cluster_id=registers.cluster_id, keys=change(known))
         if registers.publish(Kind.TRUST, record, root_key):
             return record.number
     raise TryAgain("trust-contended", f"{_ADMIT_TRIES} trust records were published by others", hint="try again")
@@ -215,7 +285,14 @@ def publish_map(registers: Registers, root_key: Signer, owners: Sequence[str]) -
 
 
 def set_up(
-    storage: Storage, root: Path, node: str, policy: Policy, cluster_id: bytes, now: Instant, directory: Path | None
+    storage: Storage,
+    root: Path,
+    node: str,
+    policy: Policy,
+    cluster_id: bytes,
+    now: Instant,
+    directory: Path | None,
+    listen: Listen | None = None,
 ) -> Settings:
     """What ``leasehold init`` does: found the cluster, let this node in, give it the one shard, save its settings.
 
@@ -226,28 +303,42 @@ def set_up(
     _refuse_not_empty(storage, root)
     root_key = Signer.generate()
     place = directory or node_directories(cluster_id)[-1]
-    settings = Settings(place, node, root, root_key.public, None, {})
+    settings = Settings(place, node, root, root_key.public, None, {}, listen.at if listen else None)
     with _local_files(settings, root_key) as keys:
         marker = Marker(cluster_id, root_key.public)
         with _records_undone(storage, marker):
             registers = _lay_ground(storage, root, policy, root_key, cluster_id)
-            admit(registers, root_key, node, keys, now)
+            admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
             publish_map(registers, root_key, [node])
             _mark(storage, root, marker)
     return settings
 
 
-def enroll(registers: Registers, root: Path, root_key: Signer, node: str, now: Instant, directory: Path) -> Settings:
+def enroll(
+    registers: Registers,
+    root: Path,
+    root_key: Signer,
+    node: str,
+    now: Instant,
+    directory: Path,
+    listen: Listen | None = None,
+) -> Settings:
     """Make a node's keys and settings in its directory, then let it in; if that fails, remove them again."""
     check_node(node)
-    settings = Settings(directory, node, root, root_key.public, None, {})
+    settings = Settings(directory, node, root, root_key.public, None, {}, listen.at if listen else None)
     with _local_files(settings) as keys:
-        admit(registers, root_key, node, keys, now)
+        admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
     return settings
 
 
 def join_cluster(
-    storage: Storage, root: Path, node: str, root_key_file: Path, now: Instant, directory: Path | None
+    storage: Storage,
+    root: Path,
+    node: str,
+    root_key_file: Path,
+    now: Instant,
+    directory: Path | None,
+    listen: Listen | None = None,
 ) -> Settings:
     """What ``leasehold join`` does, with the root key at hand. Raises NotTrusted for another cluster's key."""
     marker = read_marker(storage, root)
@@ -260,4 +351,4 @@ def join_cluster(
         )
     registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
     place = directory or node_directories(marker.cluster_id)[-1]
-    return enroll(registers, root, root_key, node, now, place)
+    return enroll(registers, root, root_key, node, now, place, listen)

@@ -4,6 +4,9 @@
 node = "node1"
 root = "/srv/leasehold"
 root_key = "ssh-ed25519 AAAA... leasehold-root"   # pinned: what this node takes for its cluster
+listen = "0.0.0.0:7420"                           # where `node run` answers other nodes
+http = "127.0.0.1:7421"                           # where it answers people and Prometheus; or "unix:/run/x.sock"
+group = "monitoring"                              # who else may use the Unix sockets
 
 [peers]                                           # how to reach the shards of other nodes
 node2 = "unix:/dev/shm/leasehold-0/5f3a..."
@@ -22,17 +25,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.errors import BadConfiguration, Environment
-from timeagent.keys import Signer, load_private_key, parse_public_line, public_line, save_private_key
+from timeagent.errors import BadConfiguration, BadRequest
+from timeagent.keyfiles import load_node_key, unwritable
+from timeagent.keys import parse_public_line, public_line
+from timeagent.trust import Purpose
 
+from .formats.address import Address, parse_address
 from .formats.names import check_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from timeagent.keys import Signer
+
 FILE: Final = "node.toml"
-TIME_KEY: Final = "time.key"
-WITNESS_KEY: Final = "witness.key"
 ROOT_KEY: Final = "root.key"
 UNIX: Final = "unix:"
 SYSTEM_DIRECTORY: Final = Path("/etc/leasehold")
@@ -43,6 +49,9 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     root: str
     root_key: str
     runtime: str = ""
+    listen: str = ""
+    http: str = ""
+    group: str = ""
     peers: dict[str, str] = {}
 
 
@@ -58,14 +67,24 @@ class Settings:
     """Where the node's tmpfs directory is, if it is not the usual one."""
     peers: Mapping[str, Path]
     """The tmpfs directory of other nodes on this machine, by node."""
+    listen: Address | None = None
+    """Where ``node run`` listens for other nodes; None: nowhere."""
+    http: Address | Path | None = None
+    """Where ``node run`` answers HTTP; None: on a Unix socket in the tmpfs directory."""
+    group: str = ""
+    """The Unix group that may use the sockets on tmpfs beside the node's own user; empty: nobody."""
 
     def time_key(self) -> Signer:
         """Return the key that signs times. Raises NotTrusted, BadConfiguration."""
-        return load_private_key(self.directory / TIME_KEY)
+        return load_node_key(self.directory, Purpose.TIME)
 
     def witness_key(self) -> Signer:
         """Return the key that signs witnesses and ceilings. Raises NotTrusted, BadConfiguration."""
-        return load_private_key(self.directory / WITNESS_KEY)
+        return load_node_key(self.directory, Purpose.WITNESS)
+
+    def tls_key(self) -> Signer:
+        """Return the key of this node's ends of encrypted connections. Raises NotTrusted, BadConfiguration."""
+        return load_node_key(self.directory, Purpose.TLS)
 
 
 def node_directories(cluster_id: bytes) -> list[Path]:
@@ -124,7 +143,21 @@ def load_settings(directory: Path) -> Settings:
         parse_public_line(raw.root_key, str(path)),
         Path(raw.runtime) if raw.runtime else None,
         peers,
+        _address(path, "listen", raw.listen) if raw.listen else None,
+        _http(path, raw.http) if raw.http else None,
+        raw.group,
     )
+
+
+def _address(path: Path, entry: str, text: str) -> Address:
+    try:
+        return parse_address(text)
+    except BadRequest as problem:
+        raise BadConfiguration("bad-settings", f"{path}: {entry}: {problem.message}", hint=problem.hint) from None
+
+
+def _http(path: Path, text: str) -> Address | Path:
+    return Path(text.removeprefix(UNIX)) if text.startswith(UNIX) else _address(path, "http", text)
 
 
 def save_settings(settings: Settings) -> None:
@@ -139,6 +172,12 @@ def save_settings(settings: Settings) -> None:
     ]
     if settings.runtime:
         lines.append(f"runtime = {_quoted(str(settings.runtime))}")
+    if settings.listen:
+        lines.append(f"listen = {_quoted(str(settings.listen))}")
+    if settings.http:
+        lines.append(f"http = {_quoted(UNIX * isinstance(settings.http, Path) + str(settings.http))}")
+    if settings.group:
+        lines.append(f"group = {_quoted(settings.group)}")
     if settings.peers:
         lines += ["", "[peers]"]
         lines += [f'"{node}" = {_quoted(UNIX + str(path))}' for node, path in sorted(settings.peers.items())]
@@ -146,28 +185,7 @@ def save_settings(settings: Settings) -> None:
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as problem:
-        raise _unwritable(path, problem) from None
-
-
-def _unwritable(path: Path, problem: OSError) -> Environment:
-    return Environment(
-        "node-dir-unwritable", f"cannot make {path}: {problem.strerror}", hint="name another directory: --node-dir"
-    )
-
-
-def make_node_keys(directory: Path) -> tuple[Signer, Signer]:
-    """Make the node's time and witness keys in a directory, which is created. Never over existing ones.
-
-    Raises Environment when that fails.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as problem:
-        raise _unwritable(directory, problem) from None
-    time_key, witness_key = Signer.generate(), Signer.generate()
-    save_private_key(directory / TIME_KEY, time_key)
-    save_private_key(directory / WITNESS_KEY, witness_key)
-    return time_key, witness_key
+        raise unwritable(path, problem) from None
 
 
 def _quoted(text: str) -> str:

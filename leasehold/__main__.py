@@ -17,6 +17,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "demo": ("appliance.cli.demo", "a cluster on this machine that you can break, then its audit"),
     "init": ("appliance.cli.setup", "make a cluster of an empty directory"),
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
+    "trust": ("appliance.cli.trust", "which nodes the cluster knows: ls, revoke, move"),
     "node": ("appliance.cli.node", "run this node's shards and metronome"),
     "lease": ("appliance.cli.leases", "who holds what: ls, show, hold"),
     "publish": ("appliance.cli.messages", "write messages under a lease"),

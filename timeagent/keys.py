@@ -127,8 +127,11 @@ def save_private_key(path: Path, signer: Signer) -> None:
         os.fsync(file.fileno())
 
 
-def load_private_key(path: Path) -> Signer:
-    """Read a private key file. Raises NotTrusted if others may read it, BadConfiguration if it is missing or no key."""
+def load_private_key(path: Path, *, tolerated_mode: int = 0) -> Signer:
+    """Read a private key file. Raises NotTrusted if others may read it, BadConfiguration if it is missing or no key.
+
+    ``tolerated_mode``: permissions of group and others that mean nothing where the file lies.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -139,7 +142,7 @@ def load_private_key(path: Path) -> Signer:
             f"cannot read the private key {path}: {problem.strerror}",
             hint="name an existing key file; a node's own keys are made by leasehold init and join",
         ) from None
-    if mode & 0o077:
+    if mode & 0o077 & ~tolerated_mode:
         raise NotTrusted(
             "key-mode", f"{path} has mode {mode & 0o777:04o}; others may read it", hint=f"chmod 600 {path}"
         )

@@ -24,6 +24,10 @@ class Purpose(StrEnum):
 
     TIME = "time"
     WITNESS = "witness"
+    ROUGHTIME = "roughtime"
+    """The long-term key of the node's Roughtime server: it signs delegations, never answers."""
+    TLS = "tls"
+    """What the node's ends of encrypted connections are known by; nothing on the mount is signed with it."""
 
 
 class KeyEntry(Record, frozen=True):
@@ -35,6 +39,8 @@ class KeyEntry(Record, frozen=True):
     valid_from_ns: U64
     valid_until_ns: U64
     revoked_from_ns: U64 | None = None
+    address: str | None = None
+    """Of a TLS key: HOST:PORT where the node answers with it. None: other nodes do not reach it."""
 
 
 class TrustRecord(Record, frozen=True):
@@ -57,6 +63,10 @@ class Keyring:
         """Index the entries."""
         self._entries = {key_id(entry.public): entry for entry in keys}
         self._verifiers: dict[bytes, Verifier] = {}
+
+    def entries(self, purpose: Purpose) -> list[KeyEntry]:
+        """Return all entries for a purpose, in the record's order, whatever their validity."""
+        return [entry for entry in self._entries.values() if entry.purpose is purpose]
 
     def node_of(self, identifier: bytes) -> str | None:
         """Return the name of the node that owns this key id, or None."""

@@ -6,16 +6,23 @@ import argparse
 import os
 import socket
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options
 from timeagent.console import Command, note, print_json, say
 from timeagent.units import parse_span, span_text
 
+if TYPE_CHECKING:
+    from appliance.founding import Listen
+
 
 def _add_node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root_path", metavar="ROOT", help="the shared directory")
     parser.add_argument("--node", metavar="NAME", help="this machine's name in the cluster (default: its host name)")
+    parser.add_argument("--listen", metavar="HOST[:PORT]", help="where `node run` answers other nodes, by TCP")
+    parser.add_argument(
+        "--address", metavar="HOST[:PORT]", help="where they reach it, if that is not what --listen says"
+    )
     add_cluster_options(parser)
 
 
@@ -38,6 +45,27 @@ def _add_join(parser: argparse.ArgumentParser) -> None:
 
 def _node_name(options: argparse.Namespace) -> str:
     return options.node or socket.gethostname().split(".")[0].lower()
+
+
+def _listen(options: argparse.Namespace) -> Listen | None:
+    """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach."""
+    from appliance.formats.address import parse_address
+    from appliance.founding import Listen
+    from timeagent.errors import BadRequest
+
+    if options.listen is None:
+        if options.address is not None:
+            raise BadRequest("no-listen", "--address without --listen: nobody would answer there", hint="add --listen")
+        return None
+    at = parse_address(options.listen)
+    reached_at = parse_address(options.address) if options.address else at
+    if reached_at.host in ("0.0.0.0", "::"):  # noqa: S104 - refused, not bound
+        raise BadRequest(
+            "no-address",
+            f"other nodes cannot reach {reached_at}: it means every address of this machine",
+            hint="say where they reach it: --address HOST",
+        )
+    return Listen(at, reached_at)
 
 
 def run_init(options: argparse.Namespace) -> int:
@@ -64,7 +92,8 @@ def run_init(options: argparse.Namespace) -> int:
     ).now()
     directory = Path(options.node_dir).absolute() if options.node_dir else None
     storage = PosixStorage(root)
-    settings = set_up(storage, root, _node_name(options), policy, cluster_id, now.midpoint, directory)
+    listen = _listen(options)
+    settings = set_up(storage, root, _node_name(options), policy, cluster_id, now.midpoint, directory, listen)
     if options.json:
         print_json(
             "leasehold.init",
@@ -101,7 +130,13 @@ def run_join(options: argparse.Namespace) -> int:
     directory = Path(options.node_dir).absolute() if options.node_dir else None
     storage = PosixStorage(root)
     settings = join_cluster(
-        storage, root, _node_name(options), Path(options.root_key), SystemClock().realtime_ns(), directory
+        storage,
+        root,
+        _node_name(options),
+        Path(options.root_key),
+        SystemClock().realtime_ns(),
+        directory,
+        _listen(options),
     )
     if options.json:
         print_json("leasehold.join", {"root": str(root), "node": settings.node, "node_dir": str(settings.directory)})

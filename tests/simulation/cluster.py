@@ -21,6 +21,7 @@ from tests.simulation.keys import FastRegisters, FastSigner
 from tests.simulation.mount import Server, SimulatedMount
 from tests.simulation.scheduler import Scheduler
 from timeagent.keys import Signer
+from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -78,7 +79,10 @@ class Founded:
         self.policy = policy
         self.real = real
         self.root = signer("root", real=real)
-        self.keys = {node: (signer(f"{node} time", real=real), signer(f"{node} witness", real=real)) for node in NODES}
+        self.keys = {
+            node: {purpose: signer(f"{node} {purpose}", real=real) for purpose in (Purpose.TIME, Purpose.WITNESS)}
+            for node in NODES
+        }
         self.server = Server(Scheduler("founding", start_ns=T0, end_ns=T0, steps_max=0))
         mount = SimulatedMount(self.server, "founder")
         found_cluster(mount, Path("/"), policy, self.root, CLUSTER)
@@ -87,7 +91,7 @@ class Founded:
             admit(registers, self.root, node, self.keys[node], T0)
         publish_map(registers, self.root, [NODES[shard] for shard in range(shards)])
         self.map = registers.newest_map()
-        time = SimulatedTime(self.server.scheduler, self.keys["n1"][0])
+        time = SimulatedTime(self.server.scheduler, self.keys["n1"][Purpose.TIME])
         for log in LOGS:
             create_log(BagContext(mount, time, registers, "n1"), log)
 

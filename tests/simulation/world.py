@@ -12,6 +12,7 @@ from tests.simulation.history import History
 from tests.simulation.mount import File, MountMishaps, Server, SimulatedMount
 from tests.simulation.network import Network, NetworkMishaps
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
+from timeagent.trust import Purpose
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class World:
         radius = min(20 * MS, self.policy.radius_ns_max // 2)
         return SimulatedTime(
             self.scheduler,
-            self.founded.keys[name][0],
+            self.founded.keys[name][Purpose.TIME],
             offset_ns=int(bias * radius * 0.8),
             drift_ppm=drift_ppm if self.conditions.lasts_ns < MINUTE else drift_ppm // 50,
             radius_ns=radius,

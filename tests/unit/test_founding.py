@@ -7,14 +7,26 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.formats.address import Address
 from appliance.formats.framing import Kind
 from appliance.formats.policy import Policy
-from appliance.founding import admit, enroll, found_cluster, join_cluster, read_marker, set_up
+from appliance.founding import (
+    Listen,
+    admit,
+    enroll,
+    found_cluster,
+    join_cluster,
+    move_node,
+    read_marker,
+    revoke_node,
+    set_up,
+)
 from appliance.registers import Registers
+from appliance.settings import load_settings
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
-from timeagent.keys import Signer, save_private_key
+from timeagent.keys import Signer, key_id, save_private_key
 from timeagent.trust import Purpose
 
 if TYPE_CHECKING:
@@ -67,6 +79,10 @@ def test_new_cluster_has_a_marker_a_policy_its_founder_and_one_shard(storage: Ro
     assert keyring.node_of(settings.time_key().id) == "node1"
     assert keyring.refuses(settings.witness_key().id, Purpose.WITNESS, NOW_NS) is None
     assert keyring.refuses(settings.witness_key().id, Purpose.TIME, NOW_NS) is not None
+
+
+def _keys() -> dict[Purpose, Signer]:
+    return {purpose: Signer(bytes([number] * 32)) for number, purpose in enumerate(Purpose)}
 
 
 def _root_key(settings: Settings) -> Signer:
@@ -240,7 +256,7 @@ def test_two_nodes_that_join_at_once_are_both_let_in(storage: Rooted, tmp_path: 
             return call()
 
     slow = Registers(Slow(storage), CLUSTER, ROOT_KEY.verifier())
-    assert admit(slow, ROOT_KEY, "c", (Signer(b"1" * 32), Signer(b"2" * 32)), NOW_NS) == 3
+    assert admit(slow, ROOT_KEY, "c", _keys(), NOW_NS) == 3
     assert {entry.node for entry in registers.trust(3).keys} == {"a", "b", "c"}
 
 
@@ -248,7 +264,7 @@ def test_admission_that_never_wins_gives_up(storage: Rooted, tmp_path: Path) -> 
     registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
     registers.publish = lambda *_: False  # type: ignore[method-assign]
     with pytest.raises(TryAgain):
-        admit(registers, ROOT_KEY, "c", (Signer(b"1" * 32), Signer(b"2" * 32)), NOW_NS)
+        admit(registers, ROOT_KEY, "c", _keys(), NOW_NS)
 
 
 @pytest.mark.parametrize("data", [b"", b"leasehold root, format 2\n", b"junk"])
@@ -263,3 +279,44 @@ def test_published_records_are_signed_by_the_root_key_alone(storage: Rooted, tmp
     registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
     with pytest.raises(AssertionError):
         registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, number=2), WITNESS_KEY)
+
+
+def test_node_that_listens_says_where_in_the_trust_record_and_moves(storage: Rooted, tmp_path: Path) -> None:
+    listen = Listen(Address("0.0.0.0", 7), Address("alpha", 7))
+    settings = set_up(storage, tmp_path, "a", POLICY, CLUSTER, NOW_NS, tmp_path / "a", listen)
+    assert settings.listen == listen.at
+    assert load_settings(settings.directory) == settings
+    key = _root_key(settings)
+    registers = Registers(storage, CLUSTER, key.verifier())
+
+    def addresses(number: int) -> dict[str, str | None]:
+        return {str(entry.purpose): entry.address for entry in registers.trust(number).keys}
+
+    assert addresses(1) == {str(each): "alpha:7" if each is Purpose.TLS else None for each in Purpose}
+    assert move_node(registers, key, "a", Address("beta", 8)) == 2
+    assert addresses(2)["tls"] == "beta:8"
+    move_node(registers, key, "a", None)
+    assert addresses(3)["tls"] is None
+    with pytest.raises(NotTrusted, match="no node b"):
+        move_node(registers, key, "b", None)
+
+
+def test_revoked_node_keeps_what_it_signed_before_and_its_earliest_revocation(storage: Rooted, tmp_path: Path) -> None:
+    settings = init(storage, tmp_path)
+    join(storage, tmp_path)
+    key = _root_key(settings)
+    registers = Registers(storage, CLUSTER, key.verifier())
+    assert revoke_node(registers, key, "node2", NOW_NS) == 3
+    ring = registers.keyring(3)
+    for purpose in Purpose:
+        mine, theirs = (next(e for e in ring.entries(purpose) if e.node == node) for node in ("node1", "node2"))
+        assert ring.refuses(key_id(theirs.public), purpose, NOW_NS - 1) is None
+        assert "revoked" in str(ring.refuses(key_id(theirs.public), purpose, NOW_NS))
+        assert ring.refuses(key_id(mine.public), purpose, NOW_NS) is None
+    revoke_node(registers, key, "node2", NOW_NS + 1)
+    assert {entry.revoked_from_ns for entry in registers.trust(4).keys} == {None, NOW_NS}
+    revoke_node(registers, key, "node2", 0)
+    revoke_node(registers, key, "node2", NOW_NS)
+    assert {entry.revoked_from_ns for entry in registers.trust(6).keys} == {None, 0}
+    with pytest.raises(NotTrusted, match="no node node3"):
+        revoke_node(registers, key, "node3", NOW_NS)

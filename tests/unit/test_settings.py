@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 
 from appliance import settings as module
+from appliance.formats.address import Address
 from appliance.settings import (
     Settings,
     find_settings,
     is_there,
     load_settings,
-    make_node_keys,
     node_directories,
     save_settings,
 )
 from tests.support.values import CLUSTER, ROOT_KEY
 from timeagent.errors import BadConfiguration, Environment, NotTrusted
+from timeagent.keyfiles import make_node_keys
 from timeagent.keys import public_line
+from timeagent.trust import Purpose
 
 
 def settings(directory: Path, **changes: object) -> Settings:
@@ -45,6 +47,13 @@ def test_settings_are_read_back_as_they_were_written(
     assert load_settings(tmp_path) == saved
 
 
+@pytest.mark.parametrize("http", [Address("::1", 7421), Path("/run/x y.sock")])
+def test_addresses_are_read_back_as_they_were_written(tmp_path: Path, http: Address | Path) -> None:
+    saved = settings(tmp_path, listen=Address("0.0.0.0", 7420), http=http, group="watchers")
+    save_settings(saved)
+    assert load_settings(tmp_path) == saved
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -53,6 +62,8 @@ def test_settings_are_read_back_as_they_were_written(
         ('node = 7\nroot = "/r"\nroot_key = "k"', "node"),
         (f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\ncolour = "red"', "colour"),
         ('node = "n"\nroot = "/r"\nroot_key = "ssh-rsa AAAA"', "node.toml"),
+        (f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\nlisten = "a:0"', "listen"),
+        (f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\nhttp = ":"', "http"),
         (
             f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[peers]\nb = "tcp:x"',
             "tcp:x",
@@ -117,13 +128,15 @@ def test_directory_of_another_user_is_not_there(monkeypatch: pytest.MonkeyPatch,
 
 def test_keys_are_private_from_the_first_byte_and_never_overwritten(tmp_path: Path) -> None:
     place = tmp_path / "new" / "node"
-    time_key, witness_key = make_node_keys(place)
-    assert time_key.id != witness_key.id
+    keys = make_node_keys(place)
+    assert len({key.id for key in keys.values()}) == len(Purpose)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    for name in ("time.key", "witness.key"):
-        assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
+    for purpose in Purpose:
+        assert stat.S_IMODE((place / f"{purpose}.key").stat().st_mode) == 0o600
     loaded = settings(place)
-    assert (loaded.time_key().id, loaded.witness_key().id) == (time_key.id, witness_key.id)
+    for purpose, key in ((Purpose.TIME, loaded.time_key()), (Purpose.WITNESS, loaded.witness_key())):
+        assert key.id == keys[purpose].id
+    assert loaded.tls_key().id == keys[Purpose.TLS].id
     with pytest.raises(Environment, match="exists already"):
         make_node_keys(place)
 

@@ -18,6 +18,7 @@ from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
 from tests.simulation.network import Endpoint, answer
 from timeagent.errors import BadTime, Environment, LeaseholdError
+from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ShardHost:
         identity = ShardIdentity(
             kit.records.cluster_id, shard_map.number, number, kit.context.node, kit.chance.randbytes(8)
         )
-        signer = world.founded.keys[kit.context.node][1]
+        signer = world.founded.keys[kit.context.node][Purpose.WITNESS]
         chain = CeilingChain(
             StoredChain(kit.storage, chain_path(shard_map.number, number)), kit.time, signer, world.policy, identity
         )

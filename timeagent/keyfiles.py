@@ -1,0 +1,89 @@
+"""A node's private keys on its local disk: one file per purpose, ``time.key`` and so on; each rotation has a new name.
+
+``time.key`` is the first key for times, ``time-2.key`` the next one; the highest number is the one in use, so nothing
+is ever renamed over. Under systemd the keys may come as credentials instead: a file ``time.key`` in
+``$CREDENTIALS_DIRECTORY`` is taken before any in the node's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .errors import Environment
+from .keys import Signer, load_private_key, save_private_key
+from .trust import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+type NodeKeys = Mapping[Purpose, Signer]
+"""The keys of one node, one for each purpose."""
+
+CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
+"""The environment variable by which systemd names a unit's own credentials (systemd.exec(5))."""
+
+_GROUP_READ: Final = 0o040
+_NUMBERED: Final = re.compile(r"(?P<purpose>[a-z]+)(?:-(?P<number>[1-9][0-9]{0,8}))?\.key")
+
+
+def key_file_name(purpose: Purpose, number: int = 1) -> str:
+    """Return the name of the ``number``-th key file of a purpose."""
+    return f"{purpose}.key" if number == 1 else f"{purpose}-{number}.key"
+
+
+def newest_number(directory: Path, purpose: Purpose) -> int:
+    """Return the highest number of a purpose's key files in a directory, or 0. Blocks; a local disk."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except OSError:
+        return 0
+    matches = [match for name in names if (match := _NUMBERED.fullmatch(name)) and match["purpose"] == purpose]
+    return max((int(match["number"] or 1) for match in matches), default=0)
+
+
+def key_path(directory: Path, purpose: Purpose) -> Path:
+    """Return the file that holds a node's key for this purpose: a credential, or the newest file of its directory."""
+    credential = credential_path(key_file_name(purpose))
+    return credential or directory / key_file_name(purpose, max(1, newest_number(directory, purpose)))
+
+
+def credential_path(name: str) -> Path | None:
+    """Return where systemd put the credential of this name, or None where it put none."""
+    place = os.environ.get(CREDENTIALS)
+    if not place:
+        return None
+    path = Path(place) / name
+    return path if path.exists() else None
+
+
+def load_node_key(directory: Path, purpose: Purpose) -> Signer:
+    """Read a node's key. Raises NotTrusted if others may read it, BadConfiguration if it is missing or no key."""
+    path = key_path(directory, purpose)
+    # systemd lets the unit's user in by an access list, and then the group's bits are the list's mask: nobody's group.
+    is_credential = path.parent != directory
+    return load_private_key(path, tolerated_mode=_GROUP_READ if is_credential else 0)
+
+
+def make_node_keys(directory: Path) -> dict[Purpose, Signer]:
+    """Make a node's keys, one for each purpose, in a directory, which is created. Never over existing ones.
+
+    Raises Environment when that fails.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as problem:
+        raise unwritable(directory, problem) from None
+    keys = {purpose: Signer.generate() for purpose in Purpose}
+    for purpose, key in keys.items():
+        save_private_key(directory / key_file_name(purpose), key)
+    return keys
+
+
+def unwritable(path: Path, problem: OSError) -> Environment:
+    """Return the error for a node's directory that cannot be written."""
+    return Environment(
+        "node-dir-unwritable", f"cannot make {path}: {problem.strerror}", hint="name another directory: --node-dir"
+    )

@@ -1,0 +1,191 @@
+"""How a process hands frames to its node's writer: one connection for all of its threads.
+
+No answer is no outcome: the writer may have written what it was handed, or may do so later. Only what was surely not
+taken (nobody listens, refused) is said to be so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from timeagent.errors import Damaged
+from timeagent.units import SECOND, span_text
+
+from .stream import limit_sending, receive_exactly
+from .wire import (
+    LENGTH_BYTES,
+    PROTOCOL_VERSION,
+    Answer,
+    Hello,
+    Said,
+    Submit,
+    Welcome,
+    body_bytes,
+    decode_answer,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.bag.outcome import Outcome
+    from appliance.formats.paths import Bag
+    from timeagent.clock import NodeTime
+    from timeagent.units import Span
+
+    from .wire import Incoming
+
+RETRY_NS: Final = SECOND
+"""How long nobody is called again who did not listen."""
+
+
+class NotTaken(Enum):
+    """Nothing was handed in: write it yourself."""
+
+    NOT_TAKEN = "not taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """It was handed in, and what became of it was not said."""
+
+    reason: str
+    incarnation: bytes
+    """The writer's: its files are where to look."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    done: Event = field(default_factory=Event)
+    answer: Answer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    socket: socket.socket
+    incarnation: bytes
+    calls: dict[int, _Call] = field(default_factory=dict)
+    sending: Lock = field(default_factory=Lock)
+    broken: bool = False
+
+
+class NodeWriterClient:
+    """The socket of this node's writer. Thread-safe; a child after fork makes a connection of its own."""
+
+    def __init__(self, path: Path, cluster_id: bytes, node: str, time: NodeTime, patience_ns: Span) -> None:
+        """Connect to nothing yet. ``patience_ns``: how long an answer is waited for."""
+        self._path = path
+        self._hello = Hello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=node)
+        self._time = time
+        self._patience_ns = patience_ns
+        self._lock = Lock()
+        self._link: _Link | None = None
+        self._process = os.getpid()
+        self._number = 0
+        self._not_before_ns = 0
+
+    def submit(self, bag: Bag, frames: bytes) -> Outcome | Doubt | NotTaken:
+        """Hand whole frames of a bag in and wait for what becomes of them. Blocks up to the patience."""
+        with self._lock:
+            link = self._connected()
+            if link is None:
+                return NotTaken.NOT_TAKEN
+            self._number += 1
+            number, call = self._number, _Call()
+            link.calls[number] = call
+        message = encode(Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
+        try:
+            with link.sending:
+                link.socket.sendall(message)
+        except OSError as problem:
+            self._break(link)
+            return Doubt(f"the node's writer could not be told: {problem}", link.incarnation)
+        call.done.wait(self._patience_ns / SECOND)
+        with self._lock:
+            link.calls.pop(number, None)
+        if call.answer is None:
+            return Doubt(f"the node's writer said nothing for {span_text(self._patience_ns)}", link.incarnation)
+        return _outcome(call.answer)
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None and self._process == os.getpid():
+            self._break(link)
+
+    def _connected(self) -> _Link | None:
+        if self._process != os.getpid():
+            self._process, self._link = os.getpid(), None
+        if self._link is not None and not self._link.broken:
+            return self._link
+        if self._time.boot_ns() < self._not_before_ns:
+            return None
+        self._link = self._connect()
+        if self._link is None:
+            self._not_before_ns = self._time.boot_ns() + RETRY_NS
+        return self._link
+
+    def _connect(self) -> _Link | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(self._patience_ns / SECOND)
+            connection.connect(str(self._path))
+            connection.sendall(encode(self._hello))
+            welcome = _receive(connection)
+        except (OSError, Damaged):
+            connection.close()
+            return None
+        if not isinstance(welcome, Welcome):
+            connection.close()
+            return None
+        connection.settimeout(None)
+        limit_sending(connection, max(1, self._patience_ns // SECOND))
+        link = _Link(connection, welcome.incarnation)
+        Thread(target=self._listen, args=(link,), name="leasehold-writer-answers", daemon=True).start()
+        return link
+
+    def _listen(self, link: _Link) -> None:
+        """Pass answers on until the connection ends; then whoever waits waits no longer."""
+        with contextlib.suppress(OSError, Damaged):
+            while isinstance(answer := _receive(link.socket), Answer):
+                call = link.calls.get(answer.number)
+                if call is not None:
+                    call.answer = answer
+                    call.done.set()
+        self._break(link)
+
+    def _break(self, link: _Link) -> None:
+        link.broken = True
+        with contextlib.suppress(OSError):
+            link.socket.shutdown(socket.SHUT_RDWR)
+        link.socket.close()
+        with self._lock:
+            waiting = list(link.calls.values())
+        for call in waiting:
+            call.done.set()
+
+
+def _receive(connection: socket.socket) -> Incoming | None:
+    head = receive_exactly(connection, LENGTH_BYTES)
+    body = None if head is None else receive_exactly(connection, body_bytes(head))
+    return None if body is None else decode_answer(body)
+
+
+def _outcome(answer: Answer) -> Outcome | NotTaken:
+    match answer.said:
+        case Said.COMMITTED:
+            return Committed()
+        case Said.NOT_COMMITTED:
+            return NotCommitted(answer.reason)
+        case Said.UNKNOWN:
+            return Unknown(answer.reason)
+        case Said.REFUSED:
+            return NotTaken.NOT_TAKEN

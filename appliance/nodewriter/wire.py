@@ -1,0 +1,123 @@
+"""What goes over the Unix socket between a process and its node's writer.
+
+A frame is a u32 length (big-endian) and that many bytes of msgpack: a record that begins with its tag. A connection
+begins with a hello and its welcome; after that a process hands in frames under numbers of its own, as many at once as
+it likes, and each is answered once, in any order.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.formats.frame import FRAME_BYTES_MAX
+from timeagent.canonical import U64, Bytes8, Bytes16, Record
+from timeagent.errors import Damaged
+
+PROTOCOL_VERSION: Final = 1
+WIRE_BYTES_MAX: Final = FRAME_BYTES_MAX + 4 * 1024 * 1024
+"""The largest frame of the application with its head and columns."""
+
+_LENGTH: Final = struct.Struct(">I")
+LENGTH_BYTES: Final = _LENGTH.size
+
+
+class Said(StrEnum):
+    """What the writer found out about what it was handed."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not-committed"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    """Not taken, and never will be: the process writes for itself."""
+
+
+class Hello(Record, frozen=True, tag="hello"):
+    """Ask for a writer of this cluster and node."""
+
+    version: U64
+    cluster_id: Bytes16
+    node: str
+
+
+class Welcome(Record, frozen=True, tag="welcome"):
+    """The writer that answers, by the incarnation in its files' names."""
+
+    incarnation: Bytes8
+
+
+class Rebuff(Record, frozen=True, tag="rebuff"):
+    """Why this is not the writer that was asked for. The connection ends."""
+
+    reason: str
+
+
+class Submit(Record, frozen=True, tag="submit"):
+    """Whole frames of one bag, written by one process of this node."""
+
+    number: U64
+    log: str
+    bag_start_ns: U64
+    frames: bytes
+
+
+class Answer(Record, frozen=True, tag="answer"):
+    """What became of a submission."""
+
+    number: U64
+    said: Said
+    reason: str
+
+
+type Outgoing = Hello | Submit
+type Incoming = Welcome | Rebuff | Answer
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_calls: Final[msgspec.msgpack.Decoder[Outgoing]] = msgspec.msgpack.Decoder(Hello | Submit)
+_answers: Final[msgspec.msgpack.Decoder[Incoming]] = msgspec.msgpack.Decoder(Welcome | Rebuff | Answer)
+
+
+def encode(message: Outgoing | Incoming) -> bytes:
+    """Return a message with its length before it."""
+    body = _encoder.encode(message)
+    assert len(body) <= WIRE_BYTES_MAX, "a frame's limit is below the wire's"
+    return _LENGTH.pack(len(body)) + body
+
+
+def body_bytes(head: bytes) -> int:
+    """Return how many bytes follow a length. Raises Damaged above the limit."""
+    (length,) = _LENGTH.unpack(head)
+    if length > WIRE_BYTES_MAX:
+        raise Damaged("wire-damaged", f"a message of {length} bytes exceeds the limit of {WIRE_BYTES_MAX}")
+    return int(length)
+
+
+def decode_call(body: bytes) -> Outgoing:
+    """Read what a process sends. Raises Damaged."""
+    try:
+        return _calls.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("wire-damaged", f"no message to a writer: {problem}") from None
+
+
+def decode_answer(body: bytes) -> Incoming:
+    """Read what a writer sends. Raises Damaged."""
+    try:
+        return _answers.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("wire-damaged", f"no message of a writer: {problem}") from None
+
+
+def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> Answer:
+    """Put an outcome into words."""
+    match outcome:
+        case Committed():
+            return Answer(number=number, said=Said.COMMITTED, reason="")
+        case NotCommitted(reason):
+            return Answer(number=number, said=Said.NOT_COMMITTED, reason=reason)
+        case Unknown(reason):
+            return Answer(number=number, said=Said.UNKNOWN, reason=reason)

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from appliance.bag.maildir import FrameFile
+from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.formats.paths import Grid
+from appliance.nodewriter.client import Doubt, NodeWriterClient, NotTaken
+from appliance.nodewriter.server import NodeWriterServer
+from appliance.nodewriter.service import NodeWriter
+from appliance.nodewriter.wire import LENGTH_BYTES, Hello, Rebuff, body_bytes, decode_answer, encode
+from tests.support.bags import CLUSTER, T0, Node, frame_file
+from tests.support.storage import MemoryStorage
+from timeagent.errors import BadRequest, Damaged
+from timeagent.units import SECOND
+
+WRITER = b"W" * 8
+
+
+class Log:
+    """A log whose files are kept, with the outcome that was set; it can be made to wait."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.writer = self
+        self.files: list[FrameFile] = []
+        self.outcomes: list[Outcome] = []
+        self.go = Event()
+        self.go.set()
+
+    def write(self, file: FrameFile) -> Outcome:
+        assert self.go.wait(30)
+        self.files.append(file)
+        return self.outcomes.pop(0) if self.outcomes else Committed()
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node(MemoryStorage())
+
+
+@pytest.fixture
+def log(node: Node) -> Log:
+    return Log(node.grid)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "w"
+
+
+@pytest.fixture
+def server(log: Log, path: Path) -> Iterator[NodeWriterServer]:
+    def opened(name: str) -> Log:
+        if name != "events":
+            raise BadRequest("no-such-log", f"there is no log {name!r}", hint="make it")
+        return log
+
+    server = NodeWriterServer(NodeWriter(CLUSTER, "n1", WRITER, opened), path)
+    server.start()
+    yield server
+    log.go.set()
+    server.stop()
+
+
+@pytest.fixture
+def client(server: NodeWriterServer, path: Path, node: Node) -> Iterator[NodeWriterClient]:
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, 20 * SECOND)
+    yield client
+    client.close()
+
+
+def impatient(path: Path, node: Node) -> NodeWriterClient:
+    return NodeWriterClient(path, CLUSTER, "n1", node.time, SECOND // 20)
+
+
+def test_frames_are_stored_as_they_came_under_a_name_of_the_writer(
+    client: NodeWriterClient, log: Log, node: Node
+) -> None:
+    file = node.file(b"one", b"two")
+    assert client.submit(file.bag, file.data) == Committed()
+    assert client.submit(file.bag, file.data) == Committed()
+    assert [each.data for each in log.files] == [file.data, file.data]
+    assert [(each.name.writer, each.name.incarnation, each.name.sequence) for each in log.files] == [
+        ("n1", WRITER, 1),
+        ("n1", WRITER, 2),
+    ]
+    assert log.files[0].bag == file.bag
+
+
+def test_each_outcome_comes_back_and_doubt_is_tried_once_more(client: NodeWriterClient, log: Log, node: Node) -> None:
+    file = node.file()
+    log.outcomes = [NotCommitted("late")]
+    assert client.submit(file.bag, file.data) == NotCommitted("late")
+    log.outcomes = [Unknown("lost"), Committed()]
+    assert client.submit(file.bag, file.data) == Committed()
+    assert log.files[-1] == log.files[-2], "the same attempt again, not another"
+    log.outcomes = [Unknown("lost"), Unknown("still lost")]
+    assert client.submit(file.bag, file.data) == Unknown("still lost")
+
+
+def test_several_processes_share_a_file_while_the_mount_is_slow(
+    server: NodeWriterServer, path: Path, log: Log, node: Node
+) -> None:
+    log.go.clear()
+    clients = [NodeWriterClient(path, CLUSTER, "n1", node.time, 30 * SECOND) for _ in range(6)]
+    files = [node.file(b"%d" % n, sequence=n + 1) for n in range(6)]
+    outcomes: list[object] = []
+
+    def hand_in(client: NodeWriterClient, file: FrameFile) -> None:
+        outcomes.append(client.submit(file.bag, file.data))
+
+    threads = [Thread(target=hand_in, args=pair, daemon=True) for pair in zip(clients, files, strict=True)]
+    for thread in threads:
+        thread.start()
+    batcher = server._writer.batcher
+    while batcher.submissions + sum(map(len, batcher._waiting.values())) < 5:
+        Event().wait(0.001)
+    log.go.set()
+    for thread in threads:
+        thread.join(30)
+    assert outcomes == [Committed()] * 6
+    assert len(log.files) < 6
+    assert sorted(b"".join(each.data for each in log.files)) == sorted(b"".join(each.data for each in files))
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda node: (node.grid.bag(T0), b"no frame"),
+        lambda node: (node.grid.bag(T0), node.file().data[:-1]),
+        lambda node: (node.grid.bag(T0), node.file().data + b"x"),
+        lambda node: (node.grid.bag(T0), b""),
+        lambda node: (node.grid.bag(T0 + SECOND), node.file().data),
+        lambda node: (node.grid.bag(T0), frame_file(node, [b"m"], writer="n2").data),
+        lambda node: (node.grid.bag(T0), frame_file(node, [b"m"], cluster_id=b"x" * 16).data),
+        lambda node: (node.grid.bag(T0), frame_file(node, [b"m"], log="other").data),
+    ],
+)
+def test_what_would_spoil_the_file_for_others_is_not_taken(
+    client: NodeWriterClient, log: Log, node: Node, spoil: object
+) -> None:
+    assert callable(spoil)
+    bag, frames = spoil(node)
+    assert client.submit(bag, frames) is NotTaken.NOT_TAKEN
+    assert log.files == []
+    file = node.file()
+    assert client.submit(file.bag, file.data) == Committed(), "the connection is not the frames' fault"
+
+
+def test_a_log_that_cannot_be_opened_is_not_taken(server: NodeWriterServer, path: Path, node: Node) -> None:
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, 20 * SECOND)
+    file = frame_file(node, [b"m"], log="nowhere")
+    bag = type(file.bag)("nowhere", file.bag.start_ns, file.bag.end_ns, file.bag.due_ns, file.bag.name, file.bag.rack)
+    assert client.submit(bag, file.data) is NotTaken.NOT_TAKEN
+    client.close()
+
+
+def test_nobody_there_takes_nothing_and_is_not_called_again_at_once(path: Path, node: Node, log: Log) -> None:
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, SECOND)
+    file = node.file()
+    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN
+    server = NodeWriterServer(NodeWriter(CLUSTER, "n1", WRITER, lambda _: log), path)
+    server.start()
+    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN
+    node.time.advance(2 * SECOND)
+    assert client.submit(file.bag, file.data) == Committed()
+    client.close()
+    server.stop()
+
+
+@pytest.mark.parametrize(("cluster", "name", "version"), [(b"x" * 16, "n1", 1), (CLUSTER, "n2", 1), (CLUSTER, "n1", 2)])
+def test_another_cluster_node_or_version_is_turned_away_by_name(
+    server: NodeWriterServer, path: Path, cluster: bytes, name: str, version: int
+) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(30)
+        raw.connect(str(path))
+        raw.sendall(encode(Hello(version=version, cluster_id=cluster, node=name)))
+        answer = decode_answer(raw.recv(body_bytes(raw.recv(LENGTH_BYTES))))
+        assert isinstance(answer, Rebuff)
+        assert "n1" in answer.reason
+        assert raw.recv(1) == b""
+
+
+def test_who_waits_in_vain_is_in_doubt_and_knows_where_to_look(
+    server: NodeWriterServer, path: Path, log: Log, node: Node
+) -> None:
+    log.go.clear()
+    client = impatient(path, node)
+    file = node.file()
+    assert client.submit(file.bag, file.data) == Doubt("the node's writer said nothing for 50 ms", WRITER)
+    log.go.set()
+    client.close()
+
+
+def test_a_writer_that_dies_leaves_doubt_at_once(path: Path, node: Node) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def die_after_taking() -> None:
+        from appliance.nodewriter.wire import Welcome
+
+        accepted, _ = listener.accept()
+        accepted.recv(65536)
+        accepted.sendall(encode(Welcome(incarnation=WRITER)))
+        accepted.recv(65536)
+        accepted.close()
+
+    Thread(target=die_after_taking, daemon=True).start()
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, 600 * SECOND)
+    file = node.file()
+    doubt = client.submit(file.bag, file.data)
+    assert isinstance(doubt, Doubt)
+    assert doubt.incarnation == WRITER
+    client.close()
+    listener.close()
+
+
+def test_stopping_writes_what_was_taken_and_takes_nothing_more(
+    server: NodeWriterServer, client: NodeWriterClient, log: Log, node: Node
+) -> None:
+    log.go.clear()
+    file = node.file()
+    outcomes: list[object] = []
+    thread = Thread(target=lambda: outcomes.append(client.submit(file.bag, file.data)), daemon=True)
+    thread.start()
+    while not server._writer.batcher._busy:
+        Event().wait(0.001)
+    stopping = Thread(target=server.stop, daemon=True)
+    stopping.start()
+    while not server._writer.batcher._closed:
+        Event().wait(0.001)
+    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN
+    log.go.set()
+    stopping.join(30)
+    thread.join(30)
+    assert outcomes == [Committed()]
+    assert not server._path.exists()
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 64, b"\0\0\0\1\xc1", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\5ab", b""])
+def test_garbage_costs_its_sender_the_connection_and_nobody_else(
+    server: NodeWriterServer, client: NodeWriterClient, path: Path, node: Node, garbage: bytes
+) -> None:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(30)
+        raw.connect(str(path))
+        raw.sendall(garbage)
+        raw.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):  # so it ends where something was left unread
+            assert raw.recv(64) == b""
+    file = node.file()
+    assert client.submit(file.bag, file.data) == Committed()
+
+
+def test_a_child_makes_a_connection_of_its_own(client: NodeWriterClient, log: Log, node: Node) -> None:
+    file = node.file()
+    assert client.submit(file.bag, file.data) == Committed()
+    before = client._link
+    client._process = os.getpid() + 1  # as it looks to a child
+    assert client.submit(file.bag, file.data) == Committed()
+    assert client._link is not before
+
+
+def test_a_path_that_cannot_be_bound_is_named(log: Log, tmp_path: Path) -> None:
+    from timeagent.errors import Environment
+
+    with pytest.raises(Environment, match="cannot listen at"):
+        NodeWriterServer(NodeWriter(CLUSTER, "n1", WRITER, lambda _: log), tmp_path / "missing" / "w")
+
+
+def test_an_oversized_message_is_damage() -> None:
+    with pytest.raises(Damaged, match="exceeds the limit"):
+        body_bytes(b"\xff\xff\xff\xff")

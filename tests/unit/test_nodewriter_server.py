@@ -121,7 +121,7 @@ def test_several_processes_share_a_file_while_the_mount_is_slow(
     for thread in threads:
         thread.start()
     batcher = server._writer.batcher
-    while batcher.submissions + sum(map(len, batcher._waiting.values())) < 5:
+    while batcher._bytes < sum(len(file.data) for file in files):
         Event().wait(0.001)
     log.go.set()
     for thread in threads:

@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from appliance.bag.message import Message
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
-    from appliance.bag.reader import Message
     from appliance.cluster import Cluster
     from appliance.session.held import Lease
     from appliance.session.session import Leases, Session
@@ -42,7 +42,7 @@ _HOMES: Final = {
     "LeaseLost": "timeagent.errors",
     "LeaseholdError": "timeagent.errors",
     "Leases": "appliance.session.session",
-    "Message": "appliance.bag.reader",
+    "Message": "appliance.bag.message",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",

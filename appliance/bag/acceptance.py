@@ -10,9 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from appliance.formats.lease import Phase
 from appliance.formats.merkle import root_of_path
@@ -24,7 +23,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
     from appliance.formats.frame import Frame
     from appliance.formats.paths import Bag, DataName
@@ -74,12 +73,19 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which messages of a frame are accepted."""
+    """Which messages of a frame are accepted: those from ``first`` up to and without ``end``.
 
-    accepted: NDArray[np.bool_] | None
-    """One flag a message; None: all of them."""
-    refused: Counter[str]
+    Always one stretch: each rule allows one interval of timestamps, and those of a frame increase.
+    """
+
+    first: int
+    end: int
     domains: tuple[str, ...]
+    refused: Mapping[str, int]
+    """How many messages were refused, by Refusal."""
+
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Judge:
@@ -96,14 +102,10 @@ class Judge:
 
     def verdict(self, frame: Frame, name: DataName, bag: Bag) -> Verdict:
         """Say which messages of the frame, found in this file of this bag, are in the record."""
-        reason = self.refuses(frame, name, bag)
-        if reason is not None:
-            count = len(frame.timestamps)
-            return Verdict(np.zeros(count, np.bool_), Counter({str(reason): count}), ())
-        standing = self._standing(frame)
-        token = self._time(frame.head.time)
-        assert isinstance(token, SignedTime)
-        assert isinstance(standing, Standing)
+        allowed = self._allowed(frame, name, bag)
+        if isinstance(allowed, Refusal):
+            return Verdict(0, 0, (), {str(allowed): len(frame.timestamps)})
+        token, standing = allowed
 
         def refusal(timestamp: Instant) -> Refusal | None:
             if not bag.start_ns <= timestamp < bag.end_ns:
@@ -114,15 +116,17 @@ class Judge:
                 return Refusal.EXPIRED
             return Refusal.FLOOR if timestamp <= standing.floor_ns else None
 
-        # Each rule allows one interval and timestamps increase: with the first and the last, all are accepted.
+        # With the first and the last, all are accepted.
         if refusal(int(frame.timestamps[0])) is None and refusal(int(frame.timestamps[-1])) is None:
-            return Verdict(None, Counter(), standing.domains)
+            return Verdict(0, len(frame.timestamps), standing.domains, _NOTHING)
         refusals = [refusal(timestamp) for timestamp in frame.timestamps.tolist()]
-        accepted = np.array([each is None for each in refusals], np.bool_)
-        return Verdict(accepted, Counter(str(each) for each in refusals if each is not None), standing.domains)
+        accepted = [index for index, each in enumerate(refusals) if each is None]
+        first, end = (accepted[0], accepted[-1] + 1) if accepted else (0, 0)
+        assert len(accepted) == end - first, "a rule that allows more than one interval"
+        return Verdict(first, end, standing.domains, Counter(str(each) for each in refusals if each is not None))
 
-    def refuses(self, frame: Frame, name: DataName, bag: Bag) -> Refusal | None:
-        """Return why no message of the frame can be accepted, or None if it depends on each message's timestamp."""
+    def _allowed(self, frame: Frame, name: DataName, bag: Bag) -> tuple[SignedTime, Standing] | Refusal:
+        """Return by what each message's timestamp is judged, or why no message can be accepted."""
         head = frame.head
         said = (head.cluster_id, head.log, head.writer, head.incarnation, head.sequence)
         if said != (self._cluster_id, bag.log, name.writer, name.incarnation, name.sequence):
@@ -131,7 +135,7 @@ class Judge:
         if isinstance(token, Refusal):
             return token
         standing = self._standing(frame)
-        return standing if isinstance(standing, Refusal) else None
+        return standing if isinstance(standing, Refusal) else (token, standing)
 
     def _standing(self, frame: Frame) -> Standing | Refusal:
         domains: list[str] = []

@@ -1,72 +1,83 @@
-"""Read messages in order: settled ones, which are final and the same for everyone, and the latest.
+"""Read messages in order: settled ones, final and the same for everyone, or the latest (docs/protocol/bag.md).
 
-The order is (timestamp, writer, incarnation, sequence, index). Columns stay columns until messages are yielded.
+The order is (timestamp, writer, incarnation, sequence, index). Bags are read one at a time: memory is bounded by the
+largest bag, however long the log. Columns stay columns: a ``Message`` is made only for who iterates over messages.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
-from appliance.formats.paths import LOCK, PRELOCK, DataName, parse_data_name
+from appliance.formats.paths import LOCK, PRELOCK, parse_data_name
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import INSTANT_MAX
 
 from .acceptance import Judge, Refusal
+from .batch import MessageBatch, Part
+from .closedbags import ClosedBag, ClosedBags
 from .closer import NotDue
 from .horizon import Horizon
+from .message import START, Message, Origin, Position, before
 from .racks import racks_there
 from .records import RecordNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable
 
     from appliance.formats.frame import Frame
-    from appliance.formats.lockfile import LockEntry, LockFile
-    from appliance.formats.paths import Bag, Grid, Rack
+    from appliance.formats.framing import Piece
+    from appliance.formats.paths import Bag, DataName, Grid, Rack
     from timeagent.units import Instant
 
-    from .authority import Contents
     from .context import BagContext
+
+__all__ = ["Level", "Message", "Reader", "Reading"]
 
 _TRIES: Final = 3
 _JUDGES_KEPT: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of the record, with where it stands."""
+class Level(StrEnum):
+    """How much a reading may rely on what others do afterwards."""
 
-    timestamp_ns: Instant
-    writer: str
-    incarnation: bytes
-    sequence: int
-    index: int
-    """Its place in its frame."""
-    payload: bytes
-    attempt_id: bytes
-    domains: tuple[str, ...]
-    """What its writer had leases on."""
-    bag_path: str
-    file_name: str
+    SETTLED = "settled"
+    """Closed bags only: final, and the same for every reader."""
+    LATEST = "latest"
+    """Open bags too: what it yields is final, what it leaves out is not."""
+    STALE_OK = "stale-ok"
+    """As settled, and as old as the caller allows: what this process knows to be closed, without asking again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    """A frame with the messages of it that are in the record and asked for: their indices, in order."""
+class Reading(Iterator[MessageBatch]):
+    """One pass over a log, bag by bag. Iterate; ``position`` says from where the next pass goes on."""
 
-    frame: Frame
-    file_name: str
-    domains: tuple[str, ...]
-    chosen: NDArray[np.int64]
+    def __init__(self, batches: Iterator[MessageBatch], after: Position, horizon_ns: Instant, end_ns: Instant) -> None:
+        """Belong to a reader."""
+        self._batches = batches
+        self._end_ns = end_ns
+        self.horizon_ns = horizon_ns
+        """Every bag that begins before this instant was closed when the pass began."""
+        self.position = after
+        """Everything settled up to here was handed out. Never moves past the horizon."""
+
+    def __next__(self) -> MessageBatch:
+        """Return the next batch. Raises as ``Reader.batches``."""
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._move(before(self._end_ns))
+            raise
+        if batch.settled:
+            self._move(max(batch.last, before(batch.complete_ns)))
+        return batch
+
+    def _move(self, to: Position) -> None:
+        self.position = max(self.position, to)
 
 
 class Reader:
@@ -79,101 +90,98 @@ class Reader:
         self._grid = grid
         self.horizon = horizon or Horizon(context, grid)
         self._authority = self.horizon.authority
+        self._closed = ClosedBags(context.storage, grid, self._authority, context.records.cluster_id)
         self._judges: dict[RecordNumbers, Judge] = {}
         self.rejected: Counter[str] = Counter()
         """How many messages were rejected so far, by Refusal; reading a bag again counts again."""
 
-    def settled(self, after_ns: Instant = 0, until_ns: Instant | None = None) -> Iterator[Message]:
-        """Yield the messages with a timestamp above ``after_ns``, up to and with ``until_ns``, below the horizon.
+    def batches(
+        self,
+        after: Position = START,
+        until_ns: Instant | None = None,
+        level: Level = Level.SETTLED,
+        as_of_ns: Instant = 0,
+    ) -> Reading:
+        """Begin a pass over the messages above a position, with timestamps up to and with ``until_ns``.
 
-        Final, and the same for every reader. The horizon is refreshed once, at the beginning, and nothing is closed. To
-        go on later, pass ``horizon.reached - 1`` of before. Raises Environment, TryAgain, and Damaged for a file that
-        was listed and is missing or altered. Touches the mount; only bags that can hold such messages.
+        ``settled``: below the horizon, which is refreshed once, here; nothing is closed. ``latest``: then the open bags
+        too; helps to close what somebody began to close. ``stale-ok``: as settled, but the horizon is refreshed only if
+        what this process knows of it does not reach ``as_of_ns``; the answer may be as old as that, and may end there.
+
+        Batches are not empty. Raises, here and while iterating, Environment, TryAgain, and Damaged for a file that was
+        listed and is missing or altered. Touches the mount; only bags that can hold such messages.
         """
         until = INSTANT_MAX if until_ns is None else until_ns
-        yield from self._closed_part(after_ns, until, min(self.horizon.refresh(), until + 1))
+        known = self.horizon.reached
+        horizon = known if level is Level.STALE_OK and known >= as_of_ns else self.horizon.refresh()
+        end = min(horizon, until + 1)
+        settled = self._closed_part(after, until, end)
+        batches = settled if level is not Level.LATEST else self._then_open(settled, after, until, horizon)
+        return Reading(batches, after, horizon, end)
 
-    def latest(self, after_ns: Instant = 0) -> Iterator[Message]:
+    def settled(self, after_ns: Instant = 0, until_ns: Instant | None = None) -> Iterator[Message]:
+        """Yield the settled messages with a timestamp above ``after_ns``, up to and with ``until_ns``.
+
+        Final, and the same for every reader. To go on later, pass ``horizon.reached - 1`` of before. Otherwise as
+        ``batches``; touches nothing before the first message is asked for.
+        """
+        for batch in self.batches(before(after_ns + 1), until_ns):
+            yield from batch
+
+    def latest(self, after_ns: Instant = 0, until_ns: Instant | None = None) -> Iterator[Message]:
         """Yield the settled messages and those of bags that are open still.
 
         What it yields is final; what it leaves out is not: a bag may get more messages until it is closed, and for a
-        domain that is held in S, SIX or X it is complete once the log was settled to what the lease asks. Helps to
-        close what somebody began to close. Raises as ``settled``. Touches the mount.
+        domain that is held in S, SIX or X it is complete once the log was settled to what the lease asks. Otherwise as
+        ``settled``.
         """
-        end = self.horizon.refresh()
-        yield from self._closed_part(after_ns, INSTANT_MAX, end)
-        start = max(end, after_ns + 1)
-        for rack in reversed(list(racks_there(self._storage, self._grid, start - 1))):
-            for bag in self._bags_there(rack, start, INSTANT_MAX):
-                yield from self._open_bag(bag, after_ns)
+        for batch in self.batches(before(after_ns + 1), until_ns, Level.LATEST):
+            yield from batch
 
-    def _closed_part(self, after_ns: Instant, until_ns: Instant, end: Instant) -> Iterator[Message]:
-        start = max(after_ns + 1, self._grid.first_ns)
-        while start < end:
-            rack = self._grid.rack(start)
-            for bag, contents in self._closed_bags(rack, start, end):
-                yield from self._closed_bag(bag, contents, after_ns, until_ns)
-            start = rack.end_ns
+    def _closed_part(self, after: Position, until: Instant, end: Instant) -> Iterator[MessageBatch]:
+        for closed in self._closed.between(after.timestamp_ns, end):
+            batch = self._closed_bag(closed, after, until)
+            if batch is not None:
+                yield batch
 
-    def _closed_bags(self, rack: Rack, start: Instant, end: Instant) -> Iterator[tuple[Bag, Contents]]:
-        """Yield the bags of a rack below the horizon that exist."""
-        seal = self._authority.sealer.sealed(rack)
-        if seal is not None:
-            for entry in seal.entries:
-                bag = self._grid.parse_bag(rack, entry.bag)
-                if bag is not None and bag.end_ns > start and bag.start_ns < end:
-                    yield bag, self._authority.in_seal(seal, bag)
-            return
-        for bag in self._bags_there(rack, start, end):
-            contents = self._authority.read(bag)
-            if contents is None:
-                raise Damaged(
-                    "lock-missing",
-                    f"{bag.path} was closed and has no lock file",
-                    hint="restore the bag from a copy of the tree",
-                )
-            yield bag, contents
+    def _then_open(
+        self, settled: Iterator[MessageBatch], after: Position, until: Instant, horizon: Instant
+    ) -> Iterator[MessageBatch]:
+        yield from settled
+        start = max(horizon, after.timestamp_ns)
+        for rack in reversed(list(racks_there(self._storage, self._grid, start))):
+            for batch in self._open_rack(rack, after, until, start):
+                if batch is not None:
+                    yield batch
 
-    def _bags_there(self, rack: Rack, start: Instant, end: Instant) -> list[Bag]:
-        """Return the bags of a rack that have a directory and hold instants in ``[start, end)``, in order."""
-        found = [self._grid.parse_bag(rack, name) for name in self._storage.list_afresh(rack.path) or ()]
-        return sorted(bag for bag in found if bag is not None and bag.end_ns > start and bag.start_ns < end)
+    def _open_rack(self, rack: Rack, after: Position, until: Instant, start: Instant) -> Iterator[MessageBatch | None]:
+        found = self._closed.there(rack, start, min(rack.end_ns, until + 1))
+        if isinstance(found, list):
+            for bag in found:
+                yield self._open_bag(bag, after, until)
+        else:
+            for closed in self._closed.in_seal(found, rack, start, until + 1):
+                yield _unsettled(self._closed_bag(closed, after, until))
 
-    def _closed_bag(self, bag: Bag, contents: Contents, after_ns: Instant, until_ns: Instant) -> Iterator[Message]:
-        if contents.lock is None:
-            return
-        files = {entry.name: self._listed(bag, entry) for entry in contents.lock.entries}
-        judge = self._judge(_numbers(contents.lock))
-        yield from self._messages(bag, self._accepted(bag, files, judge, after_ns, until_ns))
+    def _closed_bag(self, closed: ClosedBag, after: Position, until: Instant) -> MessageBatch | None:
+        judge = self._judge(RecordNumbers(closed.lock.trust_number, closed.lock.policy_number))
+        accepted = self._accepted(closed.bag, self._closed.pieces(closed), judge)
+        complete = min(closed.bag.end_ns, until + 1)
+        return _batch(accepted, after, until, settled=True, complete_ns=complete)
 
-    def _listed(self, bag: Bag, entry: LockEntry) -> bytes:
-        """Return the bytes that a lock file lists. Raises Damaged."""
-        path = f"{bag.path}/{entry.name}"
-        data = self._storage.read(path)
-        if data is None and self._storage.look(bag.path, (entry.name,)):
-            data = self._storage.read(path)
-        if data is None:
-            raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE)
-        listed = data[: entry.size]
-        if len(listed) != entry.size or hashlib.sha256(listed).digest() != entry.digest:
-            raise Damaged(
-                "file-altered", f"{path} does not hold the {entry.size} bytes that were listed", hint=_RESTORE
-            )
-        return listed
-
-    def _open_bag(self, bag: Bag, after_ns: Instant) -> Iterator[Message]:
+    def _open_bag(self, bag: Bag, after: Position, until: Instant) -> MessageBatch | None:
         """Read what is there, then look whether closing has begun: if it has not, all that was read will be listed."""
         for _ in range(_TRIES):
             files = self._files_there(bag)
             begun = files is None or bool(self._storage.look(bag.path, (PRELOCK,)))
             if files is not None and not begun and not self._authority.rack_begun(bag.rack):
-                judge = self._judge(self._records.newest())
-                yield from self._messages(bag, self._accepted(bag, files, judge, after_ns, INSTANT_MAX))
-                return
+                found = ((name, pieces(data)[0]) for name, data in files.items())
+                accepted = self._accepted(bag, found, self._judge(self._records.newest()))
+                return _batch(accepted, after, until, settled=False, complete_ns=0)
             contents = self._authority.close(bag) if begun else self._authority.by_seal(bag)
             if not isinstance(contents, NotDue):
-                yield from self._closed_bag(bag, contents, after_ns, INSTANT_MAX)
-                return
+                lock = contents.lock
+                return None if lock is None else _unsettled(self._closed_bag(ClosedBag(bag, lock), after, until))
         raise TryAgain("bag-unreadable", f"{bag.path} cannot be read or closed now", hint="look at the directory")
 
     def _files_there(self, bag: Bag) -> dict[str, bytes] | None:
@@ -195,81 +203,69 @@ class Reader:
             self._judges[numbers] = judge
         return judge
 
-    def _accepted(
-        self, bag: Bag, files: Mapping[str, bytes], judge: Judge, after_ns: Instant, until_ns: Instant
-    ) -> list[_Accepted]:
-        """Judge every frame of the files; frames that are equal count once."""
-        found: dict[bytes, _Accepted] = {}
-        for file_name, data in files.items():
+    def _accepted(self, bag: Bag, files: Iterable[tuple[str, list[Piece]]], judge: Judge) -> list[Part]:
+        """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once."""
+        found: dict[tuple[str, bytes, int], list[Part]] = {}
+        for file_name, inside in files:
             name = parse_data_name(file_name)
-            for frame in self._frames(f"{bag.path}/{file_name}", data) if name is not None else ():
-                assert name is not None
-                if frame.digest in found:
-                    continue
-                verdict = judge.verdict(frame, name, bag)
-                self.rejected.update(verdict.refused)
-                wanted = (frame.timestamps > after_ns) & (frame.timestamps <= until_ns)
-                if verdict.accepted is not None:
-                    if not verdict.accepted.any():
-                        continue  # a copy under a wrong name must not stand for the frame itself
-                    wanted &= verdict.accepted
-                found[frame.digest] = _Accepted(frame, file_name, verdict.domains, np.flatnonzero(wanted))
-        return sorted(found.values(), key=lambda each: _rank(each.frame))
+            if name is None:
+                continue
+            for piece in inside:
+                frame = self._frame(piece, bag, file_name)
+                part = None if frame is None else self._judged(frame, name, bag, judge)
+                if part is not None:
+                    _add(found.setdefault(part.origin.rank[:3], []), part)
+        twins = (part for rank in sorted(found) for part in _numbered(found[rank]))
+        return [part for part in twins if part.first < part.end]
 
-    def _frames(self, where: str, data: bytes) -> Iterator[Frame]:
-        for piece in pieces(data)[0]:
-            try:
-                yield open_frame(piece, where)
-            except Damaged:
-                self.rejected[Refusal.DAMAGED] += 1
+    def _judged(self, frame: Frame, name: DataName, bag: Bag, judge: Judge) -> Part | None:
+        verdict = judge.verdict(frame, name, bag)
+        if verdict.refused:
+            self.rejected.update(verdict.refused)
+            if verdict.first == verdict.end:
+                return None  # a copy under a wrong name must not stand for the frame itself
+        return Part(Origin(frame, bag.path, name.text(), verdict.domains), verdict.first, verdict.end)
 
-    @staticmethod
-    def _messages(bag: Bag, frames: list[_Accepted]) -> Iterator[Message]:
-        """Yield the chosen messages of all frames in one order. ``frames`` are in order of writer and sequence."""
-        if not frames:
-            return
-        stamps = np.concatenate([each.frame.timestamps[each.chosen] for each in frames])
-        which = np.repeat(np.arange(len(frames)), [len(each.chosen) for each in frames])
-        index = np.concatenate([each.chosen for each in frames])
-        # A stable sort keeps equal timestamps in the order of the frames, which is that of writer and sequence.
-        order = np.argsort(stamps, kind="stable")
-        ends = [np.cumsum(each.frame.lengths, dtype=np.int64).tolist() for each in frames]
-        attempts = [_attempts(each.frame) for each in frames]
-        columns = zip(stamps[order].tolist(), which[order].tolist(), index[order].tolist(), strict=True)
-        for timestamp, number, place in columns:
-            each = frames[number]
-            head = each.frame.head
-            begin = ends[number][place - 1] if place else 0
-            yield Message(
-                timestamp_ns=timestamp,
-                writer=head.writer,
-                incarnation=head.incarnation,
-                sequence=head.sequence,
-                index=place,
-                payload=bytes(each.frame.body[begin : ends[number][place]]),
-                attempt_id=attempts[number][place],
-                domains=each.domains,
-                bag_path=bag.path,
-                file_name=each.file_name,
-            )
+    def _frame(self, piece: Piece, bag: Bag, file_name: str) -> Frame | None:
+        try:
+            return open_frame(piece, f"{bag.path}/{file_name}")
+        except Damaged:
+            self.rejected[Refusal.DAMAGED] += 1
+            return None
 
 
-_RESTORE: Final = "restore it from a copy of the tree; what this bag held cannot be read until then"
+def _batch(
+    parts: Iterable[Part], after: Position, until: Instant, *, settled: bool, complete_ns: Instant
+) -> MessageBatch | None:
+    """Return what lies between the bounds; None if nothing does."""
+    cut = (part.above(after) for part in parts)
+    chosen = [inside for part in cut if part is not None and (inside := part.up_to(until)) is not None]
+    return MessageBatch(chosen, settled=settled, complete_ns=complete_ns) if chosen else None
 
 
-def _numbers(lock: LockFile) -> RecordNumbers:
-    return RecordNumbers(lock.trust_number, lock.policy_number)
+def _unsettled(batch: MessageBatch | None) -> MessageBatch | None:
+    """Return a closed bag's messages as part of the latest: bags before it may be open."""
+    return None if batch is None else MessageBatch(batch.parts, settled=False)
 
 
-def _rank(frame: Frame) -> tuple[str, bytes, int, bytes]:
-    return frame.head.writer, frame.head.incarnation, frame.head.sequence, frame.digest
+def _add(equals: list[Part], part: Part) -> None:
+    """Keep a frame unless an equal one is there. Frames of one rank are twins: only a writer's breach makes them."""
+    if all(part.origin.frame.raw != other.origin.frame.raw for other in equals):
+        equals.append(part)
 
 
-def _attempts(frame: Frame) -> list[bytes]:
-    """Return the id of the attempt that each message belongs to."""
-    return [attempt.id for attempt in frame.head.attempts for _ in range(attempt.messages)]
+def _numbered(twins: list[Part]) -> Iterable[Part]:
+    """Return frames of one sequence in order of their digests, each with its number."""
+    if len(twins) == 1:
+        return twins
+    ordered = sorted(twins, key=lambda part: part.origin.frame.digest)
+    return [
+        Part(Origin(each.frame, each.bag_path, each.file_name, each.domains, number), part.first, part.end)
+        for number, part in enumerate(ordered)
+        for each in (part.origin,)
+    ]
 
 
 def _is_data(name: str) -> bool:
-    parsed: DataName | None = parse_data_name(name)
+    parsed = parse_data_name(name)
     return parsed is not None and parsed.suffix == "msg"

@@ -62,6 +62,10 @@ class Sealer:
             self.newest = following
         return self.newest
 
+    def kept(self, rack: Rack) -> RackSeal | None:
+        """Return a rack's seal if this object has read it lately. Touches nothing."""
+        return self._kept.get(rack.path)
+
     def sealed(self, rack: Rack) -> RackSeal | None:
         """Return a rack's seal, or None if it is not sealed. Raises Damaged. Touches the mount; makes nothing."""
         if rack.path in self._kept:

@@ -93,6 +93,27 @@ def pieces(data: bytes) -> tuple[list[Piece], str]:
     return found, ""
 
 
+def pieces_with_digest(data: bytes) -> tuple[list[Piece], bytes]:
+    """Return the whole pieces, as ``pieces`` does, and the SHA-256 of all the bytes.
+
+    Where the bytes are one piece, as in a maildir bag, they are hashed once for both: the checksum of a piece that
+    stands at the beginning is the state of the same hash before the checksum itself.
+    """
+    if len(data) < OVERHEAD_BYTES:
+        return pieces(data)[0], hashlib.sha256(data).digest()
+    magic, kind, version, zero, length = _HEADER.unpack_from(data)
+    body_end = HEADER_BYTES + length
+    whole = magic == _MAGIC and version == VERSION and not zero and kind in _KINDS
+    if not whole or body_end + CHECKSUM_BYTES != len(data) or length > PAYLOAD_BYTES_MAX:
+        return pieces(data)[0], hashlib.sha256(data).digest()
+    running = hashlib.sha256(memoryview(data)[:body_end])
+    found = []
+    if running.digest()[:CHECKSUM_BYTES] == data[body_end:]:
+        found.append(Piece(Kind(kind), 0, len(data), data[HEADER_BYTES:body_end]))
+    running.update(data[body_end:])
+    return found, running.digest()
+
+
 def effective_size(data: bytes) -> int:
     """Return where the last whole piece ends: 0 when the first is torn."""
     found, _ = pieces(data)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.authority import Authority, Contents
+from appliance.bag.batch import MessageBatch
 from appliance.bag.closer import Closed, Closer, Gone
 from appliance.bag.horizon import Horizon
 from appliance.bag.maildir import MaildirWriter
@@ -14,6 +15,7 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.reader import Reader
 from appliance.bag.sealer import Sealer
 from appliance.bag.storage import Published
+from appliance.formats.framing import pieces
 from appliance.formats.lockfile import SealEntry, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bag_world import World
@@ -21,14 +23,14 @@ from tests.support.bags import T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage, WrappedStorage
 from timeagent.errors import LeaseholdError
-from timeagent.units import INSTANT_MAX, MINUTE, SECOND
+from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from appliance.bag.maildir import FrameFile
+    from appliance.bag.message import Position
     from appliance.bag.outcome import Outcome
-    from appliance.bag.reader import Message
     from appliance.bag.storage import Storage
     from appliance.formats.lockfile import RackSeal
     from appliance.formats.paths import Bag, Rack
@@ -195,13 +197,13 @@ def skip_empty_bags(self: Horizon) -> Instant | None:
 step = Horizon.step
 
 
-def latest_without_a_look(self: Reader, bag: Bag, after_ns: Instant) -> Iterator[Message]:
+def latest_without_a_look(self: Reader, bag: Bag, after: Position, until: Instant) -> MessageBatch | None:
     files = self._files_there(bag)
     if files is None:
-        yield from open_bag(self, bag, after_ns)
-        return
-    judge = self._judge(self._records.newest())
-    yield from self._messages(bag, self._accepted(bag, files, judge, after_ns, INSTANT_MAX))
+        return open_bag(self, bag, after, until)
+    found = ((name, pieces(data)[0]) for name, data in files.items())
+    parts = self._accepted(bag, found, self._judge(self._records.newest()))
+    return MessageBatch(parts, settled=False) if parts else None
 
 
 open_bag = Reader._open_bag

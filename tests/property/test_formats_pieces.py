@@ -1,5 +1,6 @@
 """Pieces, frames and stamped files: whatever happens to the bytes, it is noticed, and nothing before it is lost."""
 
+import hashlib
 import itertools
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.frame import Attempt, encode_frame, open_frame
-from appliance.formats.framing import Kind, Piece, effective_size, pack, piece_at, pieces, unpack
+from appliance.formats.framing import Kind, Piece, effective_size, pack, piece_at, pieces, pieces_with_digest, unpack
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.stamped import body_digest, open_signed, open_stamped
 from tests.support.values import ROOT_KEY, TIME_KEY, WITNESS_KEY, all_files, birth, frame_head
@@ -52,6 +53,19 @@ def test_flipped_bit_or_cut_keeps_exactly_the_pieces_before_it(payloads: list[by
     before = [payload for payload, end in zip(payloads, ends, strict=True) if end <= bit // 8]
     assert [piece.payload for piece in pieces(bytes(flipped))[0]] == before
     assert [piece.payload for piece in pieces(raw[: bit // 8])[0]] == before
+
+
+# Hashing once for both is a short cut that must not be seen, whatever the bytes.
+@given(st.lists(st.tuples(st.sampled_from(Kind), PAYLOADS), max_size=3), st.binary(max_size=40), st.data())
+def test_pieces_and_digest_in_one_go_equal_both_alone(
+    run: list[tuple[Kind, bytes]], rest: bytes, data: st.DataObject
+) -> None:
+    raw = bytearray(b"".join(pack(kind, payload) for kind, payload in run) + rest)
+    if raw and data.draw(st.booleans()):
+        bit = data.draw(st.integers(0, 8 * len(raw) - 1))
+        raw[bit // 8] ^= 1 << bit % 8
+    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))]) if data.draw(st.booleans()) else bytes(raw)
+    assert pieces_with_digest(cut) == (pieces(cut)[0], hashlib.sha256(cut).digest())
 
 
 @given(st.binary(max_size=200))
@@ -129,7 +143,10 @@ def test_frame_is_read_back(timestamps: list[int], payloads: list[bytes], data: 
     frame = open_frame(piece, "f")
     assert frame.head == head
     assert frame.timestamps.tolist() == timestamps
-    assert list(frame.payloads()) == payloads
+    assert frame.payloads() == payloads
+    assert [frame.payloads(n, n + 2) for n in range(len(payloads))] == [
+        payloads[n : n + 2] for n in range(len(payloads))
+    ]
     assert frame.digest == digest
 
 

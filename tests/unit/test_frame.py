@@ -111,6 +111,17 @@ def test_smallest_and_latest_message_are_taken() -> None:
     assert list(one.payloads()) == [b"", b""]
 
 
+# One length, many of it, is cut in one call; the numbers on both sides of that call's limit.
+@pytest.mark.parametrize("count", [1, 2, 1_024, 1_025])
+@pytest.mark.parametrize("length", [0, 3])
+def test_payloads_of_one_length_are_cut_as_others_are(count: int, length: int) -> None:
+    expected = [b"%03d" % (n % 1000) if length else b"" for n in range(count)]
+    one = opened(encode_frame(frame_head(attempts=attempts(count)), range(count), expected)[0])
+    assert one.payloads() == expected
+    assert one.payloads(1) == expected[1:]
+    assert one.payloads(0, count - 1) == expected[:-1]
+
+
 @pytest.mark.parametrize(
     ("timestamps", "payloads"),
     [([], []), ([1], [b"", b""]), ([2, 1], [b"", b""]), ([1, 1], [b"", b""]), ([-1, 1], [b"", b""])],

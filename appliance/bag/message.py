@@ -1,0 +1,141 @@
+"""A message of the record, where it stands in the order of its log, and the frame that it came in.
+
+The order is (timestamp, writer, incarnation, sequence, index). A writer that broke its own rules may have put several
+frames under one sequence into a bag: their *twin* numbers, by digest, stand between sequence and index.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from appliance.formats.frame import Frame
+    from timeagent.units import Instant
+
+type Rank = tuple[str, bytes, int, int]
+"""What orders messages of one timestamp before their index: writer, incarnation, sequence, twin."""
+
+
+class Position(NamedTuple):
+    """A place in the order of a log, compared as a tuple. No message stands at the positions that ``before`` makes."""
+
+    timestamp_ns: Instant
+    writer: str
+    incarnation: bytes
+    sequence: int
+    twin: int
+    place: int
+    """The message's index in its frame."""
+
+    @property
+    def rank(self) -> Rank:
+        """All but timestamp and place."""
+        return self.writer, self.incarnation, self.sequence, self.twin
+
+
+def before(instant: Instant) -> Position:
+    """Return the position below every message with this timestamp or a higher one, above all others."""
+    return Position(instant, "", b"", 0, 0, 0)
+
+
+START: Final = before(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """A frame that a reader accepts, with where it stands."""
+
+    frame: Frame
+    bag_path: str
+    file_name: str
+    domains: tuple[str, ...]
+    """What its writer had leases on."""
+    twin: int = 0
+
+    @cached_property
+    def rank(self) -> Rank:
+        """Where the frame stands among those of its bag."""
+        head = self.frame.head
+        return head.writer, head.incarnation, head.sequence, self.twin
+
+    @cached_property
+    def _attempt_ends(self) -> list[int]:
+        return list(itertools.accumulate(attempt.messages for attempt in self.frame.head.attempts))
+
+    def attempt_id(self, index: int) -> bytes:
+        """Return the id of the attempt that a message of the frame belongs to."""
+        return self.frame.head.attempts[bisect.bisect_right(self._attempt_ends, index)].id
+
+
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One message of the record. Equal to every other reading of the same message."""
+
+    timestamp_ns: Instant
+    index: int
+    """Its place in its frame."""
+    payload: bytes
+    origin: Origin
+
+    @property
+    def writer(self) -> str:
+        """The node that wrote it."""
+        return self.origin.frame.head.writer
+
+    @property
+    def incarnation(self) -> bytes:
+        """The run of the writer."""
+        return self.origin.frame.head.incarnation
+
+    @property
+    def sequence(self) -> int:
+        """The writer's number of the frame."""
+        return self.origin.frame.head.sequence
+
+    @property
+    def attempt_id(self) -> bytes:
+        """The id of the attempt that it belongs to."""
+        return self.origin.attempt_id(self.index)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """What its writer had leases on."""
+        return self.origin.domains
+
+    @property
+    def log(self) -> str:
+        """The log that it is in."""
+        return self.origin.frame.head.log
+
+    @property
+    def bag_path(self) -> str:
+        """The bag that it is in, also when the bag is part of a pack by now."""
+        return self.origin.bag_path
+
+    @property
+    def file_name(self) -> str:
+        """The data file of the bag."""
+        return self.origin.file_name
+
+    @property
+    def position(self) -> Position:
+        """Where it stands in the order of its log."""
+        return Position(self.timestamp_ns, *self.origin.rank, self.index)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same message with the same content."""
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        """Agree with equality."""
+        return hash((self.position, self.payload))
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.position, self.payload, self.log, self.attempt_id, self.domains, self.bag_path, self.file_name

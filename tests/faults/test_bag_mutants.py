@@ -223,7 +223,6 @@ MUTANTS: list[tuple[type, str, Callable[..., object]]] = [
     (Sealer, "_begin_and_list", rack_listed_before_its_prelock),
     (Sealer, "_seal_one", seal_without_closing),
     (Horizon, "step", skip_empty_bags),
-    (Reader, "_open_bag", latest_without_a_look),
 ]
 
 
@@ -270,3 +269,25 @@ def test_rack_looked_at_before_the_lock(monkeypatch: pytest.MonkeyPatch, *, muta
     contents = closer.authority.close(file.bag)
     assert isinstance(contents, Contents)
     assert (contents.lock is not None) is mutant
+
+
+# The look at the rack comes after the reading: the sealer listed the rack without this bag, and links its seal next.
+@pytest.mark.parametrize("mutant", [False, True])
+def test_latest_read_without_a_look_at_the_rack(monkeypatch: pytest.MonkeyPatch, *, mutant: bool) -> None:
+    if mutant:
+        monkeypatch.setattr(Reader, "_open_bag", latest_without_a_look)
+    server = MemoryStorage()
+    node = Node(server)
+    file = node.file(b"m")
+    seen: list[bytes] = []
+
+    def meanwhile() -> None:
+        server.ensure_directory(file.bag.path)
+        server.publish(f"{file.bag.path}/{file.name.text()}", file.data, "tmp")
+        seen.extend(node.again().latest())
+
+    stalling = Stalling(server, "publish", f"{file.bag.rack.path}/{SEAL}", meanwhile)
+    sealer = Node(stalling, "f", HandTime(TIME_KEY, T0 + MINUTE), grid=node.grid)
+    sealer.sealer.seal(file.bag.rack)
+    assert seen == [b"m"]
+    assert (node.again().settled() == []) is mutant

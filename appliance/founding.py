@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted, TryAgain
+from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted
 from timeagent.keyfiles import key_file_name, make_node_keys
 from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
-from timeagent.trust import KeyEntry, Purpose, TrustRecord
-from timeagent.units import DAY
+from timeagent.trust import Purpose
 
 from .bag.storage import Published, Storage
 from .formats.framing import Kind
@@ -36,26 +33,20 @@ from .settings import (
     node_directories,
     save_settings,
 )
+from .trust import admit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from timeagent.keyfiles import NodeKeys
     from timeagent.units import Instant
 
     from .formats.address import Address
 
-KEY_LIFE_NS: Final = 3650 * DAY
-"""How long a node's keys are valid: until they are rotated or revoked."""
-
-KEY_BACKDATE_NS: Final = DAY
-"""A new key is valid from a day before: the clocks that judge it need not agree with the founder's."""
-
 LEFTOVER: Final = frozenset({TMP, "lost+found"})
 """What may lie in a directory that is called empty; and of our own directories those that hold nothing."""
 
 _OURS: Final = (*DIRECTORIES.values(), "logs", "shards", "ledger")
-_ADMIT_TRIES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,122 +152,27 @@ def _records_undone(storage: Storage, marker: Marker) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _local_files(settings: Settings, root_key: Signer | None = None) -> Iterator[NodeKeys]:
-    """Make a node's keys and settings; if what is done inside fails, remove them. Raises Environment."""
+def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None) -> Iterator[NodeKeys]:
+    """Make a node's keys and settings and a root key. If what is done inside fails, remove them. Raises Environment."""
     directory = settings.directory
-    names = (FILE, *map(key_file_name, Purpose), *((ROOT_KEY,) if root_key else ()))
-    there = next((name for name in names if is_there(directory / name)), None)
+    paths = [directory / name for name in (FILE, *map(key_file_name, Purpose))] + ([root_key[0]] if root_key else [])
+    there = next((path for path in paths if is_there(path)), None)
     if there is not None:
-        raise Environment(
-            "key-exists", f"{directory / there} exists already: a node lives there", hint="name another --node-dir"
-        )
+        raise Environment("key-exists", f"{there} exists already: a node lives there", hint="name another --node-dir")
     existed = is_there(directory)
     try:
         keys = make_node_keys(directory)
         if root_key:
-            save_private_key(directory / ROOT_KEY, root_key)
+            save_private_key(*root_key)
         save_settings(settings)
         yield keys
     except BaseException:
         with contextlib.suppress(OSError):
-            for name in names:
-                (directory / name).unlink(missing_ok=True)
+            for path in paths:
+                path.unlink(missing_ok=True)
             if not existed:
                 directory.rmdir()
         raise
-
-
-def admit(
-    registers: Registers,
-    root_key: Signer,
-    node: str,
-    keys: NodeKeys,
-    now: Instant,
-    address: Address | None = None,
-) -> int:
-    """Publish the next trust record, with a node's keys added; return its number.
-
-    ``address``: where the node will answer others. Raises NotTrusted if the node's name is taken, TryAgain if others
-    keep winning. Safe to race: a lost number is tried again on top of the winner's.
-    """
-    check_node(node)
-    entries = tuple(
-        KeyEntry(
-            node=node,
-            purpose=purpose,
-            public=key.public,
-            valid_from_ns=now - KEY_BACKDATE_NS,
-            valid_until_ns=now + KEY_LIFE_NS,
-            address=str(address) if address and purpose is Purpose.TLS else None,
-        )
-        for purpose, key in keys.items()
-    )
-
-    def with_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
-        if any(entry.node == node for entry in known):
-            raise NotTrusted("node-exists", f"the cluster has a node {node} already", hint="choose another --node name")
-        return known + entries
-
-    return _publish_trust(registers, root_key, with_node)
-
-
-def revoke_node(registers: Registers, root_key: Signer, node: str, from_ns: Instant) -> int:
-    """Publish the next trust record, with every key of a node revoked from an instant; return its number.
-
-    What the node signed for an earlier instant stays accepted, and so does an earlier revocation. Connections of the
-    node end within about a second of other nodes seeing the record. Raises NotTrusted for an unknown node, TryAgain.
-    """
-
-    def without_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
-        if all(entry.node != node for entry in known):
-            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
-        return tuple(
-            msgspec.structs.replace(
-                entry,
-                revoked_from_ns=from_ns if entry.revoked_from_ns is None else min(from_ns, entry.revoked_from_ns),
-            )
-            if entry.node == node
-            else entry
-            for entry in known
-        )
-
-    return _publish_trust(registers, root_key, without_node)
-
-
-def move_node(registers: Registers, root_key: Signer, node: str, address: Address | None) -> int:
-    """Publish the next trust record, in which a node answers elsewhere (None: nowhere); return its number.
-
-    Raises NotTrusted for a node without a TLS key, TryAgain.
-    """
-
-    def moved(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
-        if not any(entry.node == node and entry.purpose is Purpose.TLS for entry in known):
-            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
-        return tuple(
-            msgspec.structs.replace(entry, address=str(address) if address else None)
-            if entry.node == node and entry.purpose is Purpose.TLS
-            else entry
-            for entry in known
-        )
-
-    return _publish_trust(registers, root_key, moved)
-
-
-def _publish_trust(
-    registers: Registers, root_key: Signer, change: Callable[[tuple[KeyEntry, ...]], tuple[KeyEntry, ...]]
-) -> int:
-    """Publish a changed trust record on top of the newest, whoever wins in between; return its number."""
-    for _ in range(_ADMIT_TRIES):
-        known, number = _trusted(registers)
-        record = TrustRecord(number=number + 1, cluster_id=registers.cluster_id, keys=change(known))
-        if registers.publish(Kind.TRUST, record, root_key):
-            return record.number
-    raise TryAgain("trust-contended", f"{_ADMIT_TRIES} trust records were published by others", hint="try again")
-
-
-def _trusted(registers: Registers) -> tuple[tuple[KeyEntry, ...], int]:
-    number = registers.newest_number(Kind.TRUST)
-    return ((), 0) if number is None else (registers.trust(number).keys, number)
 
 
 def publish_map(registers: Registers, root_key: Signer, owners: Sequence[str]) -> None:
@@ -289,22 +185,26 @@ def set_up(
     root: Path,
     node: str,
     policy: Policy,
-    cluster_id: bytes,
     now: Instant,
     directory: Path | None,
     listen: Listen | None = None,
+    root_key_file: Path | None = None,
 ) -> Settings:
     """What ``leasehold init`` does: found the cluster, let this node in, give it the one shard, save its settings.
 
+    ``root_key_file``: where the root key is to be kept; one that lies there already is used. None: with the settings.
     Either all of it is done, or what was begun is removed again, here and on the mount. The marker comes last.
     """
     check_node(node)
-    policy = check_policy(msgspec.structs.replace(policy, cluster_id=cluster_id))
+    check_policy(policy)
+    cluster_id = policy.cluster_id
     _refuse_not_empty(storage, root)
-    root_key = Signer.generate()
     place = directory or node_directories(cluster_id)[-1]
+    kept = root_key_file is not None and is_there(root_key_file)
+    root_key = load_private_key(root_key_file) if kept and root_key_file else Signer.generate()
     settings = Settings(place, node, root, root_key.public, None, {}, listen.at if listen else None)
-    with _local_files(settings, root_key) as keys:
+    new_root_key = None if kept else (root_key_file or place / ROOT_KEY, root_key)
+    with _local_files(settings, new_root_key) as keys:
         marker = Marker(cluster_id, root_key.public)
         with _records_undone(storage, marker):
             registers = _lay_ground(storage, root, policy, root_key, cluster_id)

@@ -7,6 +7,7 @@ is ever renamed over. Under systemd the keys may come as credentials instead: a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -17,7 +18,7 @@ from .keys import Signer, load_private_key, save_private_key
 from .trust import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 type NodeKeys = Mapping[Purpose, Signer]
 """The keys of one node, one for each purpose."""
@@ -26,6 +27,7 @@ CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
 """The environment variable by which systemd names a unit's own credentials (systemd.exec(5))."""
 
 _GROUP_READ: Final = 0o040
+_STAGED: Final = ".staged"
 _NUMBERED: Final = re.compile(r"(?P<purpose>[a-z]+)(?:-(?P<number>[1-9][0-9]{0,8}))?\.key")
 
 
@@ -87,3 +89,39 @@ def unwritable(path: Path, problem: OSError) -> Environment:
     return Environment(
         "node-dir-unwritable", f"cannot make {path}: {problem.strerror}", hint="name another directory: --node-dir"
     )
+
+
+def stage_keys(directory: Path, purposes: Iterable[Purpose]) -> dict[Purpose, Signer]:
+    """Return the keys that are to come next, made now or left from an earlier try; they are not yet in use.
+
+    Each lies beside the key in use until ``take_up`` gives it its name: a cluster that does not know a key yet would
+    refuse the node that uses it. Raises Environment, NotTrusted, BadConfiguration.
+    """
+    staged = {}
+    for purpose in purposes:
+        path = _staged_path(directory, purpose)
+        if not path.exists():
+            save_private_key(path, Signer.generate())
+        staged[purpose] = load_private_key(path)
+    return staged
+
+
+def take_up(directory: Path, purposes: Iterable[Purpose]) -> None:
+    """Use the staged keys from now on. Raises Environment. Safe to repeat after a crash."""
+    for purpose in purposes:
+        staged = _staged_path(directory, purpose)
+        try:
+            (directory / staged.name.removesuffix(_STAGED)).hardlink_to(staged)
+            staged.unlink()
+        except OSError as problem:
+            raise unwritable(staged, problem) from None
+
+
+def _staged_path(directory: Path, purpose: Purpose) -> Path:
+    number = newest_number(directory, purpose)
+    newest = directory / key_file_name(purpose, max(1, number))
+    leftover = newest.with_name(newest.name + _STAGED)
+    with contextlib.suppress(OSError):
+        if newest.samefile(leftover):  # taken up, and then it was cut off
+            leftover.unlink()
+    return directory / (key_file_name(purpose, number + 1) + _STAGED)

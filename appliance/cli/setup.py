@@ -29,6 +29,11 @@ def _add_node_options(parser: argparse.ArgumentParser) -> None:
 def _add_init(parser: argparse.ArgumentParser) -> None:
     _add_node_options(parser)
     parser.add_argument(
+        "--root-key",
+        metavar="FILE",
+        help="keep the cluster's root key there, or use the one that lies there (default: root.key with the settings)",
+    )
+    parser.add_argument(
         "--assume-radius",
         metavar="SPAN",
         default="0",
@@ -74,6 +79,7 @@ def run_init(options: argparse.Namespace) -> int:
     from appliance.cluster import refuse_root_user, time_sources
     from appliance.formats.policy import Policy, check_policy
     from appliance.founding import set_up
+    from appliance.settings import ROOT_KEY
     from timeagent.clock import SystemClock
     from timeagent.embedded import EmbeddedTime
     from timeagent.keys import Signer, fingerprint
@@ -93,7 +99,8 @@ def run_init(options: argparse.Namespace) -> int:
     directory = Path(options.node_dir).absolute() if options.node_dir else None
     storage = PosixStorage(root)
     listen = _listen(options)
-    settings = set_up(storage, root, _node_name(options), policy, cluster_id, now.midpoint, directory, listen)
+    root_key_file = Path(options.root_key).absolute() if options.root_key else None
+    settings = set_up(storage, root, _node_name(options), policy, now.midpoint, directory, listen, root_key_file)
     if options.json:
         print_json(
             "leasehold.init",
@@ -103,12 +110,15 @@ def run_init(options: argparse.Namespace) -> int:
                 "node": settings.node,
                 "node_dir": str(settings.directory),
                 "root_key": fingerprint(settings.root_key),
+                "root_key_file": str(root_key_file or settings.directory / ROOT_KEY),
                 "takeover_ns": policy.takeover_ns(),
             },
         )
         return 0
     say(f"{root} is now the root of cluster {cluster_id.hex()[:12]}; this machine is its node {settings.node}.")
     say(f"Settings and keys: {settings.directory}. Root key: {fingerprint(settings.root_key)}.")
+    if root_key_file:
+        say(f"The root key is kept in {root_key_file}; what changes the cluster's records asks for it.")
     say(f"After a holder dies, its domains are free again within {span_text(policy.takeover_ns())}.")
     if policy.assumed_radius_ns:
         note(

@@ -1,4 +1,4 @@
-"""``leasehold trust``: which nodes the cluster knows, where they answer, and taking that back."""
+"""``leasehold trust``: which keys the cluster believes, where its nodes answer, and changing that with the root key."""
 
 from __future__ import annotations
 
@@ -7,41 +7,62 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, instant_fields, print_json, say
-from timeagent.units import rfc3339
+from timeagent.console import Command, instant_fields, note, print_json, say
+from timeagent.trust import Purpose
+from timeagent.units import parse_instant, parse_span, rfc3339
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from timeagent.keys import Signer
+    from timeagent.trust import KeyEntry
+
+_PUBLIC_BYTES_MAX: Final = 65536
 
 
 def _add_trust(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     ls = verbs.add_parser("ls", help="every key of the newest trust record")
-    revoke = verbs.add_parser("revoke", help="believe nothing that a node signs from now on, and let it in no more")
+    issue = verbs.add_parser("issue", help="believe keys that were made elsewhere, in place of a node's earlier ones")
+    rotate = verbs.add_parser("rotate", help="make this node's next keys and use them")
+    revoke = verbs.add_parser("revoke", help="believe nothing that a node or a key signs from an instant on")
     move = verbs.add_parser("move", help="say where a node answers other nodes")
-    for verb in (revoke, move):
+    for verb in (issue, revoke, move):
         verb.add_argument("node", metavar="NODE")
-        verb.add_argument("--root-key", metavar="FILE", required=True, help="root.key of the machine that ran init")
+    for verb in (issue, revoke, move, rotate):
+        verb.add_argument("--root-key", metavar="FILE", required=verb is not rotate, help="the cluster's root key")
+    issue.add_argument(
+        "--public", metavar="FILE", required=True, help="lines `ssh-ed25519 AAAA... NODE:PURPOSE`, as rotate prints"
+    )
+    purposes = [str(purpose) for purpose in Purpose]
+    rotate.add_argument("--purpose", action="append", choices=purposes, help="only these keys (default: all)")
+    for verb in (issue, rotate):
+        verb.add_argument(
+            "--overlap", metavar="SPAN", help="how long the earlier keys stay valid beside the new ones (default: 1d)"
+        )
+    revoke.add_argument("--key", metavar="SHA256:...", help="only this key, by its fingerprint (default: all)")
+    revoke.add_argument("--from", dest="instant", metavar="INSTANT", help="from then on, in RFC 3339 (default: now)")
     move.add_argument("address", metavar="HOST[:PORT]", help="or `none`: it answers nobody")
-    for verb in (ls, revoke, move):
+    for verb in (ls, issue, rotate, revoke, move):
         add_cluster_options(verb)
 
 
 def run_trust(options: argparse.Namespace) -> int:
     """Run one verb."""
-    verbs = {"ls": _list, "revoke": _revoke, "move": _move}
+    verbs = {"ls": _list, "issue": _issue, "rotate": _rotate, "revoke": _revoke, "move": _move}
     with open_cluster(options) as cluster:
         return verbs[options.verb](cluster, options)
 
 
 def _list(cluster: Cluster, options: argparse.Namespace) -> int:
+    from timeagent.keys import fingerprint
+
     record = cluster.registers.trust(cluster.registers.newest().trust)
     if options.json:
         keys = [
             {
                 "node": entry.node,
                 "purpose": entry.purpose,
+                "fingerprint": fingerprint(entry.public),
                 "public": entry.public.hex(),
                 **instant_fields("valid_from", entry.valid_from_ns),
                 **instant_fields("valid_until", entry.valid_until_ns),
@@ -50,40 +71,140 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
             }
             for entry in record.keys
         ]
-        print_json("leasehold.trust", {"number": record.number, "keys": keys})
+        root = fingerprint(cluster.settings.root_key)
+        print_json("leasehold.trust", {"number": record.number, "root_key": root, "keys": keys})
         return 0
     for entry in record.keys:
         until = f"until {rfc3339(entry.valid_until_ns)}"
         if entry.revoked_from_ns is not None:
             until = f"revoked from {rfc3339(entry.revoked_from_ns)}"
         where = f"  at {entry.address}" if entry.address else ""
-        say(f"{entry.node}  {entry.purpose}  {entry.public.hex()[:16]}  {until}{where}")
+        say(f"{entry.node}  {entry.purpose:9}  {fingerprint(entry.public)}  {until}{where}")
     return 0
 
 
-def _revoke(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.founding import revoke_node
+def _issue(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.trust import issue
 
-    number = revoke_node(cluster.registers, _root_key(cluster, options), options.node, cluster.time.now().midpoint)
-    return _said(options, number, f"Trust record {number}: no key of {options.node} counts from now on.")
+    publics = _public_lines(Path(options.public), options.node)
+    key = _root_key(cluster, options)
+    now = cluster.time.now().midpoint
+    number = issue(cluster.registers, key, options.node, publics, now, overlap_ns=_overlap(options))
+    words = " and ".join(publics)
+    return _said(options, options.node, number, f"Trust record {number}: {options.node} has a new key for {words}.")
+
+
+def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.trust import issue
+    from timeagent.keyfiles import stage_keys, take_up
+    from timeagent.keys import public_line
+
+    node, directory = cluster.settings.node, cluster.settings.directory
+    purposes = [Purpose(each) for each in options.purpose or Purpose]
+    key = _root_key(cluster, options) if options.root_key else None
+    staged = stage_keys(directory, purposes)
+    number = cluster.registers.newest().trust
+    known = {entry.public for entry in cluster.registers.trust(number).keys}
+    unknown = {purpose: each.public for purpose, each in staged.items() if each.public not in known}
+    if unknown and key is None:
+        lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
+        if options.json:
+            print_json("leasehold.trust-staged", {"node": node, "public": lines})
+        else:
+            for line in lines:
+                say(line)
+        note(
+            f"leasehold: these keys are made and not in use yet. Where the root key is: leasehold trust issue {node} "
+            "--public FILE --root-key FILE; then repeat this call"
+        )
+        return 1
+    if unknown:
+        assert key is not None
+        now = cluster.time.now().midpoint
+        number = issue(cluster.registers, key, node, unknown, now, overlap_ns=_overlap(options))
+    take_up(directory, purposes)
+    words = " and ".join(purposes)
+    note("leasehold: running processes keep the earlier keys until they are started again")
+    return _said(options, node, number, f"Trust record {number}: {node} uses a new key for {words}.")
+
+
+def _revoke(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.trust import revoke_keys, revoke_node
+
+    key = _root_key(cluster, options)
+    from_ns = parse_instant(options.instant) if options.instant else cluster.time.now().midpoint
+    what = f"no key of {options.node} counts"
+    if options.key:
+        entry = _entry_named(cluster, options.node, options.key)
+        number = revoke_keys(cluster.registers, key, [entry.public], from_ns)
+        what = f"the {entry.purpose} key {options.key} of {options.node} does not count"
+    else:
+        number = revoke_node(cluster.registers, key, options.node, from_ns)
+    return _said(options, options.node, number, f"Trust record {number}: {what} from {rfc3339(from_ns)} on.")
 
 
 def _move(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.formats.address import parse_address
-    from appliance.founding import move_node
+    from appliance.trust import move_node
 
     address = None if options.address == "none" else parse_address(options.address)
     number = move_node(cluster.registers, _root_key(cluster, options), options.node, address)
     where = f"answers at {address}" if address else "answers no other node"
-    return _said(options, number, f"Trust record {number}: {options.node} {where}.")
+    return _said(options, options.node, number, f"Trust record {number}: {options.node} {where}.")
 
 
-def _said(options: argparse.Namespace, number: int, text: str) -> int:
+def _said(options: argparse.Namespace, node: str, number: int, text: str) -> int:
     if options.json:
-        print_json("leasehold.trust-changed", {"number": number, "node": options.node})
+        print_json("leasehold.trust-changed", {"number": number, "node": node})
     else:
         say(text)
     return 0
+
+
+def _overlap(options: argparse.Namespace) -> int:
+    from appliance.trust import KEY_OVERLAP_NS
+    from timeagent.errors import BadRequest
+
+    overlap = KEY_OVERLAP_NS if options.overlap is None else parse_span(options.overlap)
+    if overlap < 0:
+        raise BadRequest("bad-overlap", f"an overlap of {options.overlap} is below 0", hint="say 0s, or 1d")
+    return overlap
+
+
+def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
+    """Read one public key for each purpose. Raises BadRequest for lines that are not of this node."""
+    from timeagent.errors import BadRequest
+    from timeagent.keys import parse_public_line
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(_PUBLIC_BYTES_MAX).decode("ascii", "replace")
+    except OSError as problem:
+        raise BadRequest("unreadable", f"cannot read {path}: {problem.strerror}", hint="check the path") from None
+    publics: dict[Purpose, bytes] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        owner, _, purpose = line.rpartition(" ")[2].partition(":")
+        if owner != node or purpose not in list(Purpose) or Purpose(purpose) in publics:
+            raise BadRequest(
+                "bad-public-line",
+                f"{path}: {line[:160]!r} does not end in {node}:PURPOSE, or names a purpose twice",
+                hint=f"purposes are {', '.join(Purpose)}; leasehold trust rotate prints such lines",
+            )
+        publics[Purpose(purpose)] = parse_public_line(line, str(path))
+    if not publics:
+        raise BadRequest("no-public-line", f"{path} holds no key", hint="leasehold trust rotate prints such lines")
+    return publics
+
+
+def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
+    """Return the entry of a node's key. Raises NotTrusted where the newest trust record has no such key."""
+    from timeagent.errors import NotTrusted
+    from timeagent.keys import fingerprint
+
+    for entry in cluster.registers.trust(cluster.registers.newest().trust).keys:
+        if entry.node == node and fingerprint(entry.public) == name:
+            return entry
+    raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="leasehold trust ls shows fingerprints")
 
 
 def _root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
@@ -101,4 +222,4 @@ def _root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
     return key
 
 
-COMMANDS: Final = {"trust": Command("Which nodes are known; revoking and moving one.", _add_trust, run_trust)}
+COMMANDS: Final = {"trust": Command("The keys that the cluster believes, and changing that.", _add_trust, run_trust)}

@@ -14,8 +14,9 @@ from appliance.bag.logs import create_log
 from appliance.formats.birth import LogBirth
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy, check_policy
-from appliance.founding import admit, found_cluster, publish_map
+from appliance.founding import found_cluster, publish_map
 from appliance.registers import Registers
+from appliance.trust import admit
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.keys import FastRegisters, FastSigner
 from tests.simulation.mount import Server, SimulatedMount

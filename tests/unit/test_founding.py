@@ -10,19 +10,10 @@ import pytest
 from appliance.formats.address import Address
 from appliance.formats.framing import Kind
 from appliance.formats.policy import Policy
-from appliance.founding import (
-    Listen,
-    admit,
-    enroll,
-    found_cluster,
-    join_cluster,
-    move_node,
-    read_marker,
-    revoke_node,
-    set_up,
-)
+from appliance.founding import Listen, enroll, found_cluster, join_cluster, read_marker, set_up
 from appliance.registers import Registers
 from appliance.settings import load_settings
+from appliance.trust import admit, move_node, revoke_node
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
@@ -57,7 +48,7 @@ def storage() -> Rooted:
 
 
 def init(storage: Storage, tmp_path: Path, node: str = "node1", policy: Policy = POLICY) -> Settings:
-    return set_up(storage, tmp_path / "root", node, policy, CLUSTER, NOW_NS, tmp_path / "nodes" / node)
+    return set_up(storage, tmp_path / "root", node, policy, NOW_NS, tmp_path / "nodes" / node)
 
 
 def join(storage: Storage, tmp_path: Path, node: str = "node2", key: str = "nodes/node1/root.key") -> Settings:
@@ -283,7 +274,7 @@ def test_published_records_are_signed_by_the_root_key_alone(storage: Rooted, tmp
 
 def test_node_that_listens_says_where_in_the_trust_record_and_moves(storage: Rooted, tmp_path: Path) -> None:
     listen = Listen(Address("0.0.0.0", 7), Address("alpha", 7))
-    settings = set_up(storage, tmp_path, "a", POLICY, CLUSTER, NOW_NS, tmp_path / "a", listen)
+    settings = set_up(storage, tmp_path, "a", POLICY, NOW_NS, tmp_path / "a", listen)
     assert settings.listen == listen.at
     assert load_settings(settings.directory) == settings
     key = _root_key(settings)

@@ -1,0 +1,186 @@
+"""Which keys a cluster believes, changed: the next trust record made from the newest, signed by the root key.
+
+A key is never taken out of the record. It is valid for a stretch of time, and a revocation ends that stretch at an
+instant: what it signed for an earlier one stays accepted, so an archive can be judged years after its keys are gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.errors import BadRequest, NotTrusted, TryAgain
+from timeagent.trust import KeyEntry, Purpose, TrustRecord
+from timeagent.units import DAY
+
+from .formats.framing import Kind
+from .formats.names import check_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from timeagent.keyfiles import NodeKeys
+    from timeagent.keys import Signer
+    from timeagent.units import Instant, Span
+
+    from .formats.address import Address
+    from .registers import Registers
+
+KEY_LIFE_NS: Final = 3650 * DAY
+"""How long a node's keys are valid: until they are rotated or revoked."""
+
+KEY_BACKDATE_NS: Final = DAY
+"""A new key is valid from a day before: the clocks that judge it need not agree with the founder's."""
+
+KEY_OVERLAP_NS: Final = DAY
+"""How long a key that was replaced stays valid: processes that hold it are restarted within this time."""
+
+_TRIES: Final = 100
+
+
+def admit(
+    registers: Registers, root_key: Signer, node: str, keys: NodeKeys, now: Instant, address: Address | None = None
+) -> int:
+    """Publish the next trust record, with a new node's keys added; return its number.
+
+    ``address``: where the node will answer others. Raises NotTrusted if the node's name is taken, TryAgain if others
+    keep winning. Safe to race: a lost number is tried again on top of the winner's. Touches the mount, as all here.
+    """
+    check_node(node)
+    entries = _entries(node, {purpose: key.public for purpose, key in keys.items()}, now, address)
+
+    def with_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        if any(entry.node == node for entry in known):
+            raise NotTrusted("node-exists", f"the cluster has a node {node} already", hint="choose another --node name")
+        return known + entries
+
+    return _publish(registers, root_key, with_node)
+
+
+def issue(
+    registers: Registers,
+    root_key: Signer,
+    node: str,
+    publics: Mapping[Purpose, bytes],
+    now: Instant,
+    *,
+    overlap_ns: Span | None = None,
+) -> int:
+    """Publish the next trust record, with keys added that were made elsewhere, by a known or a new node.
+
+    ``overlap_ns``: the node's earlier keys for the same purposes end so long after ``now``; None: they stay as they
+    are. A TLS key takes over the address of the one before it. Raises BadRequest for a key that the record knows.
+    """
+    check_node(node)
+
+    def with_keys(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        twice = next((entry for entry in known if entry.public in publics.values()), None)
+        if twice is not None:
+            raise BadRequest(
+                "key-known",
+                f"the trust record knows this key already, as the {twice.purpose} key of {twice.node}",
+                hint="make a new key: one key, one node, one purpose",
+            )
+        fresh = _entries(node, publics, now, None)
+        address = next((e.address for e in reversed(known) if e.node == node and e.purpose is Purpose.TLS), None)
+        fresh = tuple(msgspec.structs.replace(e, address=address) if e.purpose is Purpose.TLS else e for e in fresh)
+        if overlap_ns is not None:
+            known = tuple(
+                msgspec.structs.replace(entry, valid_until_ns=min(entry.valid_until_ns, now + overlap_ns))
+                if entry.node == node and entry.purpose in publics
+                else entry
+                for entry in known
+            )
+        return known + fresh
+
+    return _publish(registers, root_key, with_keys)
+
+
+def revoke_node(registers: Registers, root_key: Signer, node: str, from_ns: Instant) -> int:
+    """Publish the next trust record, with every key of a node revoked from an instant; return its number.
+
+    What the node signed for an earlier instant stays accepted, and so does an earlier revocation. Connections of the
+    node end within about a second of other nodes seeing the record. Raises NotTrusted for an unknown node, TryAgain.
+    """
+
+    def chosen(known: tuple[KeyEntry, ...]) -> set[bytes]:
+        if all(entry.node != node for entry in known):
+            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+        return {entry.public for entry in known if entry.node == node}
+
+    return _publish(registers, root_key, lambda known: _revoked(known, chosen(known), from_ns))
+
+
+def revoke_keys(registers: Registers, root_key: Signer, publics: Collection[bytes], from_ns: Instant) -> int:
+    """Publish the next trust record, with these keys revoked from an instant. Raises NotTrusted for an unknown one."""
+
+    def revoked(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        unknown = set(publics) - {entry.public for entry in known}
+        if unknown:
+            raise NotTrusted(
+                "no-such-key", f"the trust record has no key {min(unknown).hex()}", hint="leasehold trust ls names them"
+            )
+        return _revoked(known, publics, from_ns)
+
+    return _publish(registers, root_key, revoked)
+
+
+def move_node(registers: Registers, root_key: Signer, node: str, address: Address | None) -> int:
+    """Publish the next trust record, in which a node answers elsewhere (None: nowhere); return its number.
+
+    Raises NotTrusted for a node without a TLS key, TryAgain.
+    """
+
+    def moved(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        if not any(entry.node == node and entry.purpose is Purpose.TLS for entry in known):
+            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+        return tuple(
+            msgspec.structs.replace(entry, address=str(address) if address else None)
+            if entry.node == node and entry.purpose is Purpose.TLS
+            else entry
+            for entry in known
+        )
+
+    return _publish(registers, root_key, moved)
+
+
+def _entries(
+    node: str, publics: Mapping[Purpose, bytes], now: Instant, address: Address | None
+) -> tuple[KeyEntry, ...]:
+    return tuple(
+        KeyEntry(
+            node=node,
+            purpose=purpose,
+            public=public,
+            valid_from_ns=now - KEY_BACKDATE_NS,
+            valid_until_ns=now + KEY_LIFE_NS,
+            address=str(address) if address and purpose is Purpose.TLS else None,
+        )
+        for purpose, public in publics.items()
+    )
+
+
+def _revoked(known: tuple[KeyEntry, ...], publics: Collection[bytes], from_ns: Instant) -> tuple[KeyEntry, ...]:
+    """Return the entries with some of them revoked; an earlier revocation of one stands."""
+    return tuple(
+        msgspec.structs.replace(
+            entry, revoked_from_ns=from_ns if entry.revoked_from_ns is None else min(from_ns, entry.revoked_from_ns)
+        )
+        if entry.public in publics
+        else entry
+        for entry in known
+    )
+
+
+def _publish(
+    registers: Registers, root_key: Signer, change: Callable[[tuple[KeyEntry, ...]], tuple[KeyEntry, ...]]
+) -> int:
+    """Publish a changed trust record on top of the newest, whoever wins in between; return its number."""
+    for _ in range(_TRIES):
+        number = registers.newest_number(Kind.TRUST)
+        known = () if number is None else registers.trust(number).keys
+        record = TrustRecord(number=(number or 0) + 1, cluster_id=registers.cluster_id, keys=change(known))
+        if registers.publish(Kind.TRUST, record, root_key):
+            return record.number
+    raise TryAgain("trust-contended", f"{_TRIES} trust records were published by others", hint="try again")

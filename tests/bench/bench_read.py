@@ -1,0 +1,235 @@
+"""Reading settled messages in bulk, as ratios: to hashing the same bytes, and to plain loops over the same messages.
+
+Run it as a script: ``python tests/bench/bench_read.py [--rounds N] [--messages N] [--directory DIR] [--json]``; SHORT=1
+in the environment asks for a look instead of a measurement. The tree is real: several writers, frames of 256 messages
+of 300 bytes under one witness, a signed time every 50 ms, bags closed, racks sealed and packed. Every contender reads
+everything in one thread; they take turns, in an order that changes every round. Reported are medians over the rounds.
+
+leasehold's readings check all that a reader checks: the list's digests, the frames' checksums, the rules of acceptance
+with their signatures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+ROOT = Path(__file__).parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from appliance.bag.outcome import Committed  # noqa: E402 - a script finds the repository first
+from appliance.bag.posix import PosixStorage  # noqa: E402
+from tests.support.bags import T0, Node, witness  # noqa: E402
+from timeagent.units import HOUR, MS, SECOND  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from appliance.bag.maildir import FrameFile
+
+MESSAGE_BYTES: Final = 300
+FRAME_MESSAGES: Final = 256
+WRITERS: Final = 4
+FRAMES_A_BAG: Final = 160
+TOKEN_NS: Final = 50 * MS
+
+
+def build(root: Path, messages: int) -> Node:
+    """Write, close and seal a tree of about that many messages; return a node whose time is long after."""
+    node = Node(PosixStorage(root))
+    granted = witness(node.time, expiry_ns=node.time.midpoint_ns + SECOND)
+    for number in range(messages // FRAME_MESSAGES):
+        bag, place = divmod(number, FRAMES_A_BAG)
+        at = T0 + bag * SECOND + place * (900 * MS) // FRAMES_A_BAG + 10 * MS
+        if node.time.midpoint_ns // TOKEN_NS != at // TOKEN_NS:
+            node.time.midpoint_ns = at - at % TOKEN_NS
+            token = node.time.token().encode()
+        if place == 0:
+            expiry = node.time.midpoint_ns + 10 * SECOND
+            granted = witness(node.time, expiry_ns=expiry, floor_ns=node.time.midpoint_ns - SECOND)
+        assert node.writer.write(_flush(node, number, at, token, granted)) == Committed()
+    node.time.midpoint_ns += HOUR
+    node.sealer.seal(node.grid.rack(at))
+    return node
+
+
+def _flush(node: Node, number: int, at: int, token: bytes, granted: bytes) -> FrameFile:
+    line = b"%08d " % number
+    payloads = [line + b"%06d " % index + b"x" * (MESSAGE_BYTES - 16) for index in range(FRAME_MESSAGES)]
+    stamps = [at + index * 20_000 for index in range(FRAME_MESSAGES)]
+    return node.file(
+        *payloads,
+        sequence=number + 1,
+        writer=f"n{number % WRITERS}",
+        timestamps=stamps,
+        time=token,
+        witnesses=(granted,),
+    )
+
+
+def by_batches(node: Node) -> int:
+    """Read in bulk: timestamps as one column, payloads as one list a bag."""
+    count = 0
+    for batch in node.again().reader.batches():
+        assert len(batch.payloads()) == len(batch.timestamps)
+        count += len(batch)
+    return count
+
+
+def by_messages(node: Node) -> int:
+    """Read message by message, each an object."""
+    return sum(len(message.payload) > 0 for message in node.again().reader.settled())
+
+
+def data_files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.suffix == ".msg" or path.name == "pack")
+
+
+def by_sha256sum(files: list[Path], count: int) -> int:
+    """Hash the same files with the usual command."""
+    subprocess.run(
+        ["xargs", "-0", "sha256sum"], input=b"\0".join(bytes(f) for f in files), stdout=subprocess.DEVNULL, check=True
+    )
+    return count
+
+
+def by_hashlib(files: list[Path], count: int) -> int:
+    """Hash the same files in this process: the least that any checked reading costs."""
+    for path in files:
+        hashlib.sha256(path.read_bytes()).digest()
+    return count
+
+
+def by_lines(path: Path) -> int:
+    """Loop over the lines of a text file, nothing checked."""
+    count = 0
+    with path.open("rb") as stream:
+        for line in stream:
+            count += len(line) > 0
+    return count
+
+
+class Row(msgspec.Struct, array_like=True):
+    """What a hand-made log would keep of a message."""
+
+    timestamp_ns: int
+    writer: str
+    sequence: int
+    payload: bytes
+
+
+def by_msgpack(path: Path) -> int:
+    """Decode one msgpack record a message, length before it, nothing checked."""
+    decoder = msgspec.msgpack.Decoder(Row)
+    data = memoryview(path.read_bytes())
+    offset = count = 0
+    while offset < len(data):
+        length = int.from_bytes(data[offset : offset + 4], "little")
+        decoder.decode(data[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+        count += 1
+    return count
+
+
+def write_peers(node: Node, lines: Path, packed: Path) -> int:
+    """Put the same messages into the files of the peers; return how many there are."""
+    count = 0
+    with lines.open("wb") as text, packed.open("wb") as rows:
+        for message in node.reader.settled():
+            text.write(message.payload + b"\n")
+            row = msgspec.msgpack.encode(Row(message.timestamp_ns, message.writer, message.sequence, message.payload))
+            rows.write(len(row).to_bytes(4, "little") + row)
+            count += 1
+    return count
+
+
+def rates(contenders: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
+    """Return messages a second of each contender: medians over the rounds."""
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    orders = itertools.cycle(itertools.permutations(contenders))
+    for order in itertools.islice(orders, 0, rounds * 7, 7):
+        for name in order:
+            begin = time.perf_counter_ns()
+            count = contenders[name]()
+            found[name].append(count * SECOND / (time.perf_counter_ns() - begin))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def peak_bytes(directory: Path, messages: int) -> int:
+    """Return the most memory that a process of its own needs to read a tree of so many messages in batches."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
+        "from tests.bench import bench_read as b;"
+        "print(b.measured_peak(Path(sys.argv[2]), int(sys.argv[3])))"
+    )
+    words = [sys.executable, "-c", script, str(ROOT), str(directory), str(messages)]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def measured_peak(directory: Path, messages: int) -> int:
+    node = Node(PosixStorage(directory))
+    assert by_batches(node) == messages
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    short = os.environ.get("SHORT") == "1"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2 if short else 9)
+    parser.add_argument("--messages", type=int, default=100_000 if short else 500_000)
+    parser.add_argument("--directory", type=Path, help="where to write; default: a temporary directory")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
+        directory = Path(name)
+        root, quarter = directory / "root", directory / "quarter"
+        root.mkdir()
+        quarter.mkdir()
+        node = build(root, options.messages)
+        fewer = build(quarter, options.messages // 4)
+        lines, packed = directory / "lines", directory / "rows"
+        count = write_peers(node, lines, packed)
+        files = data_files(root)
+        result = rates(
+            {
+                "batches": lambda: by_batches(node),
+                "messages": lambda: by_messages(node),
+                "sha256sum": lambda: by_sha256sum(files, count),
+                "hashlib": lambda: by_hashlib(files, count),
+                "lines": lambda: by_lines(lines),
+                "msgpack": lambda: by_msgpack(packed),
+            },
+            options.rounds,
+        )
+        peaks = (peak_bytes(quarter, by_batches(fewer)), peak_bytes(root, count))
+    result |= {"peak_bytes_quarter": float(peaks[0]), "peak_bytes": float(peaks[1])}
+    if options.json:
+        print(json.dumps(result, sort_keys=True))
+        return 0
+    print(f"{count} messages of {MESSAGE_BYTES} bytes, {FRAME_MESSAGES} a frame, {WRITERS} writers, one thread")
+    for each in ("batches", "messages", "sha256sum", "hashlib", "lines", "msgpack"):
+        print(
+            f"  {each:10s} {result[each]:12,.0f} messages/s   batches / {each}: {result['batches'] / result[each]:.2f}"
+        )
+    print(
+        f"  memory: {peaks[0] / 2**20:.0f} MiB at a quarter of the messages, {peaks[1] / 2**20:.0f} MiB at all of them"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

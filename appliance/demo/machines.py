@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import msgspec
 
 from timeagent.errors import Environment
-from timeagent.units import MS
+from timeagent.units import MINUTE, MS
 
 if TYPE_CHECKING:
     from appliance.settings import Settings
     from timeagent.clock import MachineClock
 
-PATIENCE_NS: Final = 30_000 * MS
+PATIENCE_NS: Final = 2 * MINUTE
 """How long the demo waits for a process to do what it should, on a busy machine."""
 
 ROGUE: Final = "appliance.demo.rogue"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .errors import Environment
-from .keys import Signer, load_private_key, save_private_key
+from .keys import Signer, load_private_key, name_private_key, save_private_key
 from .trust import Purpose
 
 if TYPE_CHECKING:
@@ -111,8 +111,7 @@ def take_up(directory: Path, purposes: Iterable[Purpose]) -> None:
     for purpose in purposes:
         staged = _staged_path(directory, purpose)
         try:
-            (directory / staged.name.removesuffix(_STAGED)).hardlink_to(staged)
-            staged.unlink()
+            name_private_key(staged, directory / staged.name.removesuffix(_STAGED))
         except OSError as problem:
             raise unwritable(staged, problem) from None
 

@@ -16,6 +16,7 @@ from appliance.formats.stamped import Stamped, open_stamped, sign, stamp
 from tests.support.trees import ClusterTree, Lease, Shard, Writer, seed, small_tree
 from timeagent.canonical import decode, encode
 from timeagent.keys import Signer
+from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -275,6 +276,38 @@ def forged_ceiling(root: Path) -> ClusterTree:
     return tree
 
 
+@plants("forged-record")
+def ceiling_signed_with_the_time_key(root: Path) -> ClusterTree:
+    tree = small_tree(root)
+    path = only_file(tree, "shards/*/*/*")
+    record, _ = open_ceiling(tree.get(path), path)
+    tree.put(path, sign(Kind.CEILING, record, tree.nodes[record.node].time_key))
+    return tree
+
+
+@plants("forged-time")
+def times_signed_with_the_witness_key(root: Path) -> ClusterTree:
+    story = Story(root)
+    node = story.tree.nodes[story.writer.node]
+    node.time.signer = node.witness_key
+    story.written()
+    node.time.signer = node.time_key
+    return story.done()
+
+
+@plants("forged-time")
+def times_signed_with_a_key_for_connections(root: Path) -> ClusterTree:
+    story = Story(root)
+    tree, node = story.tree, story.tree.nodes[story.writer.node]
+    theirs = Signer(seed("tls"))
+    entry = msgspec.structs.replace(tree.trust.keys[0], node=node.name, purpose=Purpose.TLS, public=theirs.public)
+    tree.put_register(Kind.TRUST, msgspec.structs.replace(tree.trust, keys=(*tree.trust.keys, entry)))
+    node.time.signer = theirs
+    story.written()
+    node.time.signer = node.time_key
+    return story.done()
+
+
 @plants("forged-time")
 def forged_birth(root: Path) -> ClusterTree:
     tree = small_tree(root)
@@ -341,6 +374,16 @@ def witness_of_an_unknown_key(root: Path) -> ClusterTree:
     story = Story(root)
     story.shard.keeps_ledger = False
     lease = story.lease(signer=Signer(seed("nobody")))
+    story.tree.advance(MS)
+    story.writer.publish(story.grid, lease)
+    return story.done()
+
+
+@plants("forged-witness")
+def witness_signed_with_the_time_key(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.shard.keeps_ledger = False
+    lease = story.lease(signer=story.shard.node.time_key)
     story.tree.advance(MS)
     story.writer.publish(story.grid, lease)
     return story.done()

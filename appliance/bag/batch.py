@@ -185,6 +185,11 @@ class MessageBatch:
             part = max(self.parts, key=lambda each: (each.last_ns, each.origin.rank))
         return Position(part.last_ns, *part.origin.rank, part.end - 1)
 
+    def above(self, position: Position) -> MessageBatch:
+        """Return the messages above a position."""
+        parts = [cut for part in self.parts if (cut := part.above(position)) is not None]
+        return MessageBatch(parts, settled=self.settled, complete_ns=self.complete_ns)
+
     def head(self, count: int) -> MessageBatch:
         """Return the first ``count`` messages: of every part a beginning."""
         if count >= len(self):
@@ -195,13 +200,8 @@ class MessageBatch:
 
     def split(self, instant: Instant) -> tuple[MessageBatch, MessageBatch]:
         """Return the messages below an instant, and the others."""
-        position = before(instant)
         lower = [cut for part in self.parts if (cut := part.up_to(instant - 1)) is not None]
-        upper = [cut for part in self.parts if (cut := part.above(position)) is not None]
-        return (
-            MessageBatch(lower, settled=self.settled, complete_ns=instant),
-            MessageBatch(upper, settled=self.settled, complete_ns=self.complete_ns),
-        )
+        return MessageBatch(lower, settled=self.settled, complete_ns=instant), self.above(before(instant))
 
 
 def merged(batches: Sequence[MessageBatch]) -> MessageBatch:

@@ -22,6 +22,7 @@ HOUSE = {
     "appliance/errors.py": "",
     "appliance/formats/frame.py": "import appliance.errors\n",
     "appliance/bag/posix.py": "import appliance.formats.frame\n",
+    "appliance/bag/wakeup.py": "import watchdog\n",
     "appliance/lease/store.py": "import apsw\n",
     "appliance/session.py": "import appliance.bag.posix\nimport appliance.lease.store\nimport timeagent.clock\n",
     "appliance/cluster.py": "import appliance.session\n",
@@ -123,6 +124,7 @@ BREACHES = [
     ("appliance/bag/posix.py", "apsw", "SQLite"),
     ("appliance/session.py", "cryptography", "cryptography"),
     ("auditor/load.py", "textual", "the screen"),
+    ("appliance/bag/posix.py", "watchdog", "changes of local files"),
 ]
 
 

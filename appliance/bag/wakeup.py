@@ -1,0 +1,98 @@
+"""Wake a follower when a file appears near the horizon. On local file systems only, and never a source of truth.
+
+The kernel tells a machine of its own changes: what other clients of an NFS server do makes no event. A follower polls
+in any case; a wake-up only makes the next look come sooner.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+from watchdog.events import DirCreatedEvent, FileCreatedEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+
+from appliance.formats.paths import LOCK, SEAL
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from watchdog.observers.api import BaseObserver, ObservedWatch
+
+    from timeagent.units import Instant, Span
+
+_LOCAL: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
+
+
+def is_local(path: Path, mounts: str | None = None) -> bool:
+    """Whether a path lies on a file system whose every change this kernel makes. Unknown ones count as not.
+
+    ``mounts``: the text of ``/proc/self/mountinfo``, which is read if it is not given.
+    """
+    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace") if mounts is None else mounts
+    best, kind = -1, ""
+    for line in text.splitlines():
+        before, dash, after = line.partition(" - ")
+        fields = before.split()
+        if not dash or len(fields) < 5:  # noqa: PLR2004 - the mount point is the fifth
+            continue
+        point = Path(fields[4].encode().decode("unicode_escape"))
+        # The last line of the deepest mount point counts: it covers those before it.
+        if path.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), after.split()[0]
+    return kind in _LOCAL
+
+
+class _Wake(FileSystemEventHandler):
+    """A lock file or a seal was linked, or a bag's directory was made."""
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+
+    def on_created(self, event: DirCreatedEvent | FileCreatedEvent) -> None:
+        """Wake whoever waits."""
+        name = event.src_path if isinstance(event.src_path, str) else event.src_path.decode(errors="replace")
+        if event.is_directory or name.rpartition("/")[2] in (LOCK, SEAL):
+            self._event.set()
+
+
+class LocalWait:
+    """Waits (``follow.Wait``) until something appears in the rack of the horizon. Use in a ``with`` block."""
+
+    def __init__(self, root: Path, rack_at: Callable[[Instant], str]) -> None:
+        """Watch nothing yet. ``rack_at`` says in which rack's directory, below the root, an instant lies."""
+        self._root = root
+        self._rack_at = rack_at
+        self._event = Event()
+        self._observer: BaseObserver = Observer()
+        self._watched: tuple[str, ObservedWatch] | None = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._observer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching."""
+        self._observer.stop()
+        self._observer.join()
+
+    def __call__(self, span: Span, horizon_ns: Instant) -> None:
+        """Wait; a rack that cannot be watched, as one that does not exist yet, is waited for by time alone."""
+        self._watch(self._rack_at(horizon_ns))
+        self._event.wait(span / SECOND)
+        self._event.clear()
+
+    def _watch(self, rack: str) -> None:
+        if self._watched is not None and self._watched[0] == rack:
+            return
+        try:
+            watch = self._observer.schedule(_Wake(self._event), str(self._root / rack), recursive=True)
+        except OSError:
+            return
+        if self._watched is not None:
+            self._observer.unschedule(self._watched[1])
+        self._watched = (rack, watch)

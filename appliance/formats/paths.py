@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND
@@ -35,6 +36,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA: Final = re.compile(r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8,19})\.(msg|log)")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
+_REMEMBERED_MAX: Final = 4096
+"""How many racks, and how many bags, a grid remembers: a bound on memory only."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,6 +54,7 @@ class DataName:
         return f"{self.writer}.{self.incarnation.hex()}.{self.sequence:08d}.{self.suffix}"
 
 
+@lru_cache(maxsize=4096)
 def parse_data_name(name: str) -> DataName | None:
     """Read a data file's name; None for anything else (a foreign file)."""
     match = _DATA.fullmatch(name)
@@ -95,12 +99,18 @@ class Grid:
         self.birth = birth
         self.log_path = f"{LOGS}/{birth.log}"
         self.first_ns = birth.created_ns - birth.created_ns % birth.span_ns
+        self._racks: dict[int, Rack] = {}
         self._bags: dict[int, Bag] = {}
 
     def rack(self, instant: Instant) -> Rack:
         """Return the rack that holds the instant."""
         start = instant - instant % self.birth.rack_ns
-        return Rack(self.birth.log, start, start + self.birth.rack_ns, f"{self.log_path}/{self._rack_name(start)}")
+        known = self._racks.get(start)
+        if known is None:
+            end = start + self.birth.rack_ns
+            known = Rack(self.birth.log, start, end, f"{self.log_path}/{self._rack_name(start)}")
+            _remember(self._racks, start, known)
+        return known
 
     def bag(self, instant: Instant) -> Bag:
         """Return the bag that holds the instant."""
@@ -109,9 +119,7 @@ class Grid:
         if known is None:
             end = start + self.birth.span_ns
             known = Bag(self.birth.log, start, end, end + self.birth.grace_ns, self._bag_name(start), self.rack(start))
-            if len(self._bags) > 4096:  # noqa: PLR2004 - a bound on memory only
-                self._bags.clear()
-            self._bags[start] = known
+            _remember(self._bags, start, known)
         return known
 
     def next_rack(self, rack: Rack) -> Rack:
@@ -172,6 +180,12 @@ class Grid:
         moment = _EPOCH + timedelta(seconds=start // SECOND)
         millis = start % SECOND // MS
         return f"{moment:%H-%M-%S}.{millis:03d}-{self.birth.span_ns // MS}-{self.birth.grace_ns // MS}"
+
+
+def _remember[V](known: dict[int, V], start: Instant, value: V) -> None:
+    if len(known) >= _REMEMBERED_MAX:
+        known.clear()
+    known[start] = value
 
 
 def record_name(number: int) -> str:

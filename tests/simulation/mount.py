@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from greenlet import GreenletExit
@@ -37,6 +38,17 @@ if TYPE_CHECKING:
 
 ABSENCE_NS_MAX: Span = 30 * SECOND
 NEVER = 2**62
+
+
+@lru_cache(maxsize=8192)
+def _levels(path: str) -> tuple[tuple[str, str], ...]:
+    """Return the directory and the name of a path, and of each directory above it."""
+    found = []
+    while path:
+        parent, _, name = path.rpartition("/")
+        found.append((parent, name))
+        path = parent
+    return tuple(found)
 
 
 class File:
@@ -205,14 +217,14 @@ class SimulatedMount:
         """Whether a remembered absence answers for this path, of itself or of a directory above it."""
         if not self._absent:
             return False
-        while path:
-            parent, _, name = path.rpartition("/")
-            until = self._absent.get(parent, {}).get(name)
-            if until is not None:
-                if until > self.scheduler.now:
-                    return True
-                del self._absent[parent][name]
-            path = parent
+        absent = self._absent
+        for parent, name in _levels(path):
+            if parent in absent:
+                until = absent[parent].get(name)
+                if until is not None:
+                    if until > self.scheduler.now:
+                        return True
+                    del absent[parent][name]
         return False
 
     def _remember_absent(self, path: str) -> None:

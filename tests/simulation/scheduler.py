@@ -216,8 +216,8 @@ class Scheduler:
             return  # the judge after the run, and the builder before it
         if self.stopping or actor.process.dead:
             raise GreenletExit
-        self.steps += 1
-        delay = actor.delays[actor.bits(8)] + extra
+        self.steps = steps = self.steps + 1
+        until = self.now + actor.delays[actor.bits(8)] + extra
         actor.crash_in -= 1
         if actor.crash_in <= 0:
             actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
@@ -225,8 +225,18 @@ class Scheduler:
             raise GreenletExit
         actor.pause_in -= 1
         if actor.pause_in <= 0:
-            delay += self._stand_still(actor)
-        self._park(actor, self.now + delay)
+            until += self._stand_still(actor)
+        heap = self._heap
+        if (
+            heap
+            and until < heap[0][0]
+            and until <= self.end_ns
+            and steps < self.steps_max
+            and actor.process.machine.paused_until <= until
+        ):
+            self.now = until  # nobody else is to run before: no need to stand in the queue
+        else:
+            self._park(actor, until)
         self.mark = (self.mark * 1_000_003 + self.now * 31 + actor.number) & _MASK
         if self.trace is not None:
             self.note(verb, detail)
@@ -276,8 +286,10 @@ class Scheduler:
         entry: tuple[Instant, int, Any, int] | None = (until, self._count, me, me.ticket)
         heap = self._heap
         while True:
-            top = heappushpop(heap, entry) if entry is not None else heappop(heap)
-            entry = None
+            if entry is not None:
+                top, entry = heappushpop(heap, entry), None
+            else:
+                top = heappop(heap)
             instant, _, target, ticket = top
             if instant > self.end_ns or self.stopping:
                 self.stopping = True

@@ -186,6 +186,16 @@ def test_bags_of_a_rack_tile_it() -> None:
 
 
 # Remembered bags are a matter of speed; forgetting them must change nothing.
+def test_forgotten_racks_are_the_same_racks_and_few_are_kept() -> None:
+    of = grid()
+    first = of.rack(MIDNIGHT)
+    assert of.rack(MIDNIGHT + 1) is first
+    for number in range(5_000):
+        of.rack(MIDNIGHT + number * of.birth.rack_ns)
+    assert of.rack(MIDNIGHT) == first
+    assert len(of._racks) < 5_000
+
+
 def test_forgotten_bags_are_the_same_bags() -> None:
     of = grid()
     first = of.bag(MIDNIGHT)

@@ -1,23 +1,21 @@
-"""``leasehold publish`` and ``leasehold read``: messages in and out of a log."""
+"""``leasehold publish``: messages into a log, one a line."""
 
 from __future__ import annotations
 
 import argparse
-import base64
 import sys
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, Progress, counted, instant_fields, note, print_json
+from timeagent.console import Command, Progress, counted, note, print_json
 from timeagent.errors import BadRequest, LeaseholdError
-from timeagent.units import parse_instant, parse_span
+from timeagent.units import parse_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
     from appliance.bag.outcome import Outcome
-    from appliance.bag.reader import Message
     from appliance.session.session import Session
 
 BATCH_MESSAGES: Final = 4096
@@ -34,15 +32,6 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases")
     parser.add_argument("--purpose", metavar="TEXT", default="publish", help="what others see as the reason")
-    add_cluster_options(parser)
-
-
-def _add_read(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG")
-    parser.add_argument("--level", choices=("settled", "latest"), default="settled", help="settled is final")
-    parser.add_argument("--after", metavar="T", help="only timestamps above this instant")
-    parser.add_argument("--until", metavar="T", help="only timestamps up to this instant")
-    parser.add_argument("--settle", action="store_true", help="first wait until everything up to now is final")
     add_cluster_options(parser)
 
 
@@ -110,45 +99,6 @@ def _publish(session: Session, stream: BinaryIO, options: argparse.Namespace) ->
     return EXIT_UNKNOWN if unknown else EXIT_NO
 
 
-def run_read(options: argparse.Namespace) -> int:
-    """Print a log's messages, one a line; with --json one object a line."""
-    after = parse_instant(options.after) if options.after else 0
-    until = parse_instant(options.until) if options.until else None
-    with open_cluster(options) as cluster:
-        if options.settle:
-            cluster.settle(options.log, cluster.time.now().latest)
-        out = sys.stdout.buffer
-        for message in cluster.read(options.log, level=options.level, after_ns=after, until_ns=until):
-            if options.json:
-                print_json("leasehold.message", message_fields(message))
-            else:
-                out.write(message.payload + b"\n")
-        out.flush()
-        for reason, count in sorted(cluster.logs.opened(options.log).reader.rejected.items()):
-            note(f"leasehold: {count} rejected: {reason}")
-    return 0
-
-
-def message_fields(message: Message) -> dict[str, object]:
-    """Return a message as JSON shows it; a payload that is not UTF-8 as ``payload_base64``."""
-    try:
-        payload = {"payload": message.payload.decode()}
-    except UnicodeDecodeError:
-        payload = {"payload_base64": base64.b64encode(message.payload).decode("ascii")}
-    return {
-        **instant_fields("timestamp", message.timestamp_ns),
-        "writer": message.writer,
-        "incarnation": message.incarnation.hex(),
-        "sequence": message.sequence,
-        "index": message.index,
-        "attempt": message.attempt_id.hex(),
-        "domains": list(message.domains),
-        "path": f"{message.bag_path}/{message.file_name}",
-        **payload,
-    }
-
-
 COMMANDS: Final = {
     "publish": Command("Write messages to a log under leases.", _add_publish, run_publish),
-    "read": Command("Read a log's messages in order.", _add_read, run_read),
 }

@@ -31,7 +31,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[argparse.Nam
     """Let the word ``read`` do something else."""
 
     def plant(run: Callable[[argparse.Namespace], int]) -> None:
-        family = importlib.import_module("appliance.cli.messages")
+        family = importlib.import_module("appliance.cli.reading")
         monkeypatch.setitem(family.COMMANDS, "read", Command("planted", lambda _: None, run))
 
     return plant
@@ -143,7 +143,7 @@ def test_bug_is_a_traceback_not_an_exit_code(
 
 def test_reader_that_goes_away_is_no_traceback() -> None:
     script = (
-        "import sys, leasehold.__main__ as entry, appliance.cli.messages as family, timeagent.console as console\n"
+        "import sys, leasehold.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
         "def run(_):\n    while True:\n        sys.stdout.write('x' * 65536)\n        sys.stdout.flush()\n"
         "family.COMMANDS['read'] = console.Command('planted', lambda _: None, run)\n"
         "sys.exit(entry.main(['read']))\n"

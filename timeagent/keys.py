@@ -1,4 +1,4 @@
-"""Keys: Ed25519 signers and verifiers, key ids, key files. The only module that imports ``cryptography``.
+"""Keys: Ed25519 signers and verifiers, key ids, key files. ``cryptography`` is imported here and in the TLS set-up.
 
 Private keys are PKCS#8 PEM files that only their owner may read; public keys are one OpenSSH line, so that people can
 diff them and ``ssh-keygen -lf`` prints their fingerprint. A key id is the first 16 bytes of SHA-512(0xff || public):

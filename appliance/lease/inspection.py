@@ -21,6 +21,9 @@ def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
     if hello.cluster_id != identity.cluster_id:
         why = f"this shard is of cluster {identity.cluster_id.hex()}, not of {hello.cluster_id.hex()}"
         return Refused(request_id=NO_REQUEST, code="other-cluster", message=why, hint="check the root")
+    if hello.shard is not None and hello.shard != identity.shard:
+        why = f"this is shard {identity.shard} at node {identity.node}, not shard {hello.shard}"
+        return Refused(request_id=NO_REQUEST, code="other-shard", message=why, hint="read the shard map anew")
     return Welcome(
         version=PROTOCOL_VERSION,
         node=identity.node,

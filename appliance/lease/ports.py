@@ -1,8 +1,11 @@
-"""What a shard needs from the mount: its ceiling chain and its witness ledger. Given to it by the constructor."""
+"""What a shard and its server need of the mount: the ceiling chain, the witness ledger, who is trusted."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ..formats.address import Address
 
 
 class ChainPort(Protocol):
@@ -30,4 +33,29 @@ class LedgerSink(Protocol):
 
     def append(self, data: bytes) -> None:
         """Take whole blocks. May raise LeaseholdError: what is lost is a gap for the auditor, never a violation."""
+        ...
+
+
+class Trust(Protocol):
+    """The newest trust record that is known here. Thread-safe; never touches the mount, never blocks."""
+
+    @property
+    def number(self) -> int:
+        """Return the record's number."""
+        ...
+
+    def node_of(self, key_id: bytes) -> str | None:
+        """Return whose TLS key this is, whatever its validity, or None."""
+        ...
+
+    def refuses(self, key_id: bytes) -> str | None:
+        """Return why nobody may be at the other end of a connection with this TLS key now, or None if it is good."""
+        ...
+
+    def address_of(self, node: str) -> Address | None:
+        """Return where a node answers other nodes, or None where no good key of it says so."""
+        ...
+
+    def look(self) -> None:
+        """Have the newest record read soon: somebody showed a key that is not known yet."""
         ...

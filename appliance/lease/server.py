@@ -1,38 +1,49 @@
-"""The shell around a shard: one thread, one loop, a Unix socket. Receive what is ready, one turn, send.
+"""The shell around a shard: one thread, one loop. Receive what is ready, one turn, send.
 
-Everything that is ready when the loop wakes shares one transaction and one signature. A client that breaks the rules of
-the wire, or does not read its answers, loses its connection and nothing else; leases do not depend on connections.
+Everything that is ready when the loop wakes shares one transaction and one signature. Processes of this machine come by
+a Unix socket; those of other nodes are handed over by the door, which has let them in (``door.py``). A client that
+breaks the rules of the wire, or does not read its answers, is told why, loses its connection, and nothing else; leases
+do not depend on connections.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
+import os
 import selectors
 import socket
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, Environment
 from timeagent.units import MS, SECOND
 
-from .wire import LENGTH_BYTES, REQUEST_FRAME_BYTES_MAX, body_length, decode_call, encode_answer
+from .connection import Connection, Limits, Peer, credentials, permitted, refusal
+from .wire import LENGTH_BYTES, Hello, Refused, decode_call, encode_answer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from .ports import Trust
     from .shard import Shard
+    from .transport import Counter as BootClock
     from .wire import Request
 
-CONNECTIONS_MAX: Final = 512
-OUTPUT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""How much a client may leave unread before it is cut off: more than the largest answer."""
+_log = logging.getLogger(__name__)
 
-CALLS_PER_CONNECTION: Final = 16
-"""How many calls of one connection go into one turn; the rest waits for the next."""
-
-RECEIVE_BYTES: Final = 256 * 1024
 TICK_NS: Final = 100 * MS
-"""How often the shard's housekeeping is looked after when nothing comes in."""
+"""How often the shard's housekeeping, and what has stood still for too long, is looked after at least."""
+
+THROTTLED_NS: Final = 5 * MS
+"""How soon a peer that asked for too much is looked at again."""
+
+_ACCEPTED_AT_ONCE: Final = 64
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -41,23 +52,34 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-@dataclass(slots=True, eq=False)
-class _Connection:
-    """One client: what came in and is no whole frame yet, and what it has not read yet."""
+@dataclass(slots=True)
+class ServerCounts:
+    """What a server has done since it began. Written by its thread, read by others: each number for itself."""
+
+    accepted: int = 0
+    calls: int = 0
+    requests: int = 0
+    turns: int = 0
+    turn_ns: int = 0
+    """Time spent in turns, waiting for the mount included."""
+    loops: int = 0
+    throttled: int = 0
+    closed: Counter[str] = field(default_factory=Counter)
+    """Connections that ended, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A connection that the door has let in, with the frame of its Hello."""
 
     socket: socket.socket
-    received: bytearray = field(default_factory=bytearray)
-    unsent: bytearray = field(default_factory=bytearray)
-    events: int = selectors.EVENT_READ
-
-    @property
-    def open(self) -> bool:
-        """Whether it has not been dropped."""
-        return self.socket.fileno() >= 0
+    name: str
+    key_id: bytes
+    received: bytes
 
 
 class ShardServer:
-    """Serves one shard on a Unix socket until it is told to stop. The shard is started and stopped by the caller."""
+    """Serves one shard until it is told to stop. The shard is started and stopped by the caller."""
 
     def __init__(
         self,
@@ -65,19 +87,37 @@ class ShardServer:
         path: Path,
         guard: contextlib.AbstractContextManager[object] | None = None,
         *,
-        connections_max: int = CONNECTIONS_MAX,
+        limits: Limits | None = None,
+        clock: BootClock | None = None,
+        trust: Trust | None = None,
+        group: int | None = None,
+        on_loop: Callable[[], None] = lambda: None,
     ) -> None:
         """Listen; connections are answered once run() runs. A socket that an earlier run left is removed.
 
-        ``guard``: the lock that everybody holds who calls the shard, if others than this server do. Raises Environment.
+        ``guard``: the lock that everybody holds who calls the shard, if others than this server do. ``trust``: who
+        among other nodes may stay; without it nobody is handed over. ``group``: who may connect beside this user.
+        ``on_loop`` is called each time the loop goes round, at least every tick. Raises Environment.
         """
         self._shard = shard
         self._path = path
         self._guard = guard or contextlib.nullcontext()
-        self._connections_max = connections_max
-        self._connections: dict[int, _Connection] = {}
-        self._waiting: dict[_Connection, None] = {}
+        self._limits = limits or Limits()
+        self._clock = clock or SystemClock()
+        self._trust = trust
+        self._group = group
+        self._on_loop = on_loop
+        self._user = os.geteuid()
+        self._connections: dict[int, Connection] = {}
+        self._peers: dict[str, Peer] = {}
+        self._waiting: dict[Connection, None] = {}
+        self._throttled: dict[Connection, None] = {}
+        self._arrivals: deque[_Arrival] = deque()
+        self._judged_by: int | None = None
+        self._checked_ns = 0
+        self._deaf_until = 0
         self._stopping = False
+        self.counts = ServerCounts()
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -85,6 +125,9 @@ class ShardServer:
             path.unlink(missing_ok=True)
             self._listener.bind(str(path))
             path.chmod(0o600)
+            if group is not None:
+                os.chown(path, -1, group)
+                path.chmod(0o660)
             self._listener.listen(128)
         except OSError as problem:
             self._close_all()
@@ -95,18 +138,45 @@ class ShardServer:
         for listening in (self._listener, self._woken):
             listening.settimeout(0)
             self._selector.register(listening, selectors.EVENT_READ)
+        self._wake.settimeout(0)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until stop(); then close every connection and remove the socket. Blocks; call it once.
+        """Serve until stop(); then answer what has come in, let it be read, close everything and remove the socket.
 
-        A bug in the shard ends it too: the exception comes out here.
+        Blocks; call it once. A bug in the shard ends it too: the exception comes out here.
         """
         try:
             while not self._stopping:
                 self._loop_once()
+            self._drain()
         finally:
             self._close_all()
             self._unlink_own()
+
+    def stop(self) -> None:
+        """End run() soon; what has come in is answered. Thread-safe, idempotent, safe in a signal handler."""
+        self._stopping = True
+        self._rouse()
+
+    def adopt(self, connection: socket.socket, name: str, key_id: bytes, received: bytes) -> None:
+        """Take a connection that was let in, with what was received of it already. Thread-safe; never blocks.
+
+        ``name``: the node; ``key_id``: the key that the trust record is asked about from now on.
+        """
+        assert self._trust is not None
+        self._arrivals.append(_Arrival(connection, name, key_id, received))
+        self._rouse()
+
+    def _rouse(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
+            self._wake.send(b"\0")
 
     def _unlink_own(self) -> None:
         """Remove the socket, unless another server has bound its own under the same name meanwhile."""
@@ -114,16 +184,46 @@ class ShardServer:
             if _identity(self._path) == self._bound:
                 self._path.unlink()
 
-    def stop(self) -> None:
-        """End run() soon; what is being answered is answered. Thread-safe, idempotent, safe in a signal handler."""
-        self._stopping = True
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
+    def _drain(self) -> None:
+        """Take nobody in any more; answer the whole frames that are here, and wait a little until that is read."""
+        self._unlink_own()
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        for connection in list(self._connections.values()):
+            self._receive(connection)
+        self._turn([each for each in self._connections.values() if not each.unsent])
+        while self._waiting:  # finite: nothing more is received
+            again, self._waiting = list(self._waiting), {}
+            self._turn(again)
+        until = self._clock.boot_ns() + self._limits.drain_ns
+        while any(each.unsent for each in self._connections.values()) and self._clock.boot_ns() < until:
+            for key, _ in self._selector.select(TICK_NS / SECOND):
+                reader = self._connections.get(key.fd)
+                if reader is not None and reader.unsent:
+                    self._send(reader)
+
+    def _close_all(self) -> None:
+        for connection in list(self._connections.values()):
+            self._drop(connection, "server-stopped")
+        while self._arrivals:
+            self._arrivals.popleft().socket.close()
+        for each in (self._listener, self._wake, self._woken):
+            each.close()
+        self._selector.close()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        if self._waiting:
+            return 0
+        return (THROTTLED_NS if self._throttled else TICK_NS) / SECOND
 
     def _loop_once(self) -> None:
-        ready = self._selector.select(0 if self._waiting else TICK_NS / SECOND)
-        active = self._waiting
-        self._waiting = {}
+        ready = self._selector.select(self._patience())
+        self.counts.loops += 1
+        now = self._clock.boot_ns()
+        active = self._waiting | self._throttled
+        self._waiting, self._throttled = {}, {}
         for key, events in ready:
             if key.fileobj is self._listener:
                 continue
@@ -132,13 +232,19 @@ class ShardServer:
                     self._woken.recv(4096)
             else:
                 self._handle(self._connections[key.fd], events, active)
+        self._judge_nodes()
+        self._admit(now, active)
         if any(key.fileobj is self._listener for key, _ in ready):
-            self._accept()  # last, because who has just left has made room
+            self._accept(now)  # last, because who has just left has made room
         self._turn([each for each in active if each.open])
         with self._guard:
             self._shard.housekeeping()
+        if now - self._checked_ns >= TICK_NS:
+            self._checked_ns = now
+            self._look_around(now)
+        self._on_loop()
 
-    def _handle(self, connection: _Connection, events: int, active: dict[_Connection, None]) -> None:
+    def _handle(self, connection: Connection, events: int, active: dict[Connection, None]) -> None:
         """Send what waits, or receive; a connection whose calls wait for a turn is not received from."""
         if events & selectors.EVENT_WRITE:
             self._send(connection)
@@ -147,38 +253,151 @@ class ShardServer:
         elif connection not in active and self._receive(connection):
             active[connection] = None
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            accepted, _ = self._listener.accept()
-            if len(self._connections) >= self._connections_max:
-                accepted.close()
+    def _look_around(self, now: int) -> None:
+        """Close what has stood still for too long, forget peers without connections, listen again after a pause."""
+        limits = self._limits
+        for connection in list(self._connections.values()):
+            still = now - connection.since_ns
+            if connection.unsent:
+                if still > limits.unread_ns:
+                    self._drop(connection, "unread")
+            elif connection.received:
+                if still > limits.frame_ns and connection not in self._waiting and connection not in self._throttled:
+                    self._refuse(connection, "frame-too-slow", "the rest of a frame did not come in time")
+            elif still > limits.idle_ns:
+                self._drop(connection, "idle")
+        for name, peer in list(self._peers.items()):
+            peer.fill(now, limits)
+            if not peer.connections and peer.tokens >= limits.burst:
+                del self._peers[name]
+        if self._deaf_until and now >= self._deaf_until:
+            self._deaf_until = 0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    # -- who comes and goes --------------------------------------------------------------------------------------------
+
+    def _accept(self, now: int) -> None:
+        for number in range(_ACCEPTED_AT_ONCE):
+            if number and len(self._connections) >= self._limits.connections_max:
+                return  # who came while we were here is turned away only after those who left meanwhile were seen
+            try:
+                accepted, _ = self._listener.accept()
+            except BlockingIOError:
                 return
+            except OSError as problem:
+                if problem.errno in _EXHAUSTED:
+                    # The listener stays ready: without a pause the loop would do nothing else from now on.
+                    _log.warning("accept-failed reason=%s", problem.strerror)
+                    self._deaf_until = now + TICK_NS
+                    self._selector.unregister(self._listener)
+                return
+            try:
+                process, user, groups = credentials(accepted)
+            except OSError:
+                accepted.close()
+                continue
+            if permitted(user, groups, own_user=self._user, group=self._group):
+                self._take(accepted, f"process {process}", None, b"", now)
+            else:
+                self.counts.closed["not-permitted"] += 1
+                self._turn_away(
+                    accepted, refusal("not-permitted", f"user {user} may not use this shard's socket", "see node.toml")
+                )
+
+    def _admit(self, now: int, active: dict[Connection, None]) -> None:
+        """Take those in whom the door has handed over; what came with them is served in this turn."""
+        while self._arrivals:
+            arrival = self._arrivals.popleft()
+            connection = self._take(arrival.socket, f"node {arrival.name}", arrival.key_id, arrival.received, now)
+            if connection is not None:
+                self._receive(connection)  # what TLS holds decrypted already, the selector never reports
+                if connection.open:
+                    active[connection] = None
+
+    def _take(
+        self, accepted: socket.socket, name: str, key_id: bytes | None, received: bytes, now: int
+    ) -> Connection | None:
+        peer = self._peers.get(name) or Peer(name, key_id, tokens=self._limits.burst, filled_ns=now)
+        full = len(self._connections) >= self._limits.connections_max
+        if full or peer.connections >= self._limits.connections_per_peer:
+            self.counts.closed["too-many"] += 1
+            whose = "this shard has" if full else f"{name} has"
+            self._turn_away(accepted, refusal("too-many-connections", f"{whose} all the connections it may have"))
+            return None
+        accepted.settimeout(0)
+        if peer.key_id != key_id:  # the node has another key since: each connection stays with the one it came with
+            peer = Peer(name, key_id, tokens=peer.tokens, filled_ns=peer.filled_ns)
+        self._peers[name] = peer
+        peer.connections += 1
+        connection = Connection(accepted, peer, now, bytearray(received))
+        self._connections[accepted.fileno()] = connection
+        self._selector.register(accepted, selectors.EVENT_READ)
+        self.counts.accepted += 1
+        return connection
+
+    def _turn_away(self, accepted: socket.socket, why: bytes) -> None:
+        """Say why, if that can be said at once, and close."""
+        with contextlib.suppress(OSError):
             accepted.settimeout(0)
-            self._connections[accepted.fileno()] = _Connection(accepted)
-            self._selector.register(accepted, selectors.EVENT_READ)
+            accepted.send(why)
+        accepted.close()
 
-    def _receive(self, connection: _Connection) -> bool:
+    def _judge_nodes(self) -> None:
+        """Close the connections of nodes that the trust record does not let stay; all are asked about in each tick."""
+        trust = self._trust
+        if trust is None:
+            return
+        now = self._clock.boot_ns()
+        if trust.number == self._judged_by and now - self._checked_ns < TICK_NS:
+            return
+        self._judged_by = trust.number
+        for connection in list(self._connections.values()):
+            key_id = connection.peer.key_id
+            if key_id is not None and (why := trust.refuses(key_id)) is not None:
+                self._refuse(connection, "not-trusted", why)
+
+    def _refuse(self, connection: Connection, code: str, why: str, hint: str = "") -> None:
+        """Say why, and close: at once if it cannot be said at once."""
+        connection.unsent += refusal(code, why, hint)
+        connection.leaving = True
+        self.counts.closed[code] += 1
+        self._send(connection)
+        if connection.open:
+            self._drop(connection, "")
+
+    def _drop(self, connection: Connection, reason: str) -> None:
+        if connection.open:
+            self._selector.unregister(connection.socket)
+            del self._connections[connection.socket.fileno()]
+            connection.socket.close()
+            if reason:
+                self.counts.closed[reason] += 1
+            connection.peer.connections -= 1
+        self._waiting.pop(connection, None)
+        self._throttled.pop(connection, None)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _receive(self, connection: Connection) -> bool:
         try:
-            part = connection.socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
-            return False
+            return connection.receive()
         except OSError:
-            part = b""
-        if not part:
-            self._drop(connection)
+            self._drop(connection, "left")
             return False
-        connection.received += part
-        return True
 
-    def _turn(self, active: list[_Connection]) -> None:
+    def _turn(self, active: list[Connection]) -> None:
         """Take the whole frames that came in through one turn of the shard."""
         requests: list[Request] = []
-        answers: list[tuple[_Connection, int]] = []
+        answers: list[tuple[Connection, int]] = []
+        now = self._clock.boot_ns()
         for connection in active:
+            if len(requests) >= self._limits.requests_per_turn:
+                self._waiting[connection] = None
+                continue
             try:
-                calls = self._calls(connection)
-            except Damaged:
-                self._drop(connection)
+                calls = self._calls(connection, now)
+            except Damaged as problem:
+                self._refuse(connection, problem.code, problem.message, "speak the protocol of this release")
                 continue
             for call in calls:
                 requests += call
@@ -187,61 +406,63 @@ class ShardServer:
             return
         with self._guard:
             replies = self._shard.turn(requests)
+        self.counts.turns += 1
+        self.counts.turn_ns += self._clock.boot_ns() - now
+        self.counts.calls += len(answers)
+        self.counts.requests += len(requests)
         start = 0
         for connection, count in answers:
-            connection.unsent += encode_answer(replies[start : start + count])
+            answer = replies[start : start + count]
+            connection.unsent += encode_answer(answer)
+            if any(isinstance(reply, Refused) for reply in answer) and any(
+                isinstance(request, Hello) for request in requests[start : start + count]
+            ):
+                connection.leaving = True  # another version, another cluster: nothing it says means what it seems to
+                self.counts.closed["hello-refused"] += 1
             start += count
         for connection in dict.fromkeys(connection for connection, _ in answers):
+            connection.since_ns = now
             self._send(connection)
 
-    def _calls(self, connection: _Connection) -> list[list[Request]]:
-        """Split off whole frames. Raises Damaged."""
+    def _calls(self, connection: Connection, now: int) -> list[list[Request]]:
+        """Split off whole frames, as many as this peer may have done now. Raises Damaged."""
         calls: list[list[Request]] = []
-        received, offset = connection.received, 0
-        while len(received) - offset >= LENGTH_BYTES:
-            end = offset + LENGTH_BYTES + body_length(memoryview(received)[offset:], REQUEST_FRAME_BYTES_MAX)
-            if end > len(received):
+        offset = 0
+        peer = connection.peer
+        peer.fill(now, self._limits)
+        while (end := connection.next_frame(offset)) is not None and not connection.leaving:
+            if peer.tokens < 1:
+                self._throttled[connection] = None
+                self.counts.throttled += 1
                 break
-            if len(calls) == CALLS_PER_CONNECTION:
+            if len(calls) == self._limits.calls_per_turn:
                 self._waiting[connection] = None
                 break
-            calls.append(decode_call(bytes(received[offset + LENGTH_BYTES : end])))
+            calls.append(decode_call(bytes(connection.received[offset + LENGTH_BYTES : end])))
+            peer.tokens -= max(1, len(calls[-1]))
             offset = end
-        del received[:offset]
+        del connection.received[:offset]
         return calls
 
-    def _send(self, connection: _Connection) -> None:
+    def _send(self, connection: Connection) -> None:
         """Send what the socket takes; cut off who leaves too much unread."""
         try:
-            while connection.unsent:
-                sent = connection.socket.send(connection.unsent)
-                del connection.unsent[:sent]
-        except BlockingIOError:
-            pass
+            if connection.send():
+                connection.since_ns = self._clock.boot_ns()
         except OSError:
-            self._drop(connection)
+            self._drop(connection, "left")
             return
-        if len(connection.unsent) > OUTPUT_BYTES_MAX:
-            self._drop(connection)
+        if len(connection.unsent) > self._limits.output_bytes_max:
+            self._drop(connection, "unread")
+            return
+        if connection.leaving and not connection.unsent:
+            self._drop(connection, "")
             return
         # Who has answers to read is not heard: nobody makes the shard work ahead of what is read.
         if connection.unsent:
             self._waiting.pop(connection, None)
+            self._throttled.pop(connection, None)
         events = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
         if events != connection.events:
             connection.events = events
             self._selector.modify(connection.socket, events)
-
-    def _drop(self, connection: _Connection) -> None:
-        if connection.open:
-            self._selector.unregister(connection.socket)
-            del self._connections[connection.socket.fileno()]
-            connection.socket.close()
-        self._waiting.pop(connection, None)
-
-    def _close_all(self) -> None:
-        for connection in list(self._connections.values()):
-            self._drop(connection)
-        for each in (self._listener, self._wake, self._woken):
-            each.close()
-        self._selector.close()

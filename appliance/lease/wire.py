@@ -38,10 +38,17 @@ class Age(Record, frozen=True, order=True):
 
 
 class Hello(Record, frozen=True, tag="hello"):
-    """Ask who is there, and whether we speak the same version."""
+    """Say who asks; ask who is there, and whether we speak the same version.
+
+    Hello, Welcome and Refused stay as they are in every version, so that another version can be refused in words.
+    """
 
     version: U64
     cluster_id: Bytes16
+    node: str = ""
+    """The node that asks. Over TCP it must be the one whose key the connection shows."""
+    shard: U64 | None = None
+    """The shard that is meant; None: whichever is at this socket. Over TCP one must be named."""
 
 
 class Acquire(Record, frozen=True, tag="acquire"):

@@ -24,6 +24,7 @@ HOUSE = {
     "appliance/bag/posix.py": "import appliance.formats.frame\n",
     "appliance/bag/wakeup.py": "import watchdog\n",
     "appliance/lease/store.py": "import apsw\n",
+    "appliance/lease/tls.py": "import cryptography\n",
     "appliance/session.py": "import appliance.bag.posix\nimport appliance.lease.store\nimport timeagent.clock\n",
     "appliance/cluster.py": "import appliance.session\n",
     "timeagent/clock.py": "",

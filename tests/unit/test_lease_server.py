@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from appliance.lease.client import Giving, Granted, LeaseClient, Unavailable
-from appliance.lease.server import CALLS_PER_CONNECTION, ShardServer
+from appliance.lease.connection import Limits
+from appliance.lease.server import ShardServer
 from appliance.lease.transport import InProcessTransport, UnixTransport
 from appliance.lease.wire import (
     LENGTH_BYTES,
@@ -34,12 +35,12 @@ PATIENCE_NS = 20 * SECOND
 
 
 class Served:
-    def __init__(self, tmp_path: Path, *, connections_max: int = 8) -> None:
+    def __init__(self, tmp_path: Path, limits: Limits | None = None) -> None:
         self.world = World(tmp_path)
         self.shard = self.world.started()
         self.path = tmp_path / "shard.sock"
         self.guard = Lock()
-        self.server = ShardServer(self.shard, self.path, self.guard, connections_max=connections_max)
+        self.server = ShardServer(self.shard, self.path, self.guard, limits=limits or Limits(connections_max=8))
         self.thread = Thread(target=self.server.run)
         self.thread.start()
 
@@ -135,7 +136,7 @@ def test_half_frames_are_waited_for_and_joined(served: Served) -> None:
 
 def test_many_calls_sent_at_once_are_all_answered_in_order(served: Served) -> None:
     plain = served.raw()
-    calls = CALLS_PER_CONNECTION * 3 + 1
+    calls = Limits().calls_per_turn * 3 + 1
     requests = [acquire(served.world, f"d{n}") for n in range(calls)]
     plain.sendall(b"".join(encode_call([request]) for request in requests))
     answers = [read_answer(plain, 1)[0] for _ in range(calls)]
@@ -159,6 +160,9 @@ def test_client_that_sends_garbage_loses_its_connection_and_nobody_else(served: 
     bystander = served.raw()
     plain = served.raw()
     plain.sendall(garbage)
+    (why,) = read_answer(plain, 1)
+    assert isinstance(why, Refused)
+    assert why.code in ("frame-too-large", "call-damaged")
     assert plain.recv(1) == b""
     bystander.sendall(encode_call([HELLO]))
     assert isinstance(read_answer(bystander, 1)[0], Welcome)
@@ -192,8 +196,8 @@ def test_client_that_reads_slowly_gets_whole_answers(served: Served) -> None:
     plain.close()
 
 
-def test_client_that_never_reads_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("appliance.lease.server.OUTPUT_BYTES_MAX", 100_000)
+def test_client_that_never_reads_is_cut_off(tmp_path: Path) -> None:
+    served = Served(tmp_path, Limits(output_bytes_max=100_000))
     plain = served.raw()
     plain.settimeout(20)
     calls = [encode_call([acquire(served.world, f"{turn}-{n}") for n in range(500)]) for turn in range(40)]
@@ -201,6 +205,8 @@ def test_client_that_never_reads_is_cut_off(served: Served, monkeypatch: pytest.
         plain.sendall(b"".join(calls))
     plain.close()
     served.answers()
+    assert served.server.counts.closed["unread"] == 1
+    served.end()
 
 
 def test_connection_beyond_the_limit_is_refused_and_an_end_makes_room(served: Served) -> None:
@@ -209,6 +215,9 @@ def test_connection_beyond_the_limit_is_refused_and_an_end_makes_room(served: Se
         plain.sendall(encode_call([HELLO]))
         assert isinstance(read_answer(plain, 1)[0], Welcome)
     refused = served.raw()
+    (why,) = read_answer(refused, 1)
+    assert isinstance(why, Refused)
+    assert why.code == "too-many-connections"
     assert refused.recv(1) == b""
     refused.close()
     for plain in open_ones:

@@ -1,0 +1,157 @@
+"""One client of a server: what came in and is no whole frame yet, what it has not read yet, and what it may do.
+
+Everything that a client can make a server keep is bounded here: bytes not yet a frame, bytes not yet read, requests a
+second, time that nothing moves. Works the same over a plain socket and over TLS; never blocks.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import ssl
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from timeagent.units import MINUTE, SECOND
+
+from .wire import LENGTH_BYTES, NO_REQUEST, REQUEST_FRAME_BYTES_MAX, Refused, body_length, encode_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from timeagent.units import Span
+
+RECEIVE_BYTES: Final = 256 * 1024
+_SEND_BYTES: Final = 1024 * 1024
+_TLS_RECORD_BYTES: Final = 16 * 1024
+_PEERCRED: Final = struct.Struct("3i")
+_SO_PEERGROUPS: Final = 59
+"""socket(7): the supplementary groups of the other end; the socket module has no name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client, and all of them, may ask of a server."""
+
+    connections_max: int = 512
+    connections_per_peer: int = 256
+    """A peer is a process of this machine, or another node."""
+    output_bytes_max: int = 32 * 1024 * 1024
+    """How much a client may leave unread before it is cut off: more than the largest answer."""
+    calls_per_turn: int = 16
+    """How many calls of one connection go into one turn; the rest waits for the next."""
+    requests_per_turn: int = 16_384
+    """Requests in flight: what came in and is more waits for the next turn, in the order of arrival."""
+    requests_per_second: int = 200_000
+    """Of one peer, all its connections together. Who asks for more is read from later, and told nothing."""
+    burst: int = 200_000
+    """How many requests a peer may ask at once after a pause; at least those of one call."""
+    idle_ns: Span = 10 * MINUTE
+    """A connection without a call for so long is closed; a client opens another when it needs one."""
+    frame_ns: Span = 30 * SECOND
+    """How long the rest of a frame may take."""
+    unread_ns: Span = 10 * SECOND
+    """How long a client may read nothing of what waits for it."""
+    drain_ns: Span = SECOND
+    """How long a server that stops waits for its answers to be read."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """Who is at the other end, and how much it may still ask; shared by all its connections."""
+
+    name: str
+    key_id: bytes | None = None
+    """The TLS key by which it was let in; None on this machine."""
+    connections: int = 0
+    tokens: float = 0.0
+    filled_ns: int = 0
+
+    def fill(self, now: int, limits: Limits) -> None:
+        """Add what may be asked since the last time."""
+        gained = (now - self.filled_ns) * limits.requests_per_second / SECOND
+        self.tokens = min(float(limits.burst), self.tokens + gained)
+        self.filled_ns = now
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One socket of a peer. Whoever reads or sends here must be ready for OSError: the connection is over then."""
+
+    socket: socket.socket
+    peer: Peer
+    since_ns: int
+    """When something last moved: a whole call came in, or a part of an answer was read."""
+    received: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+    events: int = selectors.EVENT_READ
+    leaving: bool = False
+    """It gets what waits for it, and is closed then."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not been closed."""
+        return self.socket.fileno() >= 0
+
+    def receive(self) -> bool:
+        """Take what is there; False: nothing yet. Raises OSError, also when the other end has closed."""
+        try:
+            part = self.socket.recv(RECEIVE_BYTES)
+            # TLS hands over one record at a time; what it has decrypted already no selector ever reports.
+            while part and isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+                self.received += part
+                part = self.socket.recv(_TLS_RECORD_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        if not part:
+            raise ConnectionResetError("closed by the other end")
+        self.received += part
+        return True
+
+    def send(self) -> int:
+        """Send what the socket takes; return how many bytes it took. Raises OSError."""
+        before = len(self.unsent)
+        try:
+            while self.unsent:
+                # The same bytes again from the same place: what TLS asks of a write that is tried again.
+                sent = self.socket.send(memoryview(self.unsent)[:_SEND_BYTES].toreadonly())
+                del self.unsent[:sent]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            pass
+        return before - len(self.unsent)
+
+    def next_frame(self, offset: int) -> int | None:
+        """Return where the frame that begins at ``offset`` ends, or None while it is not whole. Raises Damaged."""
+        if len(self.received) - offset < LENGTH_BYTES:
+            return None
+        head = bytes(self.received[offset : offset + LENGTH_BYTES])
+        end = offset + LENGTH_BYTES + body_length(head, REQUEST_FRAME_BYTES_MAX)
+        return end if end <= len(self.received) else None
+
+
+def refusal(code: str, message: str, hint: str = "") -> bytes:
+    """Return the answer that ends a connection: one Refused, about no request."""
+    return encode_answer([Refused(request_id=NO_REQUEST, code=code, message=message, hint=hint)])
+
+
+def credentials(connection: socket.socket) -> tuple[int, int, list[int]]:
+    """Return process, user and groups of the other end of a Unix socket, as they were when it connected.
+
+    Raises OSError.
+    """
+    process, user, group = _PEERCRED.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+    )
+    groups = {group}
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * 1024)
+    except OSError:  # an old kernel, or more groups than fit: the first group is known all the same
+        raw = b""
+    groups.update(struct.unpack(f"{len(raw) // 4}I", raw))
+    return process, user, sorted(groups)
+
+
+def permitted(user: int, groups: Iterable[int], *, own_user: int, group: int | None) -> bool:
+    """Whether a process of this machine may use the socket: the same user, the superuser, or the configured group."""
+    return user in (own_user, 0) or (group is not None and group in groups)

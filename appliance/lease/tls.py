@@ -1,0 +1,121 @@
+"""The TLS set-up between nodes: certificates made from a node's TLS key, and whose key is at the other end.
+
+TLS 1.3 proves that the other end has the private key of the certificate that it shows. Whose key that is, and whether
+it counts, the cluster's trust record says, and nothing else: the names, dates and the issuer in a certificate prove
+nothing. There is an issuer only because the TLS library asks a client for its certificate, and hands over what it
+shows, if and only if some issuer vouches for it. So every certificate is issued by one key that anybody can compute.
+
+Whoever takes a connection from here calls ``peer_key`` and asks the trust record before it reads or writes a byte.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import ssl
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+
+from timeagent.errors import NotTrusted
+from timeagent.keys import key_id
+
+if TYPE_CHECKING:
+    from timeagent.keys import Signer
+
+_ISSUER_SEED: Final = hashlib.sha256(b"leasehold: the issuer that anybody can be").digest()
+_FROM: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_UNTIL: Final = datetime(9999, 12, 31, tzinfo=UTC)
+"""The dates mean nothing, so they exclude nothing: the trust record says from when until when a key counts."""
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def certificate(public: bytes, *, start: datetime = _FROM, end: datetime = _UNTIL) -> bytes:
+    """Return the certificate (PEM) of a raw public key. The same key has the same certificate, always."""
+    serial = int.from_bytes(hashlib.sha256(public).digest()[:16], "big") | 1
+    return _issued(Ed25519PublicKey.from_public_bytes(public), f"leasehold {key_id(public).hex()}", serial, start, end)
+
+
+@functools.cache
+def _issuer() -> bytes:
+    issuer = Ed25519PrivateKey.from_private_bytes(_ISSUER_SEED)
+    return _issued(issuer.public_key(), "leasehold", 1, _FROM, _UNTIL)
+
+
+def _issued(public: Ed25519PublicKey, subject: str, serial: int, start: datetime, end: datetime) -> bytes:
+    is_issuer = subject == "leasehold"
+    issuer = Ed25519PrivateKey.from_private_bytes(_ISSUER_SEED)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(_name(subject))
+        .issuer_name(_name("leasehold"))
+        .public_key(public)
+        .serial_number(serial)
+        .not_valid_before(start)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=is_issuer, path_length=0 if is_issuer else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
+    )
+    if is_issuer:
+        usage = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        built = built.add_extension(usage, critical=True)
+    return built.sign(issuer, None).public_bytes(Encoding.PEM)
+
+
+def server_context(signer: Signer, own: bytes | None = None) -> ssl.SSLContext:
+    """Return the set-up of the end that listens. ``own``: another certificate of the key than the usual one."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, signer, own)
+    context.num_tickets = 0  # nothing is resumed: every connection is judged by the trust record of its time
+    return context
+
+
+def client_context(signer: Signer, own: bytes | None = None) -> ssl.SSLContext:
+    """Return the set-up of the end that connects. ``own``: another certificate of the key than the usual one."""
+    return _context(ssl.PROTOCOL_TLS_CLIENT, signer, own)
+
+
+def _context(protocol: int, signer: Signer, own: bytes | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # a node is who its key says
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=_issuer().decode("ascii"))
+    # The library reads files only; this one is memory, and gone with its descriptor.
+    descriptor = os.memfd_create("leasehold-tls", os.MFD_CLOEXEC)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+        file.write(own or certificate(signer.public))
+        file.write(signer.to_pem())
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    return context
+
+
+def peer_key(connection: ssl.SSLSocket) -> bytes:
+    """Return the raw public key that the other end has proven to have. The handshake must be done. Raises NotTrusted.
+
+    Whether the key counts is not judged here.
+    """
+    shown = connection.getpeercert(binary_form=True)
+    public = None if shown is None else x509.load_der_x509_certificate(shown).public_key()
+    if not isinstance(public, Ed25519PublicKey):
+        raise NotTrusted("no-node-key", "the other end shows no Ed25519 key", hint="it is no node of a cluster")
+    return public.public_bytes(Encoding.Raw, PublicFormat.Raw)

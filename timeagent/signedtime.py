@@ -53,9 +53,12 @@ class TimeFlags(IntFlag):
     """Made by the nonce door."""
     ASSUMED = 2
     """The radius is a statement of the policy, not a measurement."""
+    CLUSTER = 4
+    """Relative to a named reference of the cluster, not to UTC: right for leases, not for the world."""
 
 
-_FLAGS: Final = int(TimeFlags.NONCE | TimeFlags.ASSUMED)  # a plain integer: ~ of an IntFlag forgets unknown bits
+# A plain integer: ~ of an IntFlag forgets unknown bits.
+_FLAGS: Final = int(TimeFlags.NONCE | TimeFlags.ASSUMED | TimeFlags.CLUSTER)
 
 
 @dataclass(frozen=True, slots=True)

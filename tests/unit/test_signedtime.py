@@ -84,7 +84,7 @@ def test_other_lengths_are_refused(length: int) -> None:
         (4, b"\0"),  # version
         (4, b"\2"),
         (5, b"\4"),  # status
-        (6, b"\0\4"),  # flags
+        (6, b"\0\x08"),  # flags
         (6, b"\x80\0"),
         (8, b"\x80" + bytes(7)),  # midpoint 2^63
         (16, b"\x40" + bytes(7)),  # radius 2^62

@@ -19,6 +19,8 @@ class Sample:
     boot_ns: int
     status: ClockStatus
     assumed: bool = False
+    cluster_time: bool = False
+    """Relative to a named reference of this cluster, not to UTC."""
 
 
 class Source(Protocol):

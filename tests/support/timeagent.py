@@ -1,0 +1,128 @@
+"""A whole time agent over a hand-driven machine: its sources, its page in memory, its evidence in a list."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.machine import HandMachine, StatedSource
+from timeagent.agent import PERIOD_NS, Agent, Limits, Run
+from timeagent.discipline import Rules
+from timeagent.hearing import OWN_GROUP, Listed
+from timeagent.interval import TimeInterval
+from timeagent.keys import Signer
+from timeagent.noncedoor import answer
+from timeagent.signedtime import SignedTime
+from timeagent.sources.peer import PeerSource
+from timeagent.tokenfile import Page
+from timeagent.units import MS, Span
+
+BOOT = bytes(range(16))
+KEY = Signer(b"the time key of the hand agent..")
+
+
+class HandPage:
+    """A page that is only kept."""
+
+    def __init__(self) -> None:
+        self.written: list[Page] = []
+
+    def write(self, page: Page) -> None:
+        self.written.append(page)
+
+    @property
+    def last(self) -> Page:
+        return self.written[-1]
+
+
+class HandEvidence:
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+
+    def keep(self, record: dict[str, Any]) -> None:
+        self.kept.append(record)
+
+
+def own(source: StatedSource) -> Listed:
+    return Listed(source, group=OWN_GROUP)
+
+
+class HandAgent:
+    """An agent that is turned, and whose sources are asked, by the test."""
+
+    def __init__(
+        self,
+        machine: HandMachine,
+        *listed: Listed,
+        signer: Signer = KEY,
+        radius_ns_max: Span = 250 * MS,
+        liars: int | None = None,
+    ) -> None:
+        self.machine = machine
+        self.page = HandPage()
+        self.evidence = HandEvidence()
+        self.signer = signer
+        self.trusted = signer.verifier()
+        """Whom others take it for."""
+        self.listed = listed
+        self.agent = Agent(
+            machine,
+            signer,
+            listed,
+            self.page,
+            self.evidence,
+            Run(BOOT, 100),
+            Limits(radius_ns_max, liars, Rules()),
+        )
+
+    def ask(self) -> None:
+        """Ask every source, then take a turn."""
+        for each in self.listed:
+            self.agent.poll(each)
+        self.agent.turn()
+
+    def run(self, span: Span, *, asking: bool = True) -> None:
+        """Turn every period, and ask once a second."""
+        for count in range(span // PERIOD_NS):
+            self.machine.pass_time(PERIOD_NS)
+            if asking and count % 20 == 19:
+                for each in self.listed:
+                    self.agent.poll(each)
+            self.agent.turn()
+
+    def said(self) -> TimeInterval:
+        """What the page says of now."""
+        page = self.page.last
+        assert page.status.usable, page.status
+        return page.ahead.shifted(page.as_of_boot_ns)
+
+    def asked_by(
+        self, other: "HandAgent", name: str = "there", *, round_trip: Callable[[], None] = lambda: None
+    ) -> PeerSource:
+        """The source by which another agent asks this one."""
+        return peer_source(other.machine, name, lambda: self, lambda: other, round_trip)
+
+
+def peer_source(
+    machine: HandMachine,
+    name: str,
+    there: Callable[[], HandAgent],
+    here: Callable[[], HandAgent],
+    round_trip: Callable[[], None] = lambda: None,
+) -> PeerSource:
+    """The source by which one agent asks another; both may be made later."""
+
+    def exchange(request: bytes, wanted: Callable[[bytes], bool]) -> bytes:
+        round_trip()
+        data = answer(there().agent, request, local_door=False)
+        round_trip()
+        assert data is not None
+        assert wanted(data)
+        return data
+
+    def refuses(token: SignedTime, covered: bytes) -> str | None:
+        return None if token.verified_by(there().trusted, covered) else "another key signed it"
+
+    def own_token() -> bytes:
+        return here().agent.own_token()
+
+    return PeerSource(machine, name, exchange, refuses, random.Random(7), own_token=own_token)

@@ -1,0 +1,214 @@
+"""AgentTime over a hand-driven agent: the interval it makes of the page, and what it refuses."""
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.machine import HandMachine, StatedSource
+from tests.support.timeagent import BOOT, KEY, HandAgent, own
+from timeagent.agenttime import AgentTime
+from timeagent.errors import BadTime
+from timeagent.noncedoor import Door, bind_unix
+from timeagent.sampled import DISRUPTED_NS
+from timeagent.signedtime import ClockStatus
+from timeagent.tokenfile import PAGE_NAME, STALE_NS, Page, PageWriter
+from timeagent.units import HOUR, MS, SECOND
+
+RADIUS = 5 * MS
+
+
+class Bench:
+    """An agent whose page is a file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.machine = HandMachine()
+        self.hand = HandAgent(self.machine, own(StatedSource(self.machine, RADIUS)))
+        self.writer = PageWriter(directory / PAGE_NAME)
+        self.hand.agent._page = self.writer
+        self.hand.ask()
+
+    def time(self, **changed: int | bytes) -> AgentTime:
+        given = {"boot": BOOT, "key_id": KEY.id, "radius_ns_max": 250 * MS} | changed
+        return AgentTime(self.directory, self.machine, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def code_of(time: AgentTime) -> str:
+    with pytest.raises(BadTime) as refused:
+        time.now()
+    with pytest.raises(BadTime) as again:
+        time.token()
+    assert refused.value.code == again.value.code
+    return refused.value.code
+
+
+def test_now_is_the_page_carried_to_now(bench: Bench) -> None:
+    time = bench.time()
+    now = time.now()
+    assert now.earliest <= bench.machine.real <= now.latest
+    assert now.radius == RADIUS + 1
+    bench.machine.pass_time(100 * MS)
+    now = time.now()
+    assert now.midpoint == bench.machine.real
+    assert now.radius == RADIUS + 20_000 + 1
+
+
+def test_token_is_the_agents_and_decoded_once_a_page(bench: Bench) -> None:
+    time = bench.time()
+    token = time.token()
+    assert token.verified_by(KEY.verifier())
+    bench.machine.pass_time(40 * MS)
+    assert time.token() is token
+    bench.hand.agent.turn()
+    assert time.token().sequence > token.sequence
+
+
+def test_setting_the_clock_changes_nothing_before_the_agent_has_judged_it(bench: Bench) -> None:
+    time = bench.time()
+    before = time.now()
+    bench.machine.step(HOUR)
+    assert time.now() == before
+
+
+# Between two turns of the agent a slew can outrun the drift bound: the reader sees it by itself.
+@pytest.mark.parametrize("slew", [8 * MS, -8 * MS])
+def test_slew_since_the_page_was_written_widens(bench: Bench, slew: int) -> None:
+    time = bench.time()
+    truth = bench.machine.real + 100 * MS
+    bench.machine.pass_time(100 * MS)
+    bench.machine.slew(slew)
+    now = time.now()
+    assert now.earliest <= truth - RADIUS
+    assert truth + RADIUS <= now.latest
+
+
+@pytest.mark.parametrize(("age", "good"), [(STALE_NS, True), (STALE_NS + 1, False)])
+def test_page_is_refused_when_it_is_stale(bench: Bench, age: int, good: bool) -> None:  # noqa: FBT001
+    time = bench.time()
+    bench.machine.pass_time(age)
+    if good:
+        time.now()
+    else:
+        assert code_of(time) == "page-stale"
+        bench.hand.agent.turn()
+        time.now()
+
+
+def test_page_of_another_boot_or_key_is_refused(bench: Bench) -> None:
+    assert code_of(bench.time(boot=bytes(16))) == "page-other-boot"
+    assert code_of(bench.time(key_id=bytes(16))) == "page-other-key"
+
+
+# In another time namespace CLOCK_BOOTTIME counts from elsewhere: nothing could be compared.
+def test_page_from_the_future_is_refused(bench: Bench) -> None:
+    time = bench.time()
+    bench.machine.boot -= 1
+    assert code_of(time) == "page-ahead"
+
+
+def test_interval_that_is_wider_than_the_policy_is_refused(bench: Bench) -> None:
+    time = bench.time(radius_ns_max=RADIUS + 10_001)
+    bench.machine.pass_time(50 * MS)
+    time.now()
+    bench.machine.pass_time(5 * MS)
+    assert code_of(time) == "radius-too-wide"
+
+
+def test_silence_of_the_agent_is_told_by_its_reason(bench: Bench) -> None:
+    time = bench.time()
+    bench.machine.step(HOUR)
+    bench.hand.agent.turn()
+    assert code_of(time) == "no-time"
+    bench.hand.ask()
+    assert code_of(time) == "clock-disrupted"
+    bench.hand.run(DISRUPTED_NS + SECOND)
+    time.now()
+
+
+def test_agent_that_was_never_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadTime) as refused:
+        AgentTime(tmp_path, HandMachine(), boot=BOOT, key_id=KEY.id, radius_ns_max=MS)
+    assert refused.value.code == "page-absent"
+
+
+def test_directory_that_was_made_anew_is_found(bench: Bench) -> None:
+    time = bench.time()
+    time.now()
+    (bench.directory / PAGE_NAME).unlink()
+    bench.hand.agent._page = PageWriter(bench.directory / PAGE_NAME)
+    bench.machine.pass_time(STALE_NS + 1)
+    bench.hand.agent.turn()
+    time.now()
+
+
+def test_page_whose_token_is_damaged_is_refused(bench: Bench) -> None:
+    time = bench.time()
+    page: Page = time._reader.page()
+    bench.writer.write(replace(page, status=ClockStatus.SYNCHRONIZED, token=b"\1" * 128))
+    assert code_of(time) == "page-damaged"
+
+
+@pytest.fixture
+def open_door(bench: Bench) -> Iterator[Bench]:
+    stopped = threading.Event()
+    door = Door(bind_unix(bench.directory), bench.hand.agent, local_door=True)
+    thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
+    thread.start()
+    yield bench
+    stopped.set()
+    thread.join(10)
+    door.close()
+
+
+def test_digest_is_signed_by_the_agents_door(open_door: Bench) -> None:
+    token = open_door.time().token_over(bytes(range(32)))
+    assert token.verified_by(KEY.verifier(), bytes(range(32)))
+
+
+def test_door_refuses_with_the_agents_own_words(open_door: Bench) -> None:
+    time = open_door.time()
+    open_door.machine.step(HOUR)
+    open_door.hand.agent.turn()
+    with pytest.raises(BadTime, match="no time source has a bound") as refused:
+        time.token_over(bytes(32))
+    assert refused.value.code == "no-time"
+
+
+def test_token_of_the_door_is_held_against_the_policy_too(open_door: Bench) -> None:
+    with pytest.raises(BadTime) as refused:
+        open_door.time(radius_ns_max=MS).token_over(bytes(32))
+    assert refused.value.code == "radius-too-wide"
+    with pytest.raises(BadTime) as refused:
+        open_door.time(key_id=bytes(16)).token_over(bytes(32))
+    assert refused.value.code == "page-other-key"
+
+
+def test_door_without_an_agent_is_refused(bench: Bench) -> None:
+    with pytest.raises(BadTime) as refused:
+        bench.time().token_over(bytes(32))
+    assert refused.value.code == "door-absent"
+
+
+# The descriptor is the parent's, and so are the answers that come to it.
+def test_child_after_fork_asks_by_itself(open_door: Bench) -> None:
+    time = open_door.time()
+    time.token_over(bytes(32))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            token = time.token_over(bytes(range(32)))
+            status = 0 if token.verified_by(KEY.verifier(), bytes(range(32))) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    time.token_over(bytes(32))

@@ -1,0 +1,33 @@
+"""Evidence on disk: bounded, numbered, and never in the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from timeagent.evidence import EvidenceFiles
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_records_are_numbered_and_the_oldest_go_first(tmp_path: Path) -> None:
+    files = EvidenceFiles(tmp_path / "evidence", files_max=3)
+    for number in range(1, 6):
+        files.keep({"number": number})
+    assert names(tmp_path / "evidence") == ["00000003.json", "00000004.json", "00000005.json"]
+    assert json.loads((tmp_path / "evidence/00000005.json").read_text()) == {"number": 5}
+
+
+def test_next_run_goes_on_with_the_numbers(tmp_path: Path) -> None:
+    EvidenceFiles(tmp_path).keep({})
+    EvidenceFiles(tmp_path).keep({})
+    assert names(tmp_path) == ["00000001.json", "00000002.json"]
+
+
+# Time goes on without evidence.
+def test_directory_that_cannot_be_written_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    EvidenceFiles(tmp_path / "file" / "evidence").keep({})
+    assert "evidence-not-kept" in caplog.text

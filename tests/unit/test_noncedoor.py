@@ -1,0 +1,165 @@
+"""The doors: whatever arrives at them, they go on answering."""
+
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.machine import HandMachine, StatedSource
+from tests.support.timeagent import KEY, HandAgent, own
+from timeagent.errors import BadTime, Environment
+from timeagent.noncedoor import Door, NonceClient, answer, bind_udp, bind_unix
+from timeagent.noncewire import (
+    QUESTION_BYTES,
+    Kind,
+    Question,
+    answers,
+    decode_question,
+    encode_question,
+    encode_refusal,
+    peer_digest,
+    token_of,
+)
+from timeagent.sources.exchange import UdpExchange
+from timeagent.units import MS, SECOND
+
+NONCE = bytes(range(32))
+ASKED = Question(Kind.PEER, b"12345678", NONCE)
+
+
+@pytest.fixture
+def hand() -> HandAgent:
+    machine = HandMachine()
+    hand = HandAgent(machine, own(StatedSource(machine)))
+    hand.ask()
+    return hand
+
+
+@pytest.fixture
+def udp(hand: HandAgent) -> Iterator[int]:
+    bound = bind_udp("127.0.0.1", 0)
+    stopped = threading.Event()
+    door = Door(bound, hand.agent, local_door=False)
+    thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
+    thread.start()
+    yield bound.getsockname()[1]
+    stopped.set()
+    thread.join(10)
+    door.close()
+
+
+def ask(port: int, question: Question = ASKED) -> bytes:
+    exchange = UdpExchange("127.0.0.1", port, timeout_ns=10 * SECOND)
+    return exchange(encode_question(question), lambda data: answers(question, data))
+
+
+def test_question_reads_back() -> None:
+    assert len(encode_question(ASKED)) == QUESTION_BYTES
+    assert decode_question(encode_question(ASKED)) == ASKED
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_any_datagram_is_a_question_or_ignored(data: bytes, local: bool) -> None:  # noqa: FBT001
+    machine = HandMachine()
+    hand = HandAgent(machine, own(StatedSource(machine)))
+    assert answer(hand.agent, data, local_door=local) is None
+    assert answer(hand.agent, data.ljust(QUESTION_BYTES, b"\0")[:QUESTION_BYTES], local_door=local) is None
+
+
+def test_every_flipped_bit_of_the_head_is_ignored_or_another_question(hand: HandAgent) -> None:
+    good = encode_question(ASKED)
+    for bit in range(8 * QUESTION_BYTES):
+        data = bytearray(good)
+        data[bit // 8] ^= 1 << bit % 8
+        reply = answer(hand.agent, bytes(data), local_door=False)
+        assert reply is None or not answers(ASKED, reply) or bit // 8 in range(16, 48)
+
+
+# Who is not on this machine gets a peer's answer, and nothing else: no report, no signature over bytes of its choice.
+@pytest.mark.parametrize("kind", [Kind.SIGN, Kind.REPORT])
+def test_stranger_is_not_answered(hand: HandAgent, kind: Kind) -> None:
+    assert answer(hand.agent, encode_question(Question(kind, b"12345678", NONCE)), local_door=False) is None
+    assert answer(hand.agent, encode_question(Question(kind, b"12345678", NONCE)), local_door=True) is not None
+
+
+def test_no_answer_to_a_stranger_is_longer_than_its_question(hand: HandAgent) -> None:
+    reply = answer(hand.agent, encode_question(ASKED), local_door=False)
+    assert reply is not None
+    assert len(reply) <= QUESTION_BYTES
+    refusal = encode_refusal(ASKED, BadTime("no-time", "x" * 1000))
+    assert len(refusal) <= QUESTION_BYTES
+    with pytest.raises(BadTime) as refused:
+        token_of(ASKED, refusal, "the peer")
+    assert refused.value.code == "no-time"
+
+
+# What a stranger says is printed on somebody's terminal.
+def test_refusal_cannot_paint_the_screen() -> None:
+    with pytest.raises(BadTime) as refused:
+        token_of(ASKED, encode_refusal(ASKED, BadTime("x\x1b[2J", "a\x1b[2Jb\nc")), "the peer")
+    assert refused.value.code == "door-refused"
+    assert refused.value.message == "the peer refuses: a?[2Jb?c"
+
+
+def test_peers_door_answers_over_udp(udp: int) -> None:
+    token = token_of(ASKED, ask(udp), "the peer")
+    assert token.verified_by(KEY.verifier(), peer_digest(NONCE))
+
+
+def test_peers_door_survives_ten_thousand_datagrams_that_are_none(udp: int) -> None:
+    chance = random.Random(3)
+    good = encode_question(ASKED)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.connect(("127.0.0.1", udp))
+        for _ in range(10_000):
+            data = bytearray(
+                good[: chance.choice((0, 1, 47, 48, 255, 256))] + chance.randbytes(chance.choice((0, 1, 900)))
+            )
+            if data:
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            stranger.send(data)
+    assert len(ask(udp)) == 16 + 128
+
+
+def test_client_asks_for_the_report_over_the_unix_socket(hand: HandAgent, tmp_path: Path) -> None:
+    stopped = threading.Event()
+    door = Door(bind_unix(tmp_path), hand.agent, local_door=True)
+    thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
+    thread.start()
+    assert b'"leasehold.time.report"' in NonceClient(tmp_path).report()
+    stopped.set()
+    thread.join(10)
+    door.close()
+
+
+def test_socket_that_another_run_left_is_replaced(hand: HandAgent, tmp_path: Path) -> None:
+    bind_unix(tmp_path).close()
+    bind_unix(tmp_path).close()
+    with pytest.raises(Environment) as refused:
+        bind_unix(tmp_path / "nowhere")
+    assert refused.value.code == "door-unbound"
+
+
+def test_address_that_cannot_be_listened_on_is_refused_by_name(udp: int) -> None:
+    for host, port in (("127.0.0.1", udp), ("no.such.host.invalid", 1)):
+        with pytest.raises(Environment) as refused:
+            bind_udp(host, port)
+        assert refused.value.code == "door-unbound"
+
+
+def test_peer_that_does_not_answer_is_named() -> None:
+    bound = bind_udp("127.0.0.1", 0)
+    port = bound.getsockname()[1]
+    exchange = UdpExchange("127.0.0.1", port, timeout_ns=20 * MS)
+    with pytest.raises(BadTime) as refused:
+        exchange(encode_question(ASKED), lambda _: True)
+    assert refused.value.code == "no-answer"
+    bound.close()
+    with pytest.raises(BadTime) as refused:
+        exchange(encode_question(ASKED), lambda _: True)
+    assert refused.value.code == "no-answer"

@@ -1,0 +1,401 @@
+"""The time agent: asks sources, decides what may be said, publishes it every period, signs nonces. It has no threads.
+
+Whoever runs it (timeagent/daemon.py, a test, a simulation) calls ``turn`` every period and ``poll`` for each source at
+that source's pace; ``poll`` may block, ``turn`` never waits for a source. One turn:
+
+1. read all clocks; a step, a suspend or a stall drops every sample and begins a new clock epoch;
+2. once a second, or as soon as every source has answered after a drop, combine what the sources say and decide;
+3. publish what may be said, aged to the reading of 1, with a token signed now.
+
+It never sets a clock. What it knows is true time minus CLOCK_BOOTTIME, so nobody else's setting of CLOCK_REALTIME
+changes what it says; a step still ends the epoch, because it means that somebody believes otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final
+
+import msgspec
+
+from .canonical import digest
+from .clock import AgentClock
+from .combine import Agreed, Contradicted, Unheard, Verdict, Voice, combine
+from .discipline import (
+    Bound,
+    Cause,
+    Contradiction,
+    Disrupted,
+    EpochBegan,
+    Event,
+    FreeRunning,
+    Moment,
+    Moved,
+    Outcome,
+    Passed,
+    Quiet,
+    Rules,
+    State,
+    Synchronized,
+    Unknown,
+    decide,
+    status_of,
+)
+from .embedded import STALENESS_NS
+from .errors import BadTime
+from .evidence import AFTER_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
+from .hearing import Hearing, Listed
+from .interval import TimeInterval
+from .keys import Signer
+from .movement import PAUSE_NS, ClockReading, excess_slew_ns, movement, read_clocks
+from .sampled import STEP_NS
+from .signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
+from .sources.peer import PeerSource
+from .tokenfile import STALE_NS, Page, PageSink
+from .units import MS, SECOND, Span, span_text
+
+PERIOD_NS: Final[Span] = 50 * MS
+COMBINE_PERIOD_NS: Final[Span] = SECOND
+SUSPEND_NS: Final[Span] = 10 * MS
+STALL_NS: Final[Span] = 5 * SECOND
+"""Two turns that are further apart: the agent, or the whole machine, stood still."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What names one run of an agent."""
+
+    boot: bytes
+    """The kernel's name of this boot, 16 bytes."""
+    clock_epoch: int
+    """Of its first epoch: a number that no other run has used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the cluster and the agent's settings allow."""
+
+    radius_ns_max: Span
+    liars: int | None = None
+    """How many voices may be wrong; None: fewer than half."""
+    rules: Rules = field(default_factory=Rules)
+
+
+class Agent:
+    """One node's time. Thread-safe: ``turn``, ``poll`` and the doors may run in threads of their own."""
+
+    def __init__(
+        self,
+        clock: AgentClock,
+        signer: Signer,
+        listed: Sequence[Listed],
+        page: PageSink,
+        evidence: EvidenceSink,
+        run: Run,
+        limits: Limits,
+    ) -> None:
+        """Take the ports."""
+        self._clock = clock
+        self._signer = signer
+        self._page = page
+        self._evidence = evidence
+        self._boot = run.boot
+        self._radius_ns_max = limits.radius_ns_max
+        self._liars = limits.liars
+        self._rules = limits.rules
+        self._lock = Lock()
+        self.on_moved: Callable[[], None] = lambda: None
+        """Called when every source should be asked again at once."""
+        # The rest is under the lock.
+        self._hearing = Hearing(listed, self._rules)
+        self._state: State = Unknown(run.clock_epoch)
+        self._last: ClockReading | None = None
+        self._slewed_ns = 0
+        self._moves = 0
+        self._combine_at = 0
+        self._verdict: Verdict = Unheard()
+        self._sequence = 0
+        self._token = b""
+        self._exchanged: dict[str, Exchanged] = {}
+
+    # ---- asking ----
+
+    def poll(self, listed: Listed) -> None:
+        """Ask one source, and keep its answer or its reason. Blocks as long as the source does."""
+        with self._lock:
+            moves, slewed = self._moves, self._slewed_ns
+        before = read_clocks(self._clock)
+        try:
+            sample = listed.source.sample()
+        except BadTime as problem:
+            with self._lock:
+                self._hearing.note_refusal(listed, problem)
+            return
+        after = read_clocks(self._clock)
+        moved = movement(before, after)
+        with self._lock:
+            if moves != self._moves or abs(moved.stepped_ns) > PAUSE_NS or moved.suspended_ns > SUSPEND_NS:
+                unsteady = BadTime("clock-unsteady", "the clock was set while the source was asked", hint="wait")
+                self._hearing.note_refusal(listed, unsteady)
+                return
+            # CLOCK_REALTIME minus CLOCK_BOOTTIME at the sample's instant lies between what it was before and after.
+            was, now = before.ahead(), after.ahead()
+            if sample.assumed:  # a statement about CLOCK_REALTIME: not to be widened by how it was read
+                ahead = sample.offset.shifted(now.midpoint)
+            else:
+                low, high = min(was.earliest, now.earliest), max(was.latest, now.latest)
+                ahead = TimeInterval(sample.offset.earliest + low, sample.offset.latest + high)
+            bound = Bound(
+                ahead, Moment(sample.boot_ns, slewed), assumed=sample.assumed, cluster_time=sample.cluster_time
+            )
+            self._keep_exchange(listed, bound, after)
+            self._hearing.note(listed, bound)
+
+    def _keep_exchange(self, listed: Listed, bound: Bound, reading: ClockReading) -> None:
+        """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
+        if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
+            return
+        asked = listed.source.asked
+        after = b""
+        own = self._own_voice(reading)
+        theirs = bound.aged(self._moment(reading), self._rules.drift_ppm)
+        if own is not None and own.ahead.intersection(theirs) is None:
+            after = self._sign_own(own, reading, digest(AFTER_CONTEXT, asked.answer)).encode()
+        self._exchanged[listed.name] = Exchanged(asked.own, asked.chance, asked.answer, after)
+
+    # ---- one period ----
+
+    def turn(self) -> None:
+        """Look at the clocks, decide, publish. Never waits for a source."""
+        with self._lock:
+            reading = read_clocks(self._clock)
+            moved = self._note_movement(reading)
+            now = self._moment(reading)
+            if moved is not None:
+                self._hearing.forget()
+                self._combine_at = reading.boot_ns + COMBINE_PERIOD_NS
+                self._moves += 1
+                self._step(moved, now)
+            self._step(self._heard(now), now)
+            self._publish(reading, now)
+        if moved is not None:
+            self.on_moved()
+
+    def _note_movement(self, reading: ClockReading) -> Moved | None:
+        last, self._last = self._last, reading
+        if last is None:
+            self._combine_at = reading.boot_ns + COMBINE_PERIOD_NS
+            return None
+        by = movement(last, reading)
+        self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
+        if abs(by.stepped_ns) > STEP_NS:
+            return Moved(Cause.STEP, by.stepped_ns)
+        if by.suspended_ns > SUSPEND_NS:
+            return Moved(Cause.SUSPEND, by.suspended_ns)
+        if by.elapsed_ns > STALL_NS:
+            return Moved(Cause.STALL, by.elapsed_ns)
+        return None
+
+    def _heard(self, now: Moment) -> Event:
+        """Combine once a period; at once when all sources have answered and nothing can be said without them."""
+        waiting = not isinstance(self._state, Synchronized | FreeRunning)
+        if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
+            return Passed()
+        self._combine_at = now.boot_ns + COMBINE_PERIOD_NS
+        if not self._hearing.changed:
+            return Passed()
+        self._hearing.changed = False
+        before, self._verdict = self._verdict, combine(self._hearing.voices(now), self._liars)
+        self._note_dissent(before, now)
+        return self._verdict
+
+    def _note_dissent(self, before: Verdict, now: Moment) -> None:
+        if not isinstance(self._verdict, Agreed) or not self._verdict.dissenting:
+            return
+        if isinstance(before, Agreed) and before.dissenting == self._verdict.dissenting:
+            return
+        _log.warning("source-dissents sources=%s", ",".join(self._verdict.dissenting))
+        self._evidence.keep(
+            dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer)
+        )
+
+    def _step(self, event: Event, now: Moment) -> None:
+        before = status_of(self._state)
+        self._state, outcome = decide(self._state, event, now, self._rules)
+        after = status_of(self._state)
+        if before is not after:
+            _log.warning("status-changed from=%s to=%s", before.name.lower(), after.name.lower())
+        self._tell(outcome, now)
+
+    def _tell(self, outcome: Outcome, now: Moment) -> None:
+        match outcome:
+            case Quiet():
+                pass
+            case EpochBegan(epoch=epoch, why=why):
+                _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", why.cause.value, why.size_ns, epoch)
+            case Contradiction(epoch=epoch):
+                _log.error("clock-disrupted clock_epoch=%d", epoch)
+                voices = self._hearing.voices(now)
+                self._evidence.keep(contradiction_record(outcome, voices, now.boot_ns, self._exchanged, self._signer))
+
+    def _moment(self, reading: ClockReading) -> Moment:
+        return Moment(reading.boot_after_ns, self._slewed_ns)
+
+    def _interval(self, bound: Bound, reading: ClockReading) -> TimeInterval:
+        ahead = bound.aged(self._moment(reading), self._rules.drift_ppm)
+        return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
+
+    def _publish(self, reading: ClockReading, now: Moment) -> None:
+        state = self._state
+        bound = _bound_of(state)
+        ahead, drift_ppm = TimeInterval(0, 0), 0
+        self._token = b""
+        if bound is not None:
+            ahead = bound.aged(now, self._rules.drift_ppm)
+            drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
+            self._token = self._sign(self._interval(bound, reading), bound, None).encode()
+        self._page.write(
+            Page(
+                b"",
+                self._boot,
+                reading.boot_ns,
+                reading.raw_ns,
+                ahead,
+                drift_ppm,
+                status_of(state),
+                state.epoch,
+                STALE_NS,
+                state.until_ns if isinstance(state, Disrupted) else 0,
+                self._token,
+            )
+        )
+
+    def _sign(
+        self, interval: TimeInterval, bound: Bound, covered: bytes | None, status: ClockStatus | None = None
+    ) -> SignedTime:
+        self._sequence += 1
+        flags = TimeFlags.ASSUMED if bound.assumed else TimeFlags.NONE
+        if bound.cluster_time:
+            flags |= TimeFlags.CLUSTER
+        return sign_time(
+            self._signer,
+            interval,
+            status=status_of(self._state) if status is None else status,
+            flags=flags,
+            staleness_ns=STALENESS_NS,
+            sequence=self._sequence,
+            clock_epoch=self._state.epoch,
+            digest=covered,
+        )
+
+    # ---- the doors ----
+
+    def own_token(self) -> bytes:
+        """Return the token of the last turn, encoded, or nothing."""
+        with self._lock:
+            return self._token
+
+    def sign_over(self, covered: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes, made now. Raises BadTime: nothing may be said, or it is too wide."""
+        with self._lock:
+            reading = self._steady_reading()
+            bound = _bound_of(self._state)
+            if bound is None:
+                raise self._silence(reading)
+            interval = self._interval(bound, reading)
+            if interval.radius > self._radius_ns_max:
+                raise BadTime(
+                    "radius-too-wide",
+                    f"the clock is known to {span_text(interval.radius)}; "
+                    f"the policy allows {span_text(self._radius_ns_max)}",
+                    hint="leasehold time sources says what each source knows",
+                )
+            return self._sign(interval, bound, covered)
+
+    def sign_for_peer(self, covered: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes of what this node's own sources say. Raises BadTime: they say nothing.
+
+        Whatever this node concluded with its peers: each node is one voice, also to those who outvote it.
+        """
+        with self._lock:
+            reading = self._steady_reading()
+            own = self._own_voice(reading)
+            if own is None:
+                raise BadTime(
+                    "no-own-measure", "no source of this machine's own measures its clock now", hint="run chrony here"
+                )
+            return self._sign_own(own, reading, covered)
+
+    def _own_voice(self, reading: ClockReading) -> Voice | None:
+        voices = self._hearing.voices(self._moment(reading), own=True)
+        return voices[0] if voices else None
+
+    def _sign_own(self, own: Voice, reading: ClockReading, covered: bytes) -> SignedTime:
+        interval = TimeInterval(reading.boot_ns + own.ahead.earliest, reading.boot_after_ns + own.ahead.latest)
+        bound = Bound(own.ahead, self._moment(reading), cluster_time=own.cluster_time)
+        return self._sign(interval, bound, covered, ClockStatus.SYNCHRONIZED)
+
+    def _steady_reading(self) -> ClockReading:
+        """Read the clocks. Raises BadTime if they moved since the last turn: the next turn says what that means."""
+        reading = read_clocks(self._clock)
+        if self._last is None:
+            raise self._silence(reading)
+        by = movement(self._last, reading)
+        if abs(by.stepped_ns) > STEP_NS or by.suspended_ns > SUSPEND_NS or by.elapsed_ns > STALL_NS:
+            raise BadTime("clock-unsteady", "the clock moved just now", hint="try again")
+        self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
+        self._last = reading
+        return reading
+
+    def _silence(self, reading: ClockReading) -> BadTime:
+        if isinstance(self._state, Disrupted):
+            left = max(0, self._state.until_ns - reading.boot_ns)
+            return BadTime(
+                "clock-disrupted",
+                f"what is known of the time contradicts itself; nothing is said for another {span_text(left)}",
+                hint="leasehold time sources names who disagrees",
+            )
+        return BadTime("no-time", "no time source has a bound", hint="leasehold time sources says why")
+
+    def report(self) -> bytes:
+        """Return what each source says, as JSON."""
+        with self._lock:
+            reading = read_clocks(self._clock)
+            now = self._moment(reading)
+            bound = _bound_of(self._state)
+            ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
+            fields: dict[str, Any] = {
+                "schema": "leasehold.time.report",
+                "version": 1,
+                "status": status_of(self._state).name.lower().replace("_", "-"),
+                "clock_epoch": self._state.epoch,
+                "boot_ns": reading.boot_ns,
+                "earliest_ahead_ns": ahead.earliest if ahead else None,
+                "latest_ahead_ns": ahead.latest if ahead else None,
+                "assumed": bool(bound and bound.assumed),
+                "cluster_time": bool(bound and bound.cluster_time),
+                "drift_ppm": self._rules.drift_ppm,
+                "silent_until_ns": self._state.until_ns if isinstance(self._state, Disrupted) else None,
+                "sources": self._hearing.fields(now, self._role),
+            }
+        return msgspec.json.encode(fields)
+
+    def _role(self, source: str) -> str:
+        match self._verdict:
+            case Agreed(voices=voices, dissenting=dissenting):
+                if source in dissenting:
+                    return "dissents"
+                return "shapes" if source in voices else "agrees"
+            case Contradicted():
+                return "disputed"
+            case Unheard():
+                return "heard"
+
+
+def _bound_of(state: State) -> Bound | None:
+    return state.bound if isinstance(state, Synchronized | FreeRunning) else None

@@ -1,0 +1,155 @@
+"""Time from the node's agent: ``now`` and ``token`` from its page, signed times over digests by its door.
+
+A NodeTime like timeagent/embedded.py's, for processes of a machine on which ``leasehold time run`` runs. Reading is a
+look into mapped memory and at two clocks: no call to anybody. Thread-safe.
+
+What is refused, by code of BadTime: ``page-absent``, ``page-short``, ``page-version``, ``page-torn``,
+``page-damaged``,
+``page-other-boot``, ``page-other-key``, ``page-stale`` (older than it may be: the agent stands still), ``page-ahead``
+(another CLOCK_BOOTTIME than this process has: a time namespace), ``no-time``, ``clock-disrupted``, ``radius-too-wide``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from .clock import AgentClock
+from .errors import BadTime, Damaged
+from .interval import TimeInterval
+from .noncedoor import NonceClient
+from .signedtime import ClockStatus, SignedTime
+from .tokenfile import PAGE_NAME, Page, PageReader
+from .units import Span, span_text
+
+_RUN: Final = "does the time agent run? leasehold time run"
+
+
+class AgentTime:
+    """A NodeTime by the agent's page and door."""
+
+    def __init__(self, directory: Path, clock: AgentClock, *, boot: bytes, key_id: bytes, radius_ns_max: Span) -> None:
+        """Map the page in the node's tmpfs directory. Raises BadTime if there is none.
+
+        ``boot``: the 16 bytes of this boot's id. ``key_id``: of the node's time key; another key's page is refused.
+        """
+        self._reader = PageReader(directory / PAGE_NAME)
+        self._door = NonceClient(directory)
+        self._machine = clock
+        self._boot_ns = clock.boot_ns
+        self._raw_ns = clock.raw_ns
+        self._boot = boot
+        self._key_id = key_id
+        self._radius_ns_max = radius_ns_max
+        self._width_max = 2 * radius_ns_max
+        self._decoded: tuple[Page, SignedTime] | None = None
+
+    def boot_ns(self) -> int:
+        """Return CLOCK_BOOTTIME."""
+        return self._boot_ns()
+
+    def sleep(self, span: Span) -> None:
+        """Wait about that long."""
+        self._machine.sleep(span)
+
+    def now(self) -> TimeInterval:
+        """Return the interval that holds true time. Raises BadTime."""
+        return self.look()[0]
+
+    def token(self) -> SignedTime:
+        """Return the agent's current signed time. Raises BadTime as ``now`` does."""
+        return self.look()[1]
+
+    def look(self, *, again: bool = True) -> tuple[TimeInterval, SignedTime]:
+        """Return both, from one look at the page; from one more if that was stale. Raises BadTime."""
+        page = self._reader.page()
+        decoded = self._decoded
+        if decoded is None or decoded[0] is not page:
+            decoded = self._checked(page)
+        boot = self._boot_ns()
+        age = boot - page.as_of_boot_ns
+        if not 0 <= age <= page.stale_ns:
+            return self._stale(age, page, again=again)
+        grown = 0
+        drift_ppm = page.drift_ppm
+        if drift_ppm:
+            grown = age * drift_ppm // 1_000_000 + 1
+            slewed = self._raw_ns() - page.as_of_raw_ns - age
+            if not -grown <= slewed <= grown:
+                grown += abs(slewed)
+        ahead = page.ahead
+        earliest, latest = boot + ahead.earliest - grown, boot + ahead.latest + grown
+        if latest - earliest > self._width_max:
+            raise self._too_wide(latest - earliest)
+        return TimeInterval(earliest, latest), decoded[1]
+
+    def token_over(self, digest: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes, made now by the agent. Blocks for its answer. Raises BadTime."""
+        token = self._door.sign(digest)
+        if token.key_id != self._key_id:
+            raise self._other_key(token)
+        if token.radius_ns > self._radius_ns_max:
+            raise self._too_wide(2 * token.radius_ns)
+        return token
+
+    def _checked(self, page: Page) -> tuple[Page, SignedTime]:
+        """Judge what does not change while the page stands, once."""
+        if page.boot != self._boot:
+            raise BadTime(
+                "page-other-boot", f"the time page is of boot {page.boot.hex()}, this is {self._boot.hex()}", hint=_RUN
+            )
+        if not page.token or not page.status.usable:
+            raise self._silent(page)
+        try:
+            token = SignedTime.decode(page.token, "the time page")
+        except Damaged as problem:
+            raise BadTime(
+                "page-damaged", problem.message, hint="run the agent and its readers from one version"
+            ) from None
+        if token.key_id != self._key_id:
+            raise self._other_key(token)
+        self._decoded = page, token
+        return self._decoded
+
+    def _silent(self, page: Page) -> BadTime:
+        if page.status is ClockStatus.DISRUPTED:
+            left = max(0, page.silent_until_ns - self._boot_ns())
+            return BadTime(
+                "clock-disrupted",
+                f"what the agent knows of the time contradicts itself; it says nothing for another {span_text(left)}",
+                hint="leasehold time sources names who disagrees",
+            )
+        return BadTime(
+            "no-time", "the time agent has no bound", hint="leasehold time sources says why; leasehold time wait waits"
+        )
+
+    def _stale(self, age: Span, page: Page, *, again: bool) -> tuple[TimeInterval, SignedTime]:
+        """Refuse a page that is too old, unless the file was made anew meanwhile and holds another one."""
+        if age < 0:
+            raise BadTime(
+                "page-ahead",
+                f"the time page was written {span_text(-age)} after now: this process has another CLOCK_BOOTTIME",
+                hint="run the agent and its readers in one time namespace",
+            )
+        if again:
+            self._reader.reopen()
+            return self.look(again=False)
+        raise BadTime(
+            "page-stale",
+            f"the time page is {span_text(age)} old; {span_text(page.stale_ns)} are allowed",
+            hint=f"{_RUN}; if it does, it stands still: see its scheduling in docs/operators.md",
+        )
+
+    def _other_key(self, token: SignedTime) -> BadTime:
+        return BadTime(
+            "page-other-key",
+            f"the time agent signs with key {token.key_id.hex()}, this node's time key is {self._key_id.hex()}",
+            hint="start the agent with this node's directory: --node-dir",
+        )
+
+    def _too_wide(self, width: Span) -> BadTime:
+        return BadTime(
+            "radius-too-wide",
+            f"the clock is known to {span_text((width + 1) // 2)}; the policy allows {span_text(self._radius_ns_max)}",
+            hint="leasehold time sources says what each source knows",
+        )

@@ -1,0 +1,186 @@
+"""The agent's doors: a Unix datagram socket for this machine, a UDP socket for its peers; and a client of the first.
+
+The answers come from the agent, by the constructor. A door answers what is a question and ignores what is not: no
+datagram, however malformed, ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from .errors import BadTime, Environment
+from .noncewire import (
+    QUESTION_BYTES,
+    Kind,
+    Question,
+    answers,
+    content_of,
+    decode_question,
+    encode_answer,
+    encode_question,
+    encode_refusal,
+    peer_digest,
+    token_of,
+)
+from .signedtime import SignedTime
+from .units import MS, SECOND, Span
+
+DOOR_NAME: Final = "time.sock"
+ANSWER_BYTES_MAX: Final = 60_000
+TIMEOUT_NS: Final[Span] = SECOND
+"""An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
+
+_log = logging.getLogger(__name__)
+_WAIT_NS: Final[Span] = 200 * MS
+_STRANGE_MAX: Final = 8
+
+
+class Signing(Protocol):
+    """What stands behind a door."""
+
+    def sign_over(self, digest: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes, made now. Raises BadTime."""
+        ...
+
+    def sign_for_peer(self, digest: bytes) -> SignedTime:
+        """The same, of what this node's own sources say: no peer's word comes back to it. Raises BadTime."""
+        ...
+
+    def report(self) -> bytes:
+        """Return what each source says, as JSON."""
+        ...
+
+
+def answer(signing: Signing, data: bytes, *, local_door: bool) -> bytes | None:
+    """Return the answer to a datagram, or None for what is not answered. Never raises for what a stranger sends."""
+    question = decode_question(data)
+    if question is None or (question.kind is not Kind.PEER and not local_door):
+        return None
+    try:
+        match question.kind:
+            case Kind.SIGN:
+                content = signing.sign_over(question.nonce).encode()
+            case Kind.PEER:
+                content = signing.sign_for_peer(peer_digest(question.nonce)).encode()
+            case Kind.REPORT:
+                content = signing.report()[:ANSWER_BYTES_MAX]
+    except BadTime as problem:
+        return encode_refusal(question, problem)
+    return encode_answer(question, content)
+
+
+class Door:
+    """One socket, served by whoever calls ``serve``."""
+
+    def __init__(self, bound: socket.socket, signing: Signing, *, local_door: bool) -> None:
+        """Take a bound socket."""
+        bound.settimeout(_WAIT_NS / SECOND)
+        self._socket = bound
+        self._signing = signing
+        self._local = local_door
+
+    def serve(self, stopped: Callable[[], bool]) -> None:
+        """Answer until told to stop. Blocks."""
+        while not stopped():
+            try:
+                data, sender = self._socket.recvfrom(QUESTION_BYTES + 1)
+            except TimeoutError:
+                continue
+            except OSError as problem:
+                if stopped():
+                    return
+                _log.warning("door-receive-failed reason=%s", problem.strerror)
+                continue
+            reply = answer(self._signing, data, local_door=self._local)
+            if reply is not None and sender:
+                with contextlib.suppress(OSError):  # who asked is gone, or does not read: it asks again
+                    self._socket.sendto(reply, socket.MSG_DONTWAIT, sender)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def bind_unix(directory: Path) -> socket.socket:
+    """Return the bound door of this machine. What another run left is replaced: the caller holds the node's lock."""
+    path = directory / DOOR_NAME
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        path.unlink(missing_ok=True)
+        door.bind(str(path))
+    except OSError as problem:
+        door.close()
+        raise Environment(
+            "door-unbound", f"cannot bind {path}: {problem.strerror or problem}", hint="check its directory"
+        ) from None
+    return door
+
+
+def bind_udp(host: str, port: int) -> socket.socket:
+    """Return the bound door for peers. Raises Environment."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
+        door = socket.socket(family, kind)
+    except OSError as problem:
+        raise Environment(
+            "door-unbound", f"no address {host}: {problem.strerror or problem}", hint="check listen in time.toml"
+        ) from None
+    try:
+        door.bind(address)
+    except OSError as problem:
+        door.close()
+        raise Environment(
+            "door-unbound", f"cannot listen on {host} port {port}: {problem.strerror}", hint="check listen in time.toml"
+        ) from None
+    return door
+
+
+class NonceClient:
+    """Asks the agent of this machine. Thread-safe, and the same in a child after fork: each question has its socket."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the node's tmpfs directory. Asks nothing yet."""
+        self._path = directory / DOOR_NAME
+        self._asked = itertools.count(1)
+
+    def sign(self, digest: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes. Blocks for the answer. Raises BadTime."""
+        question = self._question(Kind.SIGN, digest)
+        return token_of(question, self._ask(question), "the time agent")
+
+    def report(self) -> bytes:
+        """Return what each source says, as JSON. Blocks for the answer. Raises BadTime."""
+        question = self._question(Kind.REPORT, bytes(32))
+        return content_of(question, self._ask(question), "the time agent")
+
+    def _question(self, kind: Kind, nonce: bytes) -> Question:
+        return Question(kind, next(self._asked).to_bytes(8, "big"), nonce)
+
+    def _ask(self, question: Question) -> bytes:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+                door.settimeout(TIMEOUT_NS / SECOND)
+                door.bind("")  # an abstract name that the kernel chooses: the answer needs an address
+                door.connect(str(self._path))
+                door.send(encode_question(question))
+                for _ in range(_STRANGE_MAX):
+                    data = door.recv(ANSWER_BYTES_MAX + 64)
+                    if answers(question, data):
+                        return data
+        except TimeoutError:
+            pass
+        except OSError as problem:
+            raise BadTime(
+                "door-absent",
+                f"the time agent cannot be asked at {self._path}: {problem.strerror or problem}",
+                hint="does it run? leasehold time run",
+            ) from None
+        raise BadTime(
+            "door-silent", f"the time agent does not answer at {self._path}", hint="it stands still, or is overloaded"
+        )

@@ -1,0 +1,117 @@
+"""The source *chrony*: the tracking report of a chronyd on this machine, over UDP, as any user.
+
+True time minus CLOCK_REALTIME is within ``root delay / 2 + root dispersion + |remaining correction|``, and stays there
+while chronyd slews the correction away. No single one of the three is a bound.
+
+What it refuses, by name:
+
+- ``not-synchronized``: no reference (id 0), leap status 3, or stratum 0 or above 15;
+- ``local-reference``: chronyd serves its own clock and claims no error at all. Taken only where the agent's settings
+  name a *cluster time*. A client of such a server cannot tell, so there every sample is labelled: relative to that
+  machine, good for leases, not UTC;
+- ``stale``: the last update is older than eight intervals between updates. chronyd says "synchronised" for very long
+  after its servers died; what is known by then is for the agent's own drift bound to say;
+- ``no-bound``: zero delay and zero dispersion from another reference than the local one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import BadTime
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import ClockStatus
+from timeagent.units import MS, SECOND, span_text
+
+from .chronywire import LEAP_UNSYNCHRONISED, LOCAL_REFERENCE, parse_tracking, tracking_request
+from .port import Sample
+
+if TYPE_CHECKING:
+    import random
+
+    from timeagent.clock import MachineClock
+    from timeagent.units import Instant, Span
+
+    from .chronywire import Tracking
+    from .exchange import Exchange
+
+TIMEOUT_NS: Final[Span] = 300 * MS
+"""chronyd on the same machine answers in well under a millisecond."""
+
+STALE_UPDATES: Final = 8
+INTERVAL_NS_MAX: Final[Span] = 1024 * SECOND
+"""The longest poll of NTP: a larger interval between updates is a gap, not a habit."""
+_BLUR_NS: Final[Span] = SECOND
+_STRATUM_MAX: Final = 15
+
+
+class ChronySource:
+    """chronyd's own error bound."""
+
+    name = "chrony"
+
+    def __init__(
+        self, machine: MachineClock, exchange: Exchange, chance: random.Random, *, cluster_time: str = ""
+    ) -> None:
+        """Take the way to chronyd. ``cluster_time``: the name by which a local reference is accepted."""
+        self._machine = machine
+        self._exchange = exchange
+        self._chance = chance
+        self._cluster_time = cluster_time
+
+    def sample(self) -> Sample:
+        """Ask once. Blocks at most for the exchange's time-out. Raises BadTime."""
+        sequence = self._chance.getrandbits(32)
+        boot_ns = self._machine.boot_ns()  # before the answer: a pause in between must age it
+        answer = self._exchange(tracking_request(sequence), lambda data: data[16:20] == sequence.to_bytes(4, "big"))
+        report = parse_tracking(answer, sequence)
+        refuse_tracking(report, self._machine.realtime_ns(), self._cluster_time)
+        radius = radius_of(report)
+        return Sample(
+            self.name,
+            TimeInterval(-radius, radius),
+            boot_ns,
+            ClockStatus.SYNCHRONIZED,
+            cluster_time=bool(self._cluster_time),
+        )
+
+
+def radius_of(report: Tracking) -> Span:
+    """Return the half-width, rounded up."""
+    return (report.root_delay_ns + 1) // 2 + report.root_dispersion_ns + abs(report.correction_ns)
+
+
+def refuse_tracking(report: Tracking, realtime_ns: Instant, cluster_time: str) -> None:
+    """Raise BadTime if the report is no bound. Pure."""
+    if report.reference == 0 or report.leap == LEAP_UNSYNCHRONISED or not 1 <= report.stratum <= _STRATUM_MAX:
+        raise BadTime(
+            "not-synchronized",
+            f"chronyd is not synchronised (reference {report.reference:08X}, stratum {report.stratum}, "
+            f"leap {report.leap})",
+            hint="wait for its servers: chronyc sources",
+        )
+    local = report.reference == LOCAL_REFERENCE
+    if local and not cluster_time:
+        raise BadTime(
+            "local-reference",
+            "chronyd serves its own clock (reference 7F7F0101) and claims no error: that is no bound",
+            hint="give it a server, or name it: cluster_time in time.toml",
+        )
+    if report.root_delay_ns < 0 or report.root_dispersion_ns < 0:
+        raise BadTime("no-bound", "chronyd reports a negative delay or dispersion", hint="see chronyc tracking")
+    if local:
+        return  # its own clock needs no update, and is right by definition
+    if report.root_delay_ns == report.root_dispersion_ns == 0:
+        raise BadTime(
+            "no-bound",
+            f"chronyd claims no delay and no dispersion from reference {report.reference:08X}: that is no bound",
+            hint="see chronyc tracking",
+        )
+    age = realtime_ns + report.correction_ns - report.updated_ns - _BLUR_NS
+    allowed = STALE_UPDATES * min(max(report.interval_ns, SECOND), INTERVAL_NS_MAX)
+    if age > allowed:
+        raise BadTime(
+            "stale",
+            f"chronyd last updated the clock {span_text(age)} ago; {span_text(allowed)} are allowed",
+            hint="have its servers died? chronyc sources",
+        )

@@ -1,0 +1,113 @@
+"""The source *peer*: another node's agent, asked for a signed time over a nonce. Good to its radius and the round trip.
+
+The answer was signed between the two readings of this machine's clock, so ``true - local`` lies in
+``[answer.earliest - after, answer.latest - before]``. A peer answers with what its own sources say, never with what its
+peers say: no word comes back to whom it is from, and each peer is one voice.
+
+A machine that was paused with all its clocks cannot tell by itself; its peers' answers can.
+
+The nonce covers this node's own signed time, and this node then signs over the answer: whichever of the two clocks is
+wrong, the four signatures show by rule R2 that one of them is (timeagent/evidence.py).
+
+What is refused, by name: ``peer-key`` (not that node's trusted key, or a bad signature), ``peer-assumed`` (a stated
+radius measures nothing), ``peer-status``, ``no-answer``, ``door-garbled``, and what the peer itself refuses with.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from timeagent.canonical import DIGEST_BYTES, digest
+from timeagent.clock import MachineClock
+from timeagent.errors import BadTime
+from timeagent.interval import TimeInterval
+from timeagent.noncewire import Kind, Question, answers, encode_question, peer_digest, token_of
+from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
+from timeagent.units import MS, Span
+
+from .exchange import Exchange
+from .port import Sample
+
+TIMEOUT_NS: Final[Span] = 500 * MS
+NONCE_CONTEXT: Final = "peer nonce"
+
+type Refusing = Callable[[SignedTime, bytes], str | None]
+"""Why a signed time over a digest is not accepted as this peer's, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One exchange, as evidence: the nonce is ``nonce_over(own, chance)``."""
+
+    own: bytes
+    """This node's signed time before it asked, encoded; or nothing."""
+    chance: bytes
+    answer: bytes
+
+
+def nonce_over(own: bytes, chance: bytes) -> bytes:
+    """Return the nonce that covers this node's own signed time."""
+    return digest(NONCE_CONTEXT, own + chance)
+
+
+class PeerSource:
+    """Another node's agent."""
+
+    def __init__(
+        self,
+        machine: MachineClock,
+        node: str,
+        exchange: Exchange,
+        refuses: Refusing,
+        chance: random.Random,
+        *,
+        own_token: Callable[[], bytes] = lambda: b"",
+    ) -> None:
+        """Take the way to the peer, and who judges its signatures: the trust record's keys of that node."""
+        self.name = f"peer {node}"
+        self._machine = machine
+        self._exchange = exchange
+        self._refuses = refuses
+        self._chance = chance
+        self._own_token = own_token
+        self.asked: Asked | None = None
+        """The exchange behind the newest sample."""
+
+    def sample(self) -> Sample:
+        """Ask once. Blocks at most for the exchange's time-out. Raises BadTime."""
+        self.asked = None
+        own, chance = self._own_token(), self._chance.randbytes(DIGEST_BYTES)
+        nonce = nonce_over(own, chance)
+        question = Question(Kind.PEER, chance[:8], nonce)
+        boot_ns = self._machine.boot_ns()
+        before = self._machine.realtime_ns()
+        data = self._exchange(encode_question(question), lambda each: answers(question, each))
+        after = self._machine.realtime_ns()
+        token = token_of(question, data, self.name)
+        self._judge(token, peer_digest(nonce))
+        self.asked = Asked(own, chance, token.encode())
+        said = token.interval
+        low, high = min(before, after), max(before, after)  # a step in between is found out by who compares the clocks
+        return Sample(
+            self.name,
+            TimeInterval(said.earliest - high, said.latest - low),
+            boot_ns,
+            ClockStatus.SYNCHRONIZED,
+            cluster_time=bool(token.flags & TimeFlags.CLUSTER),
+        )
+
+    def _judge(self, token: SignedTime, covered: bytes) -> None:
+        reason = self._refuses(token, covered)
+        if reason is not None:
+            raise BadTime("peer-key", f"{self.name}: {reason}", hint="compare the trust record and the peer's address")
+        if not token.status.usable:
+            raise BadTime(
+                "peer-status", f"{self.name} has status {token.status.name.lower()}", hint="look at that machine"
+            )
+        if token.flags & TimeFlags.ASSUMED:
+            raise BadTime(
+                "peer-assumed", f"{self.name} states its radius and measures nothing", hint="run chrony there"
+            )

@@ -1,0 +1,231 @@
+"""The page: one file on tmpfs by which a node's time agent tells all its processes the time. No call, no lock.
+
+256 bytes, mapped by who reads; the layout is in docs/protocol/time.md. The agent rewrites it every 50 ms:
+
+1. generation becomes odd;
+2. everything else is written;
+3. generation becomes the next even number.
+
+A reader copies the page and believes the copy only if its CRC-32 is right: half a page is found out on any machine,
+whatever the order in which its memory shows things. A generation that was believed once needs no second look.
+
+Processes that never share a clock epoch with the agent's boot, and pages of another layout, are refused by name; a
+page that nobody rewrites is refused when it is older than it says it may be. The file is only ever overwritten in
+place: it must not be cut short or replaced while somebody maps it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from .errors import BadTime, Environment
+from .interval import TimeInterval
+from .signedtime import TOKEN_BYTES, ClockStatus
+from .units import MS, Span
+
+PAGE_NAME: Final = "time.page"
+PAGE_BYTES: Final = 256
+STALE_NS: Final[Span] = 250 * MS
+"""How old a page may be, in CLOCK_BOOTTIME, when it is used."""
+
+MAGIC: Final = b"LHSTPAGE"
+VERSION: Final = 1
+GOOD_CRC: Final = 0x2144DF1C
+"""The CRC-32 of anything that ends with its own CRC-32 in little-endian order."""
+
+_HEAD: Final = struct.Struct("<8sIIQ16sqqqqIIQQQ")
+_GENERATION: Final = slice(16, 24)
+_TOKEN: Final = slice(104, 104 + TOKEN_BYTES)
+_CRC_AT: Final = PAGE_BYTES - 4
+assert _HEAD.size == _TOKEN.start
+assert _TOKEN.stop <= _CRC_AT
+_NO_TOKEN: Final = bytes(TOKEN_BYTES)
+_COPIES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One generation of the page."""
+
+    generation: bytes
+    boot: bytes
+    """The kernel's name of the boot that CLOCK_BOOTTIME counts from: 16 bytes."""
+    as_of_boot_ns: int
+    as_of_raw_ns: int
+    ahead: TimeInterval
+    """True time minus CLOCK_BOOTTIME, as of then."""
+    drift_ppm: int
+    """How fast that grows in either direction; 0: it does not age, it is a statement."""
+    status: ClockStatus
+    clock_epoch: int
+    stale_ns: Span
+    silent_until_ns: int
+    """While disrupted: until when of CLOCK_BOOTTIME nothing will be said."""
+    token: bytes
+    """An encoded SignedTime, or nothing where the status is not usable."""
+
+
+def encode_page(page: Page) -> bytes:
+    """Return the 256 bytes."""
+    head = _HEAD.pack(
+        MAGIC,
+        VERSION,
+        PAGE_BYTES,
+        int.from_bytes(page.generation, "little"),
+        page.boot,
+        page.as_of_boot_ns,
+        page.as_of_raw_ns,
+        page.ahead.earliest,
+        page.ahead.latest,
+        page.drift_ppm,
+        page.status,
+        page.clock_epoch,
+        page.stale_ns,
+        page.silent_until_ns,
+    )
+    data = (head + (page.token or _NO_TOKEN)).ljust(_CRC_AT, b"\0")
+    return data + zlib.crc32(data).to_bytes(4, "little")
+
+
+def decode_page(data: bytes) -> Page | None:
+    """Read a copy of the page; None for a torn one. Raises BadTime: it is none, or of another version. Pure."""
+    if len(data) < PAGE_BYTES:
+        raise BadTime("page-short", f"the time page has {len(data)} bytes, not {PAGE_BYTES}", hint=_HINT)
+    magic, version, size, generation, boot, as_of_boot, as_of_raw, low, high, drift, status, epoch, stale, until = (
+        _HEAD.unpack_from(data)
+    )
+    if magic != MAGIC or version != VERSION or size != PAGE_BYTES:
+        if not any(data):
+            return None  # just made, not written yet
+        raise BadTime(
+            "page-version",
+            f"the time page begins with {magic.hex()}, version {version}, {size} bytes: not what is read here",
+            hint="run the agent and its readers from one version",
+        )
+    if generation % 2 or zlib.crc32(data) != GOOD_CRC or low > high or status > ClockStatus.DISRUPTED:
+        return None
+    token = data[_TOKEN]
+    return Page(
+        data[_GENERATION],
+        boot,
+        as_of_boot,
+        as_of_raw,
+        TimeInterval(low, high),
+        drift,
+        ClockStatus(status),
+        epoch,
+        stale,
+        until,
+        b"" if token == _NO_TOKEN else token,
+    )
+
+
+_HINT: Final = "does the time agent run? leasehold time run"
+
+
+class PageSink(Protocol):
+    """Where the agent publishes."""
+
+    def write(self, page: Page) -> None:
+        """Publish the next page; its generation is chosen here."""
+        ...
+
+
+class PageWriter:
+    """The agent's end. One per file: the caller holds a lock that says so."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file, readable by all. Raises Environment. A local tmpfs, not the mount."""
+        try:
+            path.touch(mode=0o644)
+            with path.open("r+b") as file:
+                file.seek(0, 2)
+                if file.tell() < PAGE_BYTES:  # grown, never cut: a reader may have it mapped
+                    file.write(bytes(PAGE_BYTES - file.tell()))
+                    file.flush()
+                self._map = mmap.mmap(file.fileno(), PAGE_BYTES)
+        except OSError as problem:
+            raise Environment(
+                "page-unwritable", f"cannot write the time page {path}: {problem.strerror}", hint="check its directory"
+            ) from None
+        # One past what is there, and even: after an agent that died while it wrote, too.
+        self._generation = (int.from_bytes(self._map[_GENERATION], "little") + 1) & ~1
+
+    def write(self, page: Page) -> None:
+        """Publish. ``page.generation`` is not used."""
+        odd, self._generation = self._generation + 1, (self._generation + 2) % 2**63
+        even = self._generation.to_bytes(8, "little")
+        data = encode_page(
+            Page(
+                even,
+                page.boot,
+                page.as_of_boot_ns,
+                page.as_of_raw_ns,
+                page.ahead,
+                page.drift_ppm,
+                page.status,
+                page.clock_epoch,
+                page.stale_ns,
+                page.silent_until_ns,
+                page.token,
+            )
+        )
+        self._map[_GENERATION] = odd.to_bytes(8, "little")
+        self._map[24:] = data[24:]
+        self._map[:16] = data[:16]
+        self._map[_GENERATION] = even
+
+    def close(self) -> None:
+        """Let go of the file. What it says goes stale by itself."""
+        self._map.close()
+
+
+class PageReader:
+    """A reader's end: the newest page that is whole. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the file. Raises BadTime: there is none, or it is too short."""
+        self._path = path
+        self._map = self._opened()
+        self._seen: Page | None = None
+
+    def _opened(self) -> mmap.mmap:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(0, 2)
+                size = file.tell()
+                if size < PAGE_BYTES:
+                    raise BadTime(
+                        "page-short", f"the time page {self._path} has {size} bytes, not {PAGE_BYTES}", hint=_HINT
+                    )
+                return mmap.mmap(file.fileno(), PAGE_BYTES, access=mmap.ACCESS_READ)
+        except OSError as problem:
+            raise BadTime(
+                "page-absent", f"cannot read the time page {self._path}: {problem.strerror}", hint=_HINT
+            ) from None
+
+    def reopen(self) -> None:
+        """Map the file anew: its directory may have been made again. Raises BadTime as the constructor does."""
+        self._map = self._opened()
+        self._seen = None
+
+    def page(self) -> Page:
+        """Return the newest whole page. Never blocks. Raises BadTime: torn all the time, or another layout."""
+        seen = self._seen
+        if seen is not None and self._map[_GENERATION] == seen.generation:
+            return seen
+        for _ in range(_COPIES_MAX):
+            page = decode_page(self._map[:PAGE_BYTES])
+            if page is not None:
+                self._seen = page
+                return page
+        raise BadTime(
+            "page-torn",
+            f"the time page {self._path} was half written at each of {_COPIES_MAX} looks",
+            hint="an agent that died while it wrote leaves that: start it again",
+        )

@@ -10,6 +10,7 @@ import selectors
 import socket
 import ssl
 import struct
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +19,11 @@ from timeagent.units import MINUTE, SECOND
 from .wire import LENGTH_BYTES, NO_REQUEST, REQUEST_FRAME_BYTES_MAX, Refused, body_length, encode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from timeagent.units import Span
+
+    from .wire import Reply
 
 RECEIVE_BYTES: Final = 256 * 1024
 _SEND_BYTES: Final = 1024 * 1024
@@ -47,6 +50,10 @@ class Limits:
     """Of one peer, all its connections together. Who asks for more is read from later, and told nothing."""
     burst: int = 200_000
     """How many requests a peer may ask at once after a pause; at least those of one call."""
+    waiters_per_peer: int = 4096
+    """How many requests of one peer may be held back until they can be granted; more are denied at once."""
+    owed_per_connection: int = 256
+    """How many calls of one connection may be without their answers; who sends more is cut off."""
     idle_ns: Span = 10 * MINUTE
     """A connection without a call for so long is closed; a client opens another when it needs one."""
     frame_ns: Span = 30 * SECOND
@@ -65,6 +72,8 @@ class Peer:
     key_id: bytes | None = None
     """The TLS key by which it was let in; None on this machine."""
     connections: int = 0
+    waiting: int = 0
+    """How many of its requests are held back."""
     tokens: float = 0.0
     filled_ns: int = 0
 
@@ -73,6 +82,42 @@ class Peer:
         gained = (now - self.filled_ns) * limits.requests_per_second / SECOND
         self.tokens = min(float(limits.burst), self.tokens + gained)
         self.filled_ns = now
+
+
+@dataclass(slots=True, eq=False)
+class Owed:
+    """A call of which some answer is held back."""
+
+    connection: Connection
+    replies: list[Reply | None]
+    missing: int
+    waiters: list[HeldBack] = field(default_factory=list)
+
+    def fill(self, replies: Sequence[Reply | None]) -> None:
+        """Take what was answered at once. What a waiter has got meanwhile stays."""
+        for position, reply in enumerate(replies):
+            self.replies[position] = self.replies[position] or reply
+        self.missing = self.replies.count(None)
+
+
+@dataclass(slots=True, eq=False)
+class HeldBack:
+    """Who waits for one answer of a call: the shard's waiter."""
+
+    owed: Owed
+    position: int
+    answered: Callable[[Owed], None]
+    """Called after the answer has come, from whichever thread called the shard."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection is closed."""
+        return not self.owed.connection.open
+
+    def answer(self, reply: Reply) -> None:
+        """Take the answer, from whichever thread called the shard."""
+        self.owed.replies[self.position] = reply
+        self.answered(self.owed)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +131,8 @@ class Connection:
     received: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
     events: int = selectors.EVENT_READ
+    owed: deque[Owed] = field(default_factory=deque)
+    """Calls whose answers are not complete, and those behind them: answers go out in the order of the calls."""
     leaving: bool = False
     """It gets what waits for it, and is closed then."""
 

@@ -12,7 +12,8 @@ import select
 import socket
 from abc import ABC, abstractmethod
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from timeagent.errors import Damaged, LeaseholdError, NotTrusted, ShardUnavailable
 from timeagent.keys import key_id
@@ -81,15 +82,23 @@ class InProcessTransport:
             return self._shard.turn(requests)
 
 
+IDLE_MAX: Final = 4
+"""How many connections are kept open for later calls."""
+
+
 class SocketTransport(ABC):
-    """A shard behind a socket. Thread-safe: one call at a time. Opens its connection when it is first used."""
+    """A shard behind a socket. Thread-safe: each call that is under way has a connection of its own.
+
+    A call may be held back by the shard; others of this process must not wait behind it.
+    """
 
     def __init__(self, clock: Counter, greeting: Hello | None) -> None:
         """Take what every new connection begins with. Connects to nothing yet."""
         self._clock = clock
         self._greeting = greeting
         self._lock = Lock()
-        self._socket: socket.socket | None = None
+        self._idle: list[socket.socket] = []
+        self._closings = 0
 
     @abstractmethod
     def __str__(self) -> str:
@@ -99,35 +108,53 @@ class SocketTransport(ABC):
     def _connect(self, until: int) -> socket.socket:
         """Return a connection, made by then. Raises OSError, LeaseholdError."""
 
-    def _check(self) -> None:  # noqa: B027 - on this machine the socket's mode has said it
-        """Raise LeaseholdError if whoever is at the other end of the open connection does not count any more."""
+    def _check(self, connection: socket.socket) -> None:  # noqa: B027 - on this machine the socket's mode has said it
+        """Raise LeaseholdError if whoever is at the other end of a connection does not count any more."""
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
         """Send, and wait for the answer. Raises ShardUnavailable; the next call connects anew then."""
         frame = encode_call(requests)
+        until = self._clock.boot_ns() + timeout_ns
+        connection: socket.socket | None = None
+        try:
+            closings, connection = self._taken()
+            if connection is None:
+                connection = self._connect(until)
+                self._greet(connection, until)
+            self._check(connection)
+            replies = self._replies(self._exchange(connection, frame, until), requests)
+        except BaseException as problem:
+            if connection is not None:
+                connection.close()  # an interrupted exchange leaves half an answer in it
+            if isinstance(problem, OSError | LeaseholdError):
+                self.close()  # whatever befell this connection befell the idle ones too, if the shard has died
+            if isinstance(problem, ShardUnavailable) or not isinstance(problem, OSError | LeaseholdError):
+                raise
+            code = problem.code if isinstance(problem, NotTrusted) else "no-answer"
+            raise self._unavailable(code, timeout_ns, str(getattr(problem, "message", problem))) from None
         with self._lock:
-            until = self._clock.boot_ns() + timeout_ns
-            try:
-                self._connected(until)
-                return self._replies(self._exchange(frame, until), requests)
-            except ShardUnavailable:
-                self._drop()
-                raise
-            except LeaseholdError as problem:
-                self._drop()
-                code = problem.code if isinstance(problem, NotTrusted) else "no-answer"
-                raise self._unavailable(code, timeout_ns, problem.message) from None
-            except OSError as problem:
-                self._drop()
-                raise self._unavailable("no-answer", timeout_ns, str(problem)) from None
-            except BaseException:
-                self._drop()  # an interrupted exchange leaves half an answer in the connection
-                raise
+            if closings == self._closings and len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return replies
+        connection.close()
+        return replies
 
     def close(self) -> None:
-        """Close the connection. Idempotent; a later call opens another."""
+        """Close the connections: idle ones now, others after their call. Idempotent; a later call opens another."""
         with self._lock:
-            self._drop()
+            idle, self._idle = self._idle, []
+            self._closings += 1
+        for connection in idle:
+            connection.close()
+
+    def _taken(self) -> tuple[int, socket.socket | None]:
+        """Return an idle connection, if there is a good one: nothing came on it unasked, and it is not closed."""
+        while True:
+            with self._lock:
+                closings, connection = self._closings, self._idle.pop() if self._idle else None
+            if connection is None or not self._is_stale(connection):
+                return closings, connection
+            connection.close()
 
     def _unavailable(self, code: str, timeout_ns: Span, why: str) -> ShardUnavailable:
         return ShardUnavailable(
@@ -136,26 +163,17 @@ class SocketTransport(ABC):
             hint="see whether a node serves this shard; ask again with the same request ids",
         )
 
-    def _drop(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _connected(self, until: int) -> None:
-        """Have a connection that was greeted. One on which something came unasked, or which is closed, is no good."""
-        if self._socket is not None and self._is_stale(self._socket):
-            self._drop()
-        if self._socket is not None:
-            self._check()
+    def _greet(self, connection: socket.socket, until: int) -> None:
+        """Say hello on a new connection. Raises ShardUnavailable, in the other end's words, when that is refused."""
+        self._check(connection)
+        if self._greeting is None:
             return
-        self._socket = self._connect(until)
-        self._check()
-        if self._greeting is not None:
-            (reply,) = self._replies(self._exchange(encode_call([self._greeting]), until), [self._greeting])
-            if isinstance(reply, Refused):
-                raise ShardUnavailable(reply.code, f"{self} refuses: {reply.message}", hint=reply.hint)
-            if not isinstance(reply, Welcome):
-                raise Damaged("answer-damaged", f"a Hello was answered with a {type(reply).__name__}")
+        answer = self._exchange(connection, encode_call([self._greeting]), until)
+        (reply,) = self._replies(answer, [self._greeting])
+        if isinstance(reply, Refused):
+            raise ShardUnavailable(reply.code, f"{self} refuses: {reply.message}", hint=reply.hint)
+        if not isinstance(reply, Welcome):
+            raise Damaged("answer-damaged", f"a Hello was answered with a {type(reply).__name__}")
 
     @staticmethod
     def _is_stale(connection: socket.socket) -> bool:
@@ -176,19 +194,17 @@ class SocketTransport(ABC):
             raise Damaged("answer-damaged", f"{len(replies)} replies to {len(requests)} requests")
         return replies
 
-    def _exchange(self, frame: bytes, until: int) -> bytes:
-        assert self._socket is not None
-        self._arm(self._socket, until)
-        self._socket.sendall(frame)
-        length = body_length(self._receive(LENGTH_BYTES, until), REPLY_FRAME_BYTES_MAX)
-        return self._receive(length, until)
+    def _exchange(self, connection: socket.socket, frame: bytes, until: int) -> bytes:
+        self._arm(connection, until)
+        connection.sendall(frame)
+        length = body_length(self._receive(connection, LENGTH_BYTES, until), REPLY_FRAME_BYTES_MAX)
+        return self._receive(connection, length, until)
 
-    def _receive(self, size: int, until: int) -> bytes:
-        assert self._socket is not None
+    def _receive(self, connection: socket.socket, size: int, until: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            self._arm(self._socket, until)
-            part = self._socket.recv(min(size - len(data), _CHUNK_BYTES))
+            self._arm(connection, until)
+            part = connection.recv(min(size - len(data), _CHUNK_BYTES))
             if not part:
                 raise ConnectionResetError("the shard closed the connection")
             data += part
@@ -233,7 +249,7 @@ class TlsTransport(SocketTransport):
         self._node = node
         self._context = context
         self._trust = trust
-        self._key_id: bytes | None = None
+        self._keys: WeakKeyDictionary[socket.socket, bytes] = WeakKeyDictionary()
 
     def __str__(self) -> str:
         """Return the node and its address."""
@@ -256,21 +272,17 @@ class TlsTransport(SocketTransport):
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
             self._arm(plain, until)
-            connection = self._context.wrap_socket(plain, server_hostname=None)
+            connection = self._context.wrap_socket(plain)
         except BaseException:
             plain.close()
             raise
-        try:
-            self._key_id = key_id(tls.peer_key(connection))
-        except BaseException:
-            connection.close()
-            raise
+        self._keys[connection] = key_id(tls.peer_key(connection))
         return connection
 
-    def _check(self) -> None:
-        assert self._key_id is not None
-        why = self._trust.refuses(self._key_id)
-        if why is None and (owner := self._trust.node_of(self._key_id)) != self._node:
+    def _check(self, connection: socket.socket) -> None:
+        shown = self._keys[connection]
+        why = self._trust.refuses(shown)
+        if why is None and (owner := self._trust.node_of(shown)) != self._node:
             why = f"its key is that of node {owner}"
         if why is not None:
             self._trust.look()

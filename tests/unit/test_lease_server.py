@@ -246,7 +246,7 @@ def test_call_without_an_answer_times_out_and_is_asked_again_on_a_new_connection
     transport = UnixTransport(path, SystemClock())
     with pytest.raises(ShardUnavailable, match="timed out"):
         transport.call([HELLO], 1_000_000)
-    assert transport._socket is None
+    assert transport._idle == []
     world = World(tmp_path)
     client = LeaseClient(
         transport, world.time, msgspec.structs.replace(POLICY, attempt_timeout_ns=1_000_000), HOLDER, random.Random(1)

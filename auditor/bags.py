@@ -87,6 +87,8 @@ class BagWalk:
         self.newest: SignedTime | None = None
         """The latest signed time that holds, of all frames, lock files and seals."""
         self._trust_named: set[int] = set()
+        self._log: Grid | None = None
+        """The log that is being walked."""
         self._unknown_keys: list[Finding] = []
         """Stamps of births and seals by a key of no trust record: these do not say which record they go by."""
 
@@ -97,8 +99,9 @@ class BagWalk:
             self._index.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
             self._index.closed_to(log, 0)
             for path in self._tree.files_below(f"{LOGS}/{log}"):
-                self._unknown_frame(path)
+                self._unread(path, 0, INSTANT_MAX)
             return
+        self._log = grid
         seals = SealOrder(self._tree, grid)
         self._index.closed_to(log, grid.first_ns)
         for listing in self._tree.racks(grid):
@@ -211,7 +214,7 @@ class BagWalk:
         reason = f"the rack was sealed with the bag {path}, closed with {len(lock.entries)} files; it is not there"
         missing = [Evidence(f"{path}/{entry.name}") for entry in lock.entries]
         for place in missing:
-            self._unknown_frame(place.path)
+            self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
         self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
@@ -227,13 +230,13 @@ class BagWalk:
         opened = self._lock(bag, raw, where) if raw is not None else None
         if opened is None:
             for name in listing.files:
-                self._unknown_frame(f"{bag.path}/{name}")
+                self._unread(f"{bag.path}/{name}", bag.start_ns, bag.end_ns)
             self._index_closed(bag, blind=True)
             return
         lock, token = opened
         self.newest = later(self.newest, token)
         known = lock.by_name()
-        late = [name for name in listing.files if parse_data_name(name) and name not in known]
+        late = [name for name in listing.files if name not in known]
         sizes = {name: self._tree.size(f"{bag.path}/{name}") for name in late}
         self._report_all(bag_rules.unlisted_files(bag, late, sizes, where, token))
         voided = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sizes.items()]
@@ -296,9 +299,11 @@ class BagWalk:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
         bag, blind = listing.bag, False
         keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
+        assert self._log is not None
+        seen: set[bytes] = set()
         for entry in lock.entries:
             path = f"{bag.path}/{entry.name}"
-            name = parse_data_name(entry.name)
+            name = self._log.data_name(entry.name)
             data, size = None, 0
             if entry.name in listing.files:
                 # Beyond the listed size nothing counts: whether a whole frame follows is all that is asked.
@@ -311,7 +316,7 @@ class BagWalk:
             self._report_all(findings)
             if data is None or any(finding.code == "altered-file" for finding in findings):
                 blind = True
-                self._unknown_frame(path)
+                self._unread(path, bag.start_ns, bag.end_ns)
                 continue
             frames, damage = self._frames.frames(data[: entry.size], path, keyring)
             for where, reason in damage:
@@ -325,6 +330,11 @@ class BagWalk:
                     frame, bag, policy, misplaced=any(each.code == "damaged-frame" for each in misplaced)
                 )
                 self._report_all(judgement.findings)
+                # An attempt that was repeated: equal frames within a bag count once.
+                if frame.frame.digest in seen:
+                    continue
+                if judgement.accepted.any():
+                    seen.add(frame.frame.digest)
                 accepted = int(judgement.accepted.sum())
                 self.counts.messages += accepted
                 self.counts.rejected += len(judgement.accepted) - accepted
@@ -333,17 +343,17 @@ class BagWalk:
                 self._remember(frame, accepted, span)
         return blind
 
-    def _unknown_frame(self, path: str) -> None:
-        """Remember that a frame is in the record, though nobody can read it."""
+    def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
+        """Remember that its writer's frames of a span of time may be in a file that nobody can read."""
         name = parse_data_name(path.rpartition("/")[2])
         if name is not None:
-            self._index.add("frame", name.writer, name.incarnation, name.sequence, None, where=Evidence(path))
+            self._index.add("unread", name.writer, start_ns, end_ns, where=Evidence(path))
 
     def _open_bag(self, listing: BagListing) -> None:
         """Read what an open bag holds, as evidence only: nothing in it is judged."""
-        for name in sorted(listing.files):
+        for name in listing.files:
             path = f"{listing.bag.path}/{name}"
-            data = self._tree.read(path, PIECE_BYTES_MAX) if parse_data_name(name) else None
+            data = self._tree.read(path, PIECE_BYTES_MAX)
             if data is None:
                 continue
             for frame in self._frames.frames(data, path, self._records.keys)[0]:
@@ -355,12 +365,13 @@ class BagWalk:
             self.newest = later(self.newest, frame.token)
         self._trust_named.add(head.trust_number)
         writer = (head.writer, head.incarnation)
-        self._index.add("frame", *writer, head.sequence, frame.frame.digest, where=where)
         timestamps = frame.frame.timestamps
+        stamps = (int(timestamps[0]), int(timestamps[-1]))
+        self._index.add("frame", *writer, head.sequence, frame.frame.digest, where=where, rest=stamps)
         if head.committed is not None:
             named = (*writer, head.committed.sequence, head.committed.digest)
             self._index.add("committed", *named, where=where, rest=(int(timestamps[-1]),))
-        first, last = span or (int(timestamps[0]), int(timestamps[-1]))
+        first, last = span or stamps
         counted = set()
         for held in frame.witnesses:
             batch, witness = held.head, held.witness
@@ -386,8 +397,7 @@ class BagWalk:
             )
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
-        names = [name for name in listing.files if parse_data_name(name)]
-        return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in names}
+        return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}
 
 
 def _damaged_inside(seal: RackSeal) -> str | None:

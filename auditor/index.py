@@ -36,7 +36,9 @@ CREATE TABLE use (
     domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
     first INTEGER, last INTEGER, proven INTEGER);
 CREATE TABLE frame (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER);
+    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
+    first INTEGER, last INTEGER);
+CREATE TABLE unread (writer TEXT, start INTEGER, end INTEGER, path TEXT, offset INTEGER, length INTEGER);
 CREATE TABLE committed (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
     named INTEGER);
@@ -161,15 +163,28 @@ class Index:
             yield writer, incarnation, sequence, [Evidence(*row) for row in named]
 
     def lost_frames(self) -> Iterator[tuple[str, bytes, int, int, list[Evidence]]]:
-        """Yield (writer, incarnation, sequence, named when, who names it) of committed frames that are nowhere."""
+        """Yield (writer, incarnation, sequence, named when, who names it) of committed frames that are nowhere.
+
+        Not of one that may be in a file that cannot be read: its writer's, of a time between the frames beside it.
+        """
         sql = (
             "SELECT c.writer, c.incarnation, c.sequence, c.named, min(c.path), c.offset, c.length FROM committed c"
             " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
-            " AND (f.digest = c.digest OR f.digest IS NULL)"
+            " AND f.digest = c.digest"
             " WHERE f.writer IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
-        for writer, incarnation, sequence, named, path, offset, length in self._db.execute(sql):
-            yield writer, incarnation, sequence, named, [Evidence(path, offset, length)]
+        for writer, incarnation, sequence, named, path, offset, length in list(self._db.execute(sql)):
+            if not self._may_be_unread(writer, incarnation, sequence, named):
+                yield writer, incarnation, sequence, named, [Evidence(path, offset, length)]
+
+    def _may_be_unread(self, writer: str, incarnation: bytes, sequence: int, named: int) -> bool:
+        """Whether a file that cannot be read may hold a frame: a writer's timestamps increase with its sequence."""
+        beside = "FROM frame WHERE writer = ? AND incarnation = ? AND sequence"
+        who = (writer, incarnation, sequence)
+        above = self._number(f"SELECT coalesce(max(last), 0) {beside} < ?", *who)
+        below = self._number(f"SELECT coalesce(min(first), ?) {beside} > ?", named, *who)
+        unread = "SELECT count(*) FROM unread WHERE writer = ? AND start <= ? AND end > ?"
+        return bool(self._number(unread, writer, below, above))
 
     def bags_within(self, first_ns: int, last_ns: int) -> tuple[bool, bool]:
         """Return (some bag that holds one of these instants is open, some was closed with what cannot be read)."""

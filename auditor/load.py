@@ -25,7 +25,7 @@ from appliance.formats.framing import (
     pack,
     piece_at,
 )
-from appliance.formats.paths import LOCK, LOGS, MARKER, PRELOCK, SEAL, TMP, parse_record_name
+from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, TMP, parse_record_name
 from timeagent.errors import Damaged, Environment
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class BagListing:
     """A bag's directory as it is in the copy."""
 
     bag: Bag
-    files: frozenset[str]
-    """Names of what is in it, without prelock and lock."""
+    files: tuple[str, ...]
+    """Names of the data files in it, sorted. Everything else but prelock and lock is foreign, and ignored."""
     locked: bool
 
 
@@ -245,8 +245,9 @@ class Tree:
             if bag is None:
                 off_grid.append(f"{rack.path}/{name}")
                 continue
-            inside = {entry for entry, is_inner in self.names(bag.path) if not is_inner}
-            bags.append(BagListing(bag, frozenset(inside - {PRELOCK, LOCK}), LOCK in inside))
+            inside = [entry for entry, is_inner in self.names(bag.path) if not is_inner]
+            files = tuple(entry for entry in inside if grid.data_name(entry))
+            bags.append(BagListing(bag, files, LOCK in inside))
         bags.sort(key=lambda listing: listing.bag.start_ns)
         return RackListing(rack, sealed, tuple(bags), tuple(off_grid))
 

@@ -40,7 +40,9 @@ class Refusal(StrEnum):
     DAMAGED = "damaged"
     """Bytes that are no frame: counted once a piece, whatever it may have held."""
     MISPLACED = "misplaced"
-    """The frame names another cluster, log, writer, incarnation or sequence than the file it is in."""
+    """The frame names another cluster, log or writer than the file it is in.
+
+    A file may hold frames of any run of its writer: a node's writer batches those of all processes of its machine."""
     TIME_REFUSED = "time-refused"
     """The signed time: a bad or untrusted signature."""
     OUTSIDE_BAG = "outside-bag"
@@ -128,8 +130,7 @@ class Judge:
     def _allowed(self, frame: Frame, name: DataName, bag: Bag) -> tuple[SignedTime, Standing] | Refusal:
         """Return by what each message's timestamp is judged, or why no message can be accepted."""
         head = frame.head
-        said = (head.cluster_id, head.log, head.writer, head.incarnation, head.sequence)
-        if said != (self._cluster_id, bag.log, name.writer, name.incarnation, name.sequence):
+        if (head.cluster_id, head.log, head.writer) != (self._cluster_id, bag.log, name.writer):
             return Refusal.MISPLACED
         token = self._time(head.time)
         if isinstance(token, Refusal):

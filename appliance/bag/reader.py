@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
-from appliance.formats.paths import LOCK, PRELOCK, parse_data_name
+from appliance.formats.paths import LOCK, PRELOCK
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import INSTANT_MAX
 
@@ -189,7 +189,7 @@ class Reader:
         names = self._storage.list_afresh(bag.path)
         if names is None or PRELOCK in names or LOCK in names:
             return None
-        files = {name: self._storage.read(f"{bag.path}/{name}") for name in names if _is_data(name)}
+        files = {name: self._storage.read(f"{bag.path}/{name}") for name in names if self._grid.data_name(name)}
         whole = {name: data for name, data in files.items() if data is not None}
         return whole if len(whole) == len(files) else None
 
@@ -207,7 +207,7 @@ class Reader:
         """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once."""
         found: dict[tuple[str, bytes, int], list[Part]] = {}
         for file_name, inside in files:
-            name = parse_data_name(file_name)
+            name = self._grid.data_name(file_name)
             if name is None:
                 continue
             for piece in inside:
@@ -264,8 +264,3 @@ def _numbered(twins: list[Part]) -> Iterable[Part]:
         for number, part in enumerate(ordered)
         for each in (part.origin,)
     ]
-
-
-def _is_data(name: str) -> bool:
-    parsed = parse_data_name(name)
-    return parsed is not None and parsed.suffix == "msg"

@@ -14,7 +14,14 @@ class BagKind(StrEnum):
     """How messages get into a log's bags."""
 
     MAILDIR = "maildir"
+    """Each file is complete before it appears."""
     LOG = "log"
+    """Files grow by whole frames; each has one process that appends to it."""
+
+    @property
+    def suffix(self) -> str:
+        """How the names of the data files of such a log end. Others are foreign to it."""
+        return "msg" if self is BagKind.MAILDIR else "log"
 
 
 class LogBirth(Record, frozen=True):

@@ -6,6 +6,7 @@ logs/<log>/tmp/<node>/                        files are prepared here before lin
 logs/<log>/2026-11-20/22-10/                  a rack; 22-10-30 where racks are not whole minutes
 logs/<log>/2026-11-20/22-10/22-10-07.000-1000-2000/    a bag: start, span and grace in milliseconds
         <writer>.<incarnation>.<sequence>.msg          a data file of a maildir bag
+        <writer>.<incarnation>.<number>.log            a data file of a log bag
 ```
 """
 
@@ -42,7 +43,7 @@ _REMEMBERED_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True, order=True)
 class DataName:
-    """The name of a data file: who wrote it, and which of that writer's flushes it is."""
+    """The name of a data file: whose it is, and which of that writer's files (in a maildir bag: flushes)."""
 
     writer: str
     incarnation: bytes
@@ -170,6 +171,11 @@ class Grid:
             return None
         bag = self.bag(rack.start_ns - rack.start_ns % DAY + in_day)
         return bag if bag.name == name and bag.rack == rack and bag.start_ns >= self.first_ns else None
+
+    def data_name(self, name: str) -> DataName | None:
+        """Read the name of a data file of this log; None for anything else, also for a file of the other kind."""
+        parsed = parse_data_name(name)
+        return parsed if parsed is not None and parsed.suffix == self.birth.kind.suffix else None
 
     def _rack_name(self, start: Instant) -> str:
         moment = _EPOCH + timedelta(seconds=start // SECOND)

@@ -127,18 +127,15 @@ def frame_place(
 ) -> Iterator[Finding]:
     """damaged-frame and stale-lock: a frame says where it belongs, and which records it was written under."""
     head, path = evidence.frame.head, evidence.where.path
-    says = (head.cluster_id, head.log, head.writer, head.incarnation, head.sequence)
     if name is None:
         reason = f"{path} holds a frame under a name that is no data file's"
         yield found("damaged-frame", path, reason, [evidence.where])
-    else:
-        sequence = name.sequence if name.suffix == "msg" else head.sequence
-        if says != (lock.cluster_id, bag.log, name.writer, name.incarnation, sequence):
-            reason = (
-                f"{path} holds frame {head.sequence} of {head.writer} ({head.incarnation.hex()}) "
-                f"for log {head.log} of cluster {head.cluster_id.hex()}"
-            )
-            yield found("damaged-frame", path, reason, [evidence.where])
+    elif (head.cluster_id, head.log, head.writer) != (lock.cluster_id, bag.log, name.writer):
+        reason = (
+            f"{path} holds frame {head.sequence} of {head.writer} ({head.incarnation.hex()}) "
+            f"for log {head.log} of cluster {head.cluster_id.hex()}"
+        )
+        yield found("damaged-frame", path, reason, [evidence.where])
     if head.trust_number > lock.trust_number or head.policy_number > lock.policy_number:
         reason = (
             f"the lock file names trust record {lock.trust_number} and policy {lock.policy_number}; "

@@ -14,7 +14,7 @@ from enum import Enum
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.outcome import Committed, NotCommitted
 from timeagent.errors import Damaged
 from timeagent.units import SECOND, span_text
 
@@ -35,7 +35,6 @@ from .wire import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from appliance.bag.outcome import Outcome
     from appliance.formats.paths import Bag
     from timeagent.clock import NodeTime
     from timeagent.units import Span
@@ -54,11 +53,15 @@ class NotTaken(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """It was handed in, and what became of it was not said."""
+    """It was handed in, and it is in the writer's files, or in none, or will be: nobody has said."""
 
     reason: str
     incarnation: bytes
     """The writer's: its files are where to look."""
+
+
+type Handed = Committed | NotCommitted | Doubt | NotTaken
+"""What became of what was handed in, as far as the writer said so."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +94,7 @@ class NodeWriterClient:
         self._number = 0
         self._not_before_ns = 0
 
-    def submit(self, bag: Bag, frames: bytes) -> Outcome | Doubt | NotTaken:
+    def submit(self, bag: Bag, frames: bytes) -> Handed:
         """Hand whole frames of a bag in and wait for what becomes of them. Blocks up to the patience."""
         with self._lock:
             link = self._connected()
@@ -112,7 +115,7 @@ class NodeWriterClient:
             link.calls.pop(number, None)
         if call.answer is None:
             return Doubt(f"the node's writer said nothing for {span_text(self._patience_ns)}", link.incarnation)
-        return _outcome(call.answer)
+        return _handed(call.answer, link.incarnation)
 
     def close(self) -> None:
         """Hang up. Idempotent."""
@@ -179,13 +182,13 @@ def _receive(connection: socket.socket) -> Incoming | None:
     return None if body is None else decode_answer(body)
 
 
-def _outcome(answer: Answer) -> Outcome | NotTaken:
+def _handed(answer: Answer, incarnation: bytes) -> Handed:
     match answer.said:
         case Said.COMMITTED:
             return Committed()
         case Said.NOT_COMMITTED:
             return NotCommitted(answer.reason)
         case Said.UNKNOWN:
-            return Unknown(answer.reason)
+            return Doubt(answer.reason, incarnation)
         case Said.REFUSED:
             return NotTaken.NOT_TAKEN

@@ -263,7 +263,7 @@ def test_a_closing_that_cannot_be_seen_decides_nothing() -> None:
     w.close()
 
     class Blind:
-        def read(self, bag: Bag) -> None:
+        def read(self, _: Bag) -> None:
             return None
 
     w.shared._authority = Blind()  # type: ignore[assignment]

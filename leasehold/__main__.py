@@ -23,6 +23,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "publish": ("appliance.cli.messages", "write messages under a lease"),
     "read": ("appliance.cli.reading", "read a log's messages in order"),
     "tail": ("appliance.cli.reading", "follow a log: messages as they become final"),
+    "view": ("appliance.cli.views", "what settled messages add up to: ls, show, advance, prune"),
     "bag": ("appliance.cli.bags", "look at bags, close what is due: ls, show, close, settle, seal"),
     "time": ("appliance.cli.clock", "what this node knows of the time: now, sources, verify"),
     "audit": ("auditor.cli", "judge a copy of a tree, offline"),

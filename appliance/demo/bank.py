@@ -38,6 +38,12 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
 _decoder = msgspec.json.Decoder(Opening | Transfer)
 
 
+def decode_entry(payload: bytes) -> Opening | Transfer:
+    """Read a message. Raises msgspec.DecodeError for what is none of the bank's."""
+    entry: Opening | Transfer = _decoder.decode(payload)
+    return entry
+
+
 def encode(entry: Opening | Transfer) -> bytes:
     """Return the message."""
     return msgspec.json.encode(entry)
@@ -57,7 +63,7 @@ class Books:
 
     def apply(self, payload: bytes) -> None:
         """Take in the next message."""
-        entry: Opening | Transfer = _decoder.decode(payload)
+        entry = decode_entry(payload)
         self.seen[entry.id] += 1
         match entry:
             case Opening(account=account, amount=amount):

@@ -39,6 +39,7 @@ class Kind(IntEnum):
     MAP = 8
     CEILING = 9
     PACK = 10
+    VIEW = 11
 
 
 @dataclass(frozen=True, slots=True)

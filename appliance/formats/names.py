@@ -48,6 +48,17 @@ def check_log(name: str) -> str:
     return name
 
 
+def check_view(name: str) -> str:
+    """Return the name. Raises BadRequest: as a log's name."""
+    if not _LOG.fullmatch(name):
+        raise BadRequest(
+            "bad-view-name",
+            f"{name[:120]!r} is not a view name: 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit",
+            hint="choose another name",
+        )
+    return name
+
+
 def check_node(name: str) -> str:
     """Return the name. Raises BadRequest: what a host name's first label may be."""
     if not _NODE.fullmatch(name):

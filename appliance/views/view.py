@@ -1,0 +1,185 @@
+"""A materialised view: a fold over everything settled, kept as checkpoints on the mount (docs/protocol/views.md).
+
+A checkpoint is named by its fold and its horizon, which is the least of its logs' horizons, and made of nothing but the
+settled messages below that. So everybody who makes it makes the same bytes: any number of aggregators may race, die
+anywhere and begin again. The steps of one advance:
+
+1. list       the checkpoints that are there, and read the newest: the fold goes on from it;
+2. horizon    refresh that of every log, and take the least: above it one log could still gain a message;
+3. fold       the messages of all logs in one order, bag by bag;
+4. link       the checkpoint; if it is there already, it must be the same.
+
+1 comes before 2: a checkpoint that is ahead of horizons that were looked at later breaks a promise, and is told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.bag.message import before
+from appliance.bag.storage import Published
+from appliance.formats.paths import TMP
+from appliance.formats.view import (
+    VIEWS,
+    Checkpoint,
+    checkpoint_bytes,
+    checkpoint_path,
+    fold_path,
+    open_checkpoint,
+    parse_horizon,
+)
+from timeagent.errors import BadRequest, Damaged, TryAgain
+from timeagent.units import rfc3339
+
+from .several import in_one_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from appliance.bag.context import BagContext
+    from appliance.bag.reader import Reader
+    from appliance.session.openlog import LogBook
+    from timeagent.units import Instant
+
+    from .fold import Fold
+
+_DELETE = "delete the file: checkpoints are made again"
+
+
+class View[S]:
+    """One fold of one cluster. Any number of these, in any processes, may work on the same view."""
+
+    def __init__(self, context: BagContext, logs: LogBook, fold: Fold[S]) -> None:
+        """Open the fold's logs. Raises BadRequest for one that does not exist. Touches the mount."""
+        self._storage = context.storage
+        self._fold = fold
+        self.logs = tuple(sorted(fold.logs))
+        self._readers: list[Reader] = []
+        created: dict[str, Instant] = {}
+        for name in self.logs:
+            log = logs.opened(name)
+            self._readers.append(log.reader)
+            created[name] = log.grid.birth.created_ns
+        self._cluster_id = context.records.cluster_id
+        self.digest = fold.identity(self._cluster_id, created).digest()
+        self.path = fold_path(fold.view, self.digest)
+        self._tmp = f"{VIEWS}/{fold.view}/{TMP}/{context.node}"
+
+    def newest(self) -> Checkpoint | None:
+        """Return the newest checkpoint that can be read, or None. Touches the mount.
+
+        A damaged one is passed over: the fold goes on from an older one, or from the beginning.
+        """
+        for horizon in reversed(self._horizons()):
+            path = checkpoint_path(self._fold.view, self.digest, horizon)
+            data = self._storage.read(path)
+            if data is None:
+                continue  # pruned meanwhile
+            try:
+                return self._opened(data, path)
+            except Damaged:
+                continue
+        return None
+
+    def state(self, checkpoint: Checkpoint) -> S:
+        """Return what a checkpoint holds. Raises Damaged if the fold cannot read it."""
+        return self._decoded(checkpoint.state, checkpoint_path(checkpoint.view, checkpoint.fold, checkpoint.horizon_ns))
+
+    def advance(self, progress: Callable[[int], None] | None = None) -> Checkpoint:
+        """Fold what was settled since the newest checkpoint, publish the result, and return it.
+
+        Closes nothing: ``Horizon.settle`` does. ``progress`` is called with the number of messages taken in so far.
+        Raises as ``Reader.batches``; Damaged where the same fold gave other bytes, or was published above the horizon;
+        BadRequest for a fold that does not keep its rules. Touches the mount; idempotent.
+        """
+        newest = self.newest()
+        horizon = min(reader.horizon.refresh() for reader in self._readers)
+        if newest is not None and newest.horizon_ns >= horizon:
+            return self._not_ahead(newest, horizon)
+        state = self._fold.decode(self._fold.initial) if newest is None else self.state(newest)
+        start, messages = (0, 0) if newest is None else (newest.horizon_ns, newest.messages)
+        readings = [reader.batches(before(start), horizon - 1) for reader in self._readers]
+        for batch in in_one_order(readings):
+            state = self._fold.step(state, batch)
+            messages += len(batch)
+            if progress is not None:
+                progress(messages)
+        return self._published(
+            Checkpoint(
+                cluster_id=self._cluster_id,
+                view=self._fold.view,
+                fold=self.digest,
+                horizon_ns=horizon,
+                messages=messages,
+                state=self._encoded(state),
+            )
+        )
+
+    def prune(self, keep: int) -> int:
+        """Delete all but the newest ``keep`` checkpoints, at least one; return how many were there too many.
+
+        Harms nobody: who misses one that it has seen listed takes another. Touches the mount.
+        """
+        if keep < 1:
+            raise BadRequest(
+                "bad-keep", f"keep {keep} checkpoints: a view without one begins anew", hint="keep 1 or more"
+            )
+        surplus = self._horizons()[:-keep]
+        for horizon in surplus:
+            self._storage.unlink(checkpoint_path(self._fold.view, self.digest, horizon))
+        return len(surplus)
+
+    def _horizons(self) -> list[Instant]:
+        names = self._storage.list_afresh(self.path) or ()
+        return sorted(horizon for name in names if (horizon := parse_horizon(name)) is not None)
+
+    def _not_ahead(self, newest: Checkpoint, horizon: Instant) -> Checkpoint:
+        if newest.horizon_ns > horizon:
+            raise Damaged(
+                "view-ahead",
+                f"{self.path} has a checkpoint at {rfc3339(newest.horizon_ns)}, and its logs are settled up to "
+                f"{rfc3339(horizon)} only",
+                hint=_DELETE,
+            )
+        return newest
+
+    def _published(self, checkpoint: Checkpoint) -> Checkpoint:
+        path = checkpoint_path(checkpoint.view, checkpoint.fold, checkpoint.horizon_ns)
+        data = checkpoint_bytes(checkpoint)
+        self._storage.ensure_directory(self.path)
+        published = self._storage.publish(path, data, self._tmp)
+        if published is Published.ABSENT:
+            raise TryAgain("no-directory", f"{self.path} vanished while it was written to", hint="try again")
+        there = self._storage.read(path) if published is Published.LOST else data
+        if there is not None and there != data:
+            raise Damaged(
+                "view-differs",
+                f"{path} holds other bytes than the same fold gives here",
+                hint="the file is damaged (delete it), or two programs say the same version and do different things",
+            )
+        return checkpoint
+
+    def _opened(self, data: bytes, path: str) -> Checkpoint:
+        checkpoint = open_checkpoint(data, path)
+        if checkpoint.cluster_id != self._cluster_id:
+            raise Damaged("view-misplaced", f"{path} is of another cluster", hint=_DELETE)
+        return checkpoint
+
+    def _decoded(self, raw: bytes, path: str) -> S:
+        try:
+            return self._fold.decode(raw)
+        except ValueError as problem:
+            raise Damaged(
+                "view-damaged", f"{path}: the fold cannot read its own state: {problem}", hint=_DELETE
+            ) from None
+
+    def _encoded(self, state: S) -> bytes:
+        """Encode, and make sure that who goes on from it goes on from the same state."""
+        raw = self._fold.encode(state)
+        if self._fold.encode(self._fold.decode(raw)) != raw:
+            raise BadRequest(
+                "fold-not-canonical",
+                f"the fold {self._fold.view} version {self._fold.version} encodes the same state in two ways",
+                hint="let encode(decode(bytes)) return the bytes: sort what has no order",
+            )
+        return raw

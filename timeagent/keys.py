@@ -68,6 +68,14 @@ class Verifier:
             return False
         return True
 
+    def verifies_exactly(self, data: bytes, signature: bytes) -> bool:
+        """Whether the signature is this key's over just this data: for protocols whose contexts are not ours."""
+        try:
+            self._key.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
 
 class Signer:
     """A private key."""
@@ -102,6 +110,10 @@ class Signer:
         """Return 64 bytes over the payload in this context."""
         return self._key.sign(signed_bytes(context, payload))
 
+    def sign_exactly(self, data: bytes) -> bytes:
+        """Return 64 bytes over just this data: for protocols whose contexts are not ours."""
+        return self._key.sign(data)
+
     def verifier(self) -> Verifier:
         """Return the public half."""
         return Verifier(self.public)
@@ -113,6 +125,11 @@ class Signer:
 
 def save_private_key(path: Path, signer: Signer) -> None:
     """Write a new private key file, mode 0600, never over an existing one. Blocks; a local disk, not the mount."""
+    save_private_text(path, signer.to_pem())
+
+
+def save_private_text(path: Path, data: bytes) -> None:
+    """Write a new file that holds a private key among other things; as ``save_private_key`` does."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -122,7 +139,7 @@ def save_private_key(path: Path, signer: Signer) -> None:
             "key-unwritable", f"cannot write the private key {path}: {problem.strerror}", hint="check its directory"
         ) from None
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-        file.write(signer.to_pem())
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
@@ -138,6 +155,11 @@ def load_private_key(path: Path, *, tolerated_mode: int = 0) -> Signer:
 
     ``tolerated_mode``: permissions of group and others that mean nothing where the file lies.
     """
+    return Signer.from_pem(load_private_text(path, tolerated_mode=tolerated_mode), str(path))
+
+
+def load_private_text(path: Path, *, tolerated_mode: int = 0) -> bytes:
+    """Read a file that holds a private key among other things; as ``load_private_key`` does."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -152,7 +174,7 @@ def load_private_key(path: Path, *, tolerated_mode: int = 0) -> Signer:
         raise NotTrusted(
             "key-mode", f"{path} has mode {mode & 0o777:04o}; others may read it", hint=f"chmod 600 {path}"
         )
-    return Signer.from_pem(data, str(path))
+    return data
 
 
 def public_line(public: bytes, name: str) -> str:

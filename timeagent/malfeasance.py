@@ -1,0 +1,188 @@
+"""Malfeasance: Roughtime answers in one chain that cannot all be true, reported as RFC 10049 does; and the judge.
+
+Each request's nonce is a hash of the answer before it, so the order of the answers is proven. True time only grows: an
+answer that lies wholly *before* one that is earlier in the chain is a contradiction, and one of the two servers was
+wrong. Which one, two answers do not say; ``accused`` counts. Answers that overlap, however coarse they are, contradict
+nothing: the rule asks for ``MIDP_i - RADI_i <= MIDP_j + RADI_j`` for each i before j, and for nothing else.
+
+Pure: no clock, no network, no trust record. A report is evidence against the keys that it names.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from .errors import Damaged
+from .roughwire import NONCE_BYTES, Answer, BadAnswer, chained_nonce, nonce_of, open_answer
+
+RESPONSES_MAX: Final = 1024
+"""More than any honest chain that proves something: two answers do."""
+REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_PUBLIC_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Queried:
+    """One request and its answer, as they went over the wire."""
+
+    public: bytes
+    """The server's long-term key."""
+    request: bytes
+    response: bytes
+    rand: bytes | None
+    """With the answer before it, this made the request's nonce. None: the first of its chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two answers of one chain: the later one lies wholly before the earlier one."""
+
+    earlier: int
+    later: int
+    """Positions in the chain, from 0."""
+    apart_s: int
+    """By how many seconds, at the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """At least one server was wrong."""
+
+    answers: tuple[Answer, ...]
+    contradictions: tuple[Contradiction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Consistent:
+    """Every answer verifies, and all can be true."""
+
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """Something in the chain does not verify, so it proves nothing against anybody."""
+
+    position: int
+    reason: str
+
+
+type Verdict = Proven | Consistent | Unverified
+
+
+def judge(chain: Sequence[Queried]) -> Verdict:
+    """Return what a chain proves."""
+    answers: list[Answer] = []
+    for position, each in enumerate(chain):
+        try:
+            answers.append(open_answer(each.public, each.request, each.response))
+        except BadAnswer as problem:
+            return Unverified(position, problem.message)
+        if position == 0:
+            continue
+        if each.rand is None:
+            return Unverified(position, "it does not say from what its nonce was made")
+        if nonce_of(each.request) != chained_nonce(chain[position - 1].response, each.rand):
+            return Unverified(position, "its nonce was not made from the answer before it: the order is not proven")
+    if not answers:
+        return Unverified(0, "there is no answer in it")
+    found = contradictions(answers)
+    return Proven(tuple(answers), found) if found else Consistent(tuple(answers))
+
+
+def contradictions(answers: Sequence[Answer]) -> tuple[Contradiction, ...]:
+    """Return every pair of verified answers, in the order of their chain, of which one must be wrong."""
+    found = []
+    for later, after in enumerate(answers):
+        latest = after.midpoint_s + after.radius_s
+        for earlier, before in enumerate(answers[:later]):
+            apart = before.midpoint_s - before.radius_s - latest
+            if apart > 0:
+                found.append(Contradiction(earlier, later, apart))
+    return tuple(found)
+
+
+def accused(chain: Sequence[Queried], proven: Proven) -> list[tuple[bytes, int]]:
+    """Return the servers of the contradictions, most often named first: with one liar among several, that one."""
+    counts: dict[bytes, int] = {}
+    for pair in proven.contradictions:
+        for position in (pair.earlier, pair.later):
+            public = chain[position].public
+            counts[public] = counts.get(public, 0) + 1
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+# ---- the report ----
+
+
+class _Response(msgspec.Struct, rename="camel"):
+    public_key: str
+    request: str
+    response: str
+    rand: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Report(msgspec.Struct):
+    responses: Annotated[list[_Response], msgspec.Meta(max_length=RESPONSES_MAX)]
+
+
+def encode_report(chain: Sequence[Queried]) -> bytes:
+    """Return the JSON of a report, ending in a newline."""
+    report = _Report([_response(each) for each in chain])
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def _response(each: Queried) -> _Response:
+    return _Response(
+        public_key=_base64(each.public),
+        request=_base64(each.request),
+        response=_base64(each.response),
+        rand=msgspec.UNSET if each.rand is None else _base64(each.rand),
+    )
+
+
+def encode_line(queried: Queried) -> bytes:
+    """Return one exchange as a line of JSON, in the members of a report's response."""
+    return msgspec.json.encode(_response(queried)) + b"\n"
+
+
+def decode_report(data: bytes, where: str) -> tuple[Queried, ...]:
+    """Read a report, or a chain of one exchange a line. Raises Damaged, naming ``where``. Verifies nothing."""
+    try:
+        try:
+            report = msgspec.json.decode(data, type=_Report)
+        except msgspec.DecodeError:
+            lines = data.splitlines()
+            if not 0 < len(lines) <= RESPONSES_MAX or not all(line.startswith(b'{"publicKey"') for line in lines):
+                raise
+            report = _Report([msgspec.json.decode(line, type=_Response) for line in lines])
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("report-damaged", f"{where} is no malfeasance report: {problem}") from None
+    return tuple(_queried(each, f"{where}: response {position}") for position, each in enumerate(report.responses))
+
+
+def _queried(each: _Response, where: str) -> Queried:
+    public = _bytes(each.public_key, f"{where}: publicKey")
+    rand = None if each.rand is msgspec.UNSET else _bytes(each.rand, f"{where}: rand")
+    for name, value, length in (("publicKey", public, _PUBLIC_BYTES), ("rand", rand, NONCE_BYTES)):
+        if value is not None and len(value) != length:
+            raise Damaged("report-damaged", f"{where}: {name} has {len(value)} bytes, not {length}")
+    return Queried(public, _bytes(each.request, f"{where}: request"), _bytes(each.response, f"{where}: response"), rand)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: str, where: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Damaged("report-damaged", f"{where} is not base64") from None

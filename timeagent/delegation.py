@@ -64,7 +64,7 @@ class Delegations:
         own = delegate(
             self._long_term,
             Signer.generate(),
-            (now.earliest - BACKDATE_NS) // SECOND,
+            max(0, now.earliest - BACKDATE_NS) // SECOND,
             (now.latest + OWN_LIFE_NS) // SECOND,
         )
         self._made = [each for each in self._made if each.until_s * SECOND > now.earliest]
@@ -90,7 +90,7 @@ def _usable(each: OnlineKey, now: TimeInterval) -> bool:
 def make_ahead(long_term: Signer, now: Instant, *, span_ns: Span, each_ns: Span) -> Iterator[OnlineKey]:
     """Yield online keys that cover a span from now on, each good for ``each_ns``, overlapping by a quarter of that."""
     assert each_ns >= HOUR
-    start = now - BACKDATE_NS
+    start = max(0, now - BACKDATE_NS)
     while start < now + span_ns:
         yield delegate(long_term, Signer.generate(), start // SECOND, (start + each_ns) // SECOND)
         start += each_ns - each_ns // 4

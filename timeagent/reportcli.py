@@ -1,7 +1,7 @@
 """``leasehold time verify REPORT``: judge a Roughtime malfeasance report, offline, with nothing but the report.
 
-Exit codes: 0 the report proves that at least one of its servers was wrong; 1 everything in it verifies and all of it can
-be true; 3 something in it does not verify, so it proves nothing; 65 it is no report.
+Exit codes: 0 the report proves that at least one of its servers was wrong; 1 all of it verifies and can be true; 3 part
+of it does not verify, so it proves nothing; 65 it is no report.
 """
 
 from __future__ import annotations

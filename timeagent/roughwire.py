@@ -41,8 +41,7 @@ _MAGIC: Final = b"ROUGHTIM"
 _PATH_MAX: Final = 32
 _NODE_BYTES: Final = 32
 
-logging.getLogger("roughly").addHandler(logging.NullHandler())
-logging.getLogger("roughly").propagate = False
+logging.getLogger("roughly").setLevel(logging.CRITICAL + 1)
 
 
 class BadAnswer(Damaged):

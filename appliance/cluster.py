@@ -17,6 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
+from timeagent.agenttime import AgentTime, running_agent
 from timeagent.clock import SystemClock
 from timeagent.embedded import EmbeddedTime
 from timeagent.errors import BadRequest, NotTrusted
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from timeagent.clock import MachineClock
+    from timeagent.clock import MachineClock, NodeTime
     from timeagent.sources.port import Source
     from timeagent.units import Instant
 
@@ -78,6 +79,20 @@ def time_sources(machine: MachineClock, policy: Policy) -> list[Source]:
     return sources
 
 
+def node_time(settings: Settings, cluster_id: bytes, policy: Policy) -> NodeTime:
+    """Return the time of the node's agent where one runs, else time made in this process.
+
+    Decided once: a process whose agent ends is refused time until it runs again. Two makers of one node's times could
+    contradict each other.
+    """
+    machine, key = SystemClock(), settings.time_key()
+    directory = settings.runtime or default_directory(cluster_id, settings.node)
+    agent = running_agent(directory, machine, key_id=key.id, radius_ns_max=policy.radius_ns_max)
+    if agent is not None:
+        return agent
+    return EmbeddedTime(machine, time_sources(machine, policy), key, radius_ns_max=policy.radius_ns_max)
+
+
 class Cluster:
     """One cluster, as this process sees it. Safe to share between threads; a child after fork opens its own."""
 
@@ -88,10 +103,7 @@ class Cluster:
         self.registers = registers
         self.policy = registers.newest_policy()
         self.map = registers.newest_map()
-        machine = SystemClock()
-        self.time = EmbeddedTime(
-            machine, time_sources(machine, self.policy), settings.time_key(), radius_ns_max=self.policy.radius_ns_max
-        )
+        self.time = node_time(settings, registers.cluster_id, self.policy)
         self.context = BagContext(storage, self.time, registers, settings.node)
         self.logs = LogBook(self.context)
         self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
@@ -101,6 +113,11 @@ class Cluster:
         self._closed = False
         self._routes: ShardRoutes | None = None
         self._sessions: WeakSet[Session] = WeakSet()
+
+    @property
+    def time_by_agent(self) -> bool:
+        """Whether the times of this process come from the node's agent."""
+        return isinstance(self.time, AgentTime)
 
     @classmethod
     def open(

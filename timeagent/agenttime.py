@@ -14,13 +14,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from .clock import AgentClock
+from .clock import AgentClock, boot_id
 from .errors import BadTime, Damaged
 from .interval import TimeInterval
 from .noncedoor import NonceClient
 from .signedtime import ClockStatus, SignedTime
 from .tokenfile import PAGE_NAME, Page, PageReader
 from .units import Span, span_text
+
+_RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
+"""With these words an agent that runs says that it has nothing to say."""
 
 _RUN: Final = "does the time agent run? leasehold time run"
 
@@ -153,3 +156,14 @@ class AgentTime:
             f"the clock is known to {span_text((width + 1) // 2)}; the policy allows {span_text(self._radius_ns_max)}",
             hint="leasehold time sources says what each source knows",
         )
+
+
+def running_agent(directory: Path, clock: AgentClock, *, key_id: bytes, radius_ns_max: Span) -> AgentTime | None:
+    """Return the agent's time if one runs for this node and publishes now, whatever it may say; else None."""
+    boot = bytes.fromhex(boot_id().replace("-", ""))
+    try:
+        agent = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=radius_ns_max)
+        agent.look()
+    except BadTime as problem:
+        return agent if problem.code in _RUNS else None
+    return agent

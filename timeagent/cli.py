@@ -1,80 +1,118 @@
-"""``leasehold time now|sources|verify``: what this machine knows of the time, and what a signed time says.
+"""``leasehold time run|now|wait|sources|verify``: what this machine knows of the time, and what a signed time says.
 
-Works without a cluster and without keys. Exit codes: 0; 1 a signature is not the key's; 3 nothing to verify with;
-65 not a signed time; 75 no source has a bound.
+All but ``run`` work without a cluster and without keys. Exit codes: 0; 1 a signature is not the key's; 3 nothing to
+verify with; 65 not a signed time; 75 no source has a bound.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shutil
 import string
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from .canonical import DIGEST_BYTES
-from .clock import MachineClock, SystemClock
+from .clock import AgentClock, SystemClock
 from .console import Command, instant_fields, note, print_json, report_error, say
 from .errors import BadRequest, BadTime, Damaged, Environment
 from .interval import TimeInterval
 from .keys import Verifier, fingerprint, parse_public_line
-from .sampled import Look, SampledClock
-from .signedtime import TOKEN_BYTES, ClockStatus, SignedTime, TimeFlags
+from .malfeasance import REPORT_BYTES_MAX
+from .plot import ASCII, UNICODE, Row, plot
+from .reportcli import looks_like_report, verify_report
+from .showing import (
+    UNBOUNDED_RADIUS_NS,
+    Known,
+    SourceView,
+    known_by_agent,
+    known_without_agent,
+    sources_without_agent,
+    word,
+)
+from .signedtime import TOKEN_BYTES, SignedTime, TimeFlags
 from .sources.adjtimex import KernelSource
-from .sources.assumed import AssumedSource
 from .sources.port import Source
-from .units import DAY, Span, parse_span, rfc3339, span_text
-
-UNBOUNDED_RADIUS_NS: Final[Span] = DAY
-"""What is shown where nothing is known: so wide that nobody mistakes it for a bound."""
+from .units import MS, SECOND, Span, parse_span, rfc3339, span_text
 
 _FILE_BYTES_MAX: Final = 65536
 _DONE: Final = 0
 _NO: Final = 1
 _NOT_VERIFIED: Final = 3
 
+_INTERRUPTED: Final = 130
+_WAIT_STEP_NS: Final[Span] = 200 * MS
+_WATCH_PERIOD_NS: Final[Span] = SECOND
+
 type AssumedRadius = Callable[[], Span]
 """Asks for the radius that a cluster's policy states: 0 where it states none, or where there is no cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Whom to ask."""
+
+    clock: AgentClock
+    sources: list[Source]
+    radius: Span
+    find_agent: Callable[[], Path | None]
 
 
 def time_command(
     assumed_radius_ns: AssumedRadius = lambda: 0,
     *,
-    machine: MachineClock | None = None,
-    sources: Callable[[MachineClock], list[Source]] = lambda machine: [KernelSource(machine)],
+    machine: AgentClock | None = None,
+    sources: Callable[[AgentClock], list[Source]] = lambda machine: [KernelSource(machine)],
+    find_agent: Callable[[], Path | None] = lambda: None,
+    run_agent: Callable[[argparse.Namespace], int] | None = None,
     add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None,
 ) -> Command:
     """Return the word ``time``. ``sources`` are those that measure; an assumed one is asked last, if one is stated.
 
-    ``add_options``: more options for ``now`` and ``sources``, by which ``assumed_radius_ns`` finds its cluster.
+    ``find_agent``: the tmpfs directory of an agent that runs here, or None. ``run_agent``: runs one.
+    ``add_options``: more options for all verbs but ``verify``, by which the others find their cluster.
     """
     clock = machine if machine is not None else SystemClock()
 
     def run(options: argparse.Namespace) -> int:
         if options.verb == "verify":
             return _verify(options)
-        asked = sources(clock)
-        radius = _stated_radius(options, assumed_radius_ns)
-        return _now(clock, asked, radius, options) if options.verb == "now" else _sources(clock, asked, radius, options)
+        if options.verb == "run":
+            if run_agent is None:
+                raise BadRequest("no-cluster", "the agent runs for a cluster's node", hint="name it with --root")
+            return run_agent(options)
+        asking = _Asking(clock, sources(clock), _stated_radius(options, assumed_radius_ns), find_agent)
+        verbs = {"now": _now, "wait": _wait, "sources": _sources}
+        return verbs[options.verb](asking, options)
 
     return Command("what this machine knows of the time", lambda parser: _add_arguments(parser, add_options), run)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, add_options: Callable[[argparse.ArgumentParser], object]) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="now|sources|verify")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|now|wait|sources|verify")
+    run = verbs.add_parser("run", help="the node's time agent: until SIGTERM or SIGINT")
     now = verbs.add_parser("now", help="the time, as an interval that holds it")
+    wait = verbs.add_parser("wait", help="wait until the time is known well enough; for units and scripts")
     sources = verbs.add_parser("sources", help="what each time source says, or why it says nothing")
-    verify = verbs.add_parser("verify", help="read a signed time of 128 bytes, raw or in hex, and check its signature")
-    for verb in (now, sources):
+    verify = verbs.add_parser("verify", help="judge a signed time, or a Roughtime malfeasance report")
+    for verb in (now, wait, sources):
         verb.add_argument(
             "--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms"
         )
+    for verb in (run, now, wait, sources):
         add_options(verb)
-    verify.add_argument("file", metavar="FILE", help="the signed time; - for standard input")
+    wait.add_argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)")
+    wait.add_argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)")
+    sources.add_argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C")
+    sources.add_argument("--count", type=int, metavar="N", help="with --watch: stop after N times")
+    verify.add_argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input")
     verify.add_argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line")
     verify.add_argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers")
-    for verb in (now, sources, verify):
+    for verb in (run, now, wait, sources, verify):
         verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -91,114 +129,149 @@ def _stated_radius(options: argparse.Namespace, assumed_radius_ns: AssumedRadius
     return radius
 
 
-# ---- now ----
+# ---- now, wait ----
 
 
-def _now(machine: MachineClock, measuring: list[Source], radius: Span, options: argparse.Namespace) -> int:
-    sources = [*measuring, AssumedSource(machine, radius)] if radius else measuring
-    clock = SampledClock(machine, sources, radius_ns_max=UNBOUNDED_RADIUS_NS)
-    look: Look | None = None
-    problem: BadTime | None = None
-    try:
-        look = clock.look()
-    except BadTime as refused:
-        problem = refused
-    now = look.now if look else TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS)
-    fields: dict[str, Any] = {
-        **instant_fields("earliest", now.earliest),
-        **instant_fields("latest", now.latest),
-        "radius_ns": now.radius,
-        "bounded": look is not None,
-        "status": _word(look.sample.status if look else ClockStatus.UNKNOWN),
-        "source": look.sample.source if look else "none",
-        "assumed": look is not None and look.sample.assumed,
-        "refused": [{"source": name, "reason": reason} for name, reason in clock.refusals.items()],
-    }
+def _known(asking: _Asking, *, quiet: bool = False) -> Known:
+    """Ask the agent where one runs; else the sources."""
+    directory = asking.find_agent()
+    if directory is not None:
+        try:
+            return known_by_agent(directory, asking.clock)
+        except BadTime as problem:
+            if not quiet:
+                note(f"leasehold: {problem.message}; asking the sources from here")
+    return known_without_agent(asking.clock, asking.sources, asking.radius)
+
+
+def _now(asking: _Asking, options: argparse.Namespace) -> int:
+    known = _known(asking)
     if options.json:
-        print_json("leasehold.time.now", fields)
+        print_json("leasehold.time.now", known.fields())
     else:
-        _say_now(now, fields)
-    if problem is None:
-        return _DONE
-    return report_error(
-        BadTime(
-            problem.code,
-            problem.message,
-            hint="run chrony, or say how far the clock can be off: --assume-radius 250ms here, "
-            "assumed_radius_ns in a cluster's policy",
-        )
+        _say_now(known)
+    return _DONE if known.problem is None else report_error(_unbounded_error(known.problem))
+
+
+def _unbounded_error(problem: BadTime) -> BadTime:
+    if problem.code != "no-time":
+        return problem
+    return BadTime(
+        problem.code,
+        problem.message,
+        hint="run chrony, or say how far the clock can be off: --assume-radius 250ms here, "
+        "assumed_radius_ns in a cluster's policy",
     )
 
 
-def _say_now(now: TimeInterval, fields: dict[str, Any]) -> None:
-    say(f"earliest  {rfc3339(now.earliest)}")
-    say(f"latest    {rfc3339(now.latest)}")
-    if fields["bounded"]:
-        label = " (assumed: stated, not measured)" if fields["assumed"] else ""
-        say(f"radius    {span_text(now.radius)}{label}")
+def _say_now(known: Known) -> None:
+    say(f"earliest  {rfc3339(known.now.earliest)}")
+    say(f"latest    {rfc3339(known.now.latest)}")
+    if known.problem is None:
+        label = " (assumed: stated, not measured)" if known.assumed else ""
+        label += " (cluster time: not UTC)" if known.cluster_time else ""
+        say(f"radius    {span_text(known.now.radius)}{label}")
     else:
         say("radius    unbounded: the machine's clock plus or minus a day")
-    say(f"status    {fields['status']}")
-    say(f"source    {fields['source']}")
-    for refused in fields["refused"]:
-        say(f"refused   {refused['source']}: {refused['reason']}")
+    say(f"status    {known.status}")
+    say(f"source    {known.source}" + (f", clock epoch {known.clock_epoch}" if known.agent else ""))
+    for each in known.sources:
+        if each.interval is None:
+            say(f"refused   {each.source}: {each.reason}")
+        elif known.agent:
+            say(f"{each.role:9} {each.source}: {rfc3339(each.interval.earliest)} .. {rfc3339(each.interval.latest)}")
+
+
+def _wait(asking: _Asking, options: argparse.Namespace) -> int:
+    """Wait until there is a bound that is narrow enough. Start by waiting for time, not by failing."""
+    began, left = asking.clock.boot_ns(), parse_span(options.timeout)
+    narrow = parse_span(options.radius)
+    while True:
+        known = _known(asking, quiet=True)
+        if known.problem is None and known.now.radius <= narrow:
+            if options.json:
+                print_json("leasehold.time.now", known.fields())
+            return _DONE
+        if asking.clock.boot_ns() - began >= left:
+            why = known.problem or BadTime(
+                "radius-too-wide",
+                f"the clock is known to {span_text(known.now.radius)}; {span_text(narrow)} were asked",
+            )
+            return report_error(_unbounded_error(why))
+        asking.clock.sleep(min(_WAIT_STEP_NS, left))
 
 
 # ---- sources ----
 
 
-def _sources(machine: MachineClock, measuring: list[Source], radius: Span, options: argparse.Namespace) -> int:
-    shown = [_source_fields(machine, source) for source in measuring]
-    if radius:
-        shown.append(_source_fields(machine, AssumedSource(machine, radius)))
-    else:
-        reason = "no radius is stated: --assume-radius, or assumed_radius_ns in a cluster's policy"
-        shown.append(_unbounded("assumed", reason))
-    if options.json:
-        print_json("leasehold.time.sources", {"sources": shown})
-        return _DONE
-    for fields in shown:
-        if fields["bounded"]:
-            say(f"{fields['source']:8}  {fields['earliest']} .. {fields['latest']}")
-            say(f"{'':8}  radius {span_text(fields['radius_ns'])}, {fields['status']}")
-        else:
-            say(f"{fields['source']:8}  no bound: {fields['reason']}")
-    return _DONE
-
-
-def _source_fields(machine: MachineClock, source: Source) -> dict[str, Any]:
+def _sources(asking: _Asking, options: argparse.Namespace) -> int:
+    shown = 0
     try:
-        look = SampledClock(machine, [source], radius_ns_max=UNBOUNDED_RADIUS_NS).look()
-    except BadTime:
-        try:  # the source's own words, without those of the clock around it
-            source.sample()
-        except BadTime as problem:
-            return _unbounded(source.name, str(problem))
-        return _unbounded(source.name, "the clock was set while the source was read")
-    return {
-        "source": source.name,
-        "bounded": True,
-        **instant_fields("earliest", look.now.earliest),
-        **instant_fields("latest", look.now.latest),
-        "radius_ns": look.now.radius,
-        "status": _word(look.sample.status),
-        "assumed": look.sample.assumed,
-        "reason": None,
-    }
+        while True:
+            _show_sources(asking, options)
+            shown += 1
+            if not options.watch or shown == options.count:
+                return _DONE
+            asking.clock.sleep(_WATCH_PERIOD_NS)
+    except KeyboardInterrupt:
+        return _DONE if options.watch else _INTERRUPTED
 
 
-def _unbounded(name: str, reason: str) -> dict[str, Any]:
-    nothing = instant_fields("earliest", None) | instant_fields("latest", None)
-    status = _word(ClockStatus.UNKNOWN)
-    rest = {"radius_ns": None, "status": status, "assumed": name == "assumed", "reason": reason}
-    return {"source": name, "bounded": False, **nothing, **rest}
+def _show_sources(asking: _Asking, options: argparse.Namespace) -> None:
+    directory = asking.find_agent()
+    known: Known | None = None
+    if directory is not None:
+        with contextlib.suppress(BadTime):
+            known = known_by_agent(directory, asking.clock)
+    views = list(known.sources) if known else sources_without_agent(asking.clock, asking.sources, asking.radius)
+    if options.json:
+        summary = known.fields() if known and known.problem is None else None
+        fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
+        print_json("leasehold.time.sources", fields)
+        return
+    lines = _source_lines(views)
+    if options.watch:
+        lines = [*_plot_lines(views, known.together if known else None), "", *lines]
+        if sys.stdout.isatty():
+            lines[0] = "\x1b[H\x1b[J" + lines[0]
+    for line in lines:
+        say(line)
+
+
+def _source_lines(views: list[SourceView]) -> list[str]:
+    lines = []
+    for view in views:
+        if view.interval is None:
+            lines.append(f"{view.source:8}  no bound: {view.reason}")
+        else:
+            lines.append(f"{view.source:8}  {rfc3339(view.interval.earliest)} .. {rfc3339(view.interval.latest)}")
+            role = "" if view.role == "asked" else f", {view.role}"
+            lines.append(f"{'':8}  radius {span_text(view.interval.radius)}, {view.status}{role}")
+    return lines
+
+
+def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[str]:
+    columns = shutil.get_terminal_size((100, 24)).columns
+    style = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
+    rows = [
+        Row(
+            view.source,
+            view.interval,
+            f"{span_text(view.interval.radius)} {view.role}" if view.interval else "no bound",
+        )
+        for view in views
+    ]
+    return plot(rows, together, columns, style)
 
 
 # ---- verify ----
 
 
 def _verify(options: argparse.Namespace) -> int:
-    token = SignedTime.decode(_token_bytes(options.file), _named(options.file))
+    data = _read(options.file, REPORT_BYTES_MAX)
+    if looks_like_report(data):
+        return verify_report(data, _named(options.file), as_json=options.json)
+    token = SignedTime.decode(_token_bytes(data, options.file), _named(options.file))
     over = _digest(options.over)
     verdict, reason = _verdict(token, options.key, over)
     if options.json:
@@ -236,7 +309,7 @@ def _token_fields(token: SignedTime) -> dict[str, Any]:
         **instant_fields("midpoint", token.midpoint_ns),
         "radius_ns": token.radius_ns,
         "staleness_ns": token.staleness_ns,
-        "status": _word(token.status),
+        "status": word(token.status),
         "assumed": bool(token.flags & TimeFlags.ASSUMED),
         "door": "nonce" if token.flags & TimeFlags.NONCE else "page",
         "sequence": token.sequence,
@@ -256,8 +329,7 @@ def _say_token(token: SignedTime) -> None:
     say(f"key       {fields['key_id']}")
 
 
-def _token_bytes(file: str) -> bytes:
-    data = _read(file)
+def _token_bytes(data: bytes, file: str) -> bytes:
     if len(data) == TOKEN_BYTES:
         return data
     text = "".join(data.decode("ascii", "replace").split())
@@ -279,22 +351,18 @@ def _digest(text: str | None) -> bytes | None:
     return bytes.fromhex(text)
 
 
-def _read(file: str) -> bytes:
+def _read(file: str, bytes_max: int = _FILE_BYTES_MAX) -> bytes:
     try:
         if file == "-":
-            return sys.stdin.buffer.read(_FILE_BYTES_MAX)
+            return sys.stdin.buffer.read(bytes_max)
         with Path(file).open("rb") as opened:
-            return opened.read(_FILE_BYTES_MAX)
+            return opened.read(bytes_max)
     except OSError as problem:
         raise Environment("unreadable", f"cannot read {file}: {problem.strerror}", hint="check the path") from None
 
 
 def _named(file: str) -> str:
     return "standard input" if file == "-" else file
-
-
-def _word(status: ClockStatus) -> str:
-    return status.name.lower().replace("_", "-")
 
 
 COMMANDS: Final = {"time": time_command()}

@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import COVERED, NOW_NS, ROOT_KEY, TIME_KEY, nonce_token, page_token
-from timeagent.cli import COMMANDS, UNBOUNDED_RADIUS_NS, time_command
-from timeagent.clock import MachineClock
+from timeagent.cli import COMMANDS, time_command
+from timeagent.clock import AgentClock
 from timeagent.console import Command
 from timeagent.errors import BadConfiguration, BadRequest, BadTime, Damaged, Environment
 from timeagent.keys import public_line
+from timeagent.showing import UNBOUNDED_RADIUS_NS
 from timeagent.sources.port import Source
 from timeagent.units import MS, rfc3339
 
@@ -37,7 +38,7 @@ class Bench:
         self.machine = HandMachine()
         self.source = StatedSource(self.machine, 5 * MS)
 
-        def sources(machine: MachineClock) -> list[Source]:
+        def sources(machine: AgentClock) -> list[Source]:
             assert machine is self.machine
             return [self.source]
 
@@ -70,7 +71,11 @@ def test_now_shows_the_interval_and_where_it_is_from(bench: Bench, capsys: pytes
         "bounded": True,
         "status": "synchronized",
         "source": "stated",
+        "agent": False,
         "assumed": False,
+        "cluster_time": False,
+        "clock_epoch": None,
+        "disagreeing": [],
         "refused": [],
     }
 

@@ -1,0 +1,193 @@
+"""``leasehold time run``: the node's time agent, until SIGTERM; and finding one that runs."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import os
+import random
+import signal
+from pathlib import Path
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Final
+
+from timeagent.console import note, print_json
+from timeagent.errors import Environment, LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from appliance.registers import Registers
+    from appliance.settings import Settings
+    from timeagent.clock import AgentClock
+    from timeagent.signedtime import SignedTime
+    from timeagent.sources.peer import Refusing
+
+LOCK_NAME: Final = "time.lock"
+KEYS_PERIOD_NS: Final = 30 * SECOND
+"""A key that is not known may be new: the trust record is read again, at most this often."""
+
+
+class TrustedPeers:
+    """Judges what other nodes signed by the newest trust record. Touches the mount only when a key is not known."""
+
+    def __init__(self, registers: Registers, clock: AgentClock) -> None:
+        """Read the newest trust record. Touches the mount."""
+        self._registers = registers
+        self._clock = clock
+        self._lock = Lock()
+        self._keyring = registers.keyring(registers.newest().trust)
+        self._read_ns = clock.boot_ns()
+
+    def refuses(self, node: str) -> Refusing:
+        """Return why a signed time over a digest is not accepted as this node's, as a function."""
+
+        def judge(token: SignedTime, covered: bytes) -> str | None:
+            reason = self._judge(node, token, covered)
+            if reason is not None and self._read_again():
+                reason = self._judge(node, token, covered)
+            return reason
+
+        return judge
+
+    def _judge(self, node: str, token: SignedTime, covered: bytes) -> str | None:
+        keyring = self._keyring
+        owner = keyring.node_of(token.key_id)
+        if owner is not None and owner != node:
+            return f"key {token.key_id.hex()} is that of node {owner}"
+        return keyring.refuses_time(token, covered)
+
+    def _read_again(self) -> bool:
+        with self._lock:
+            if self._clock.boot_ns() - self._read_ns < KEYS_PERIOD_NS:
+                return False
+            self._read_ns = self._clock.boot_ns()
+        try:
+            self._keyring = self._registers.keyring(self._registers.newest().trust)
+        except LeaseholdError as problem:
+            logging.getLogger(__name__).warning("trust-not-read code=%s reason=%s", problem.code, problem.message)
+            return False
+        return True
+
+
+def runtime_of(settings: Settings, cluster_id: bytes) -> Path:
+    """Return the node's tmpfs directory."""
+    from appliance.runtime import default_directory
+
+    return settings.runtime or default_directory(cluster_id, settings.node)
+
+
+def find_agent(root: str | None, node_dir: str | None) -> Path | None:
+    """Return the directory of the agent's door: of the node that is named, else of the only one of this user."""
+    from timeagent.noncedoor import DOOR_NAME
+
+    if root is not None or node_dir is not None:
+        return _agent_of_node(root, node_dir)
+    from appliance.runtime import SHARED_MEMORY
+
+    doors = list((SHARED_MEMORY / f"leasehold-{os.getuid()}").glob(f"*/{DOOR_NAME}"))
+    return doors[0].parent if len(doors) == 1 else None
+
+
+def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
+    from appliance.bag.posix import PosixStorage
+    from appliance.cluster import root_path
+    from appliance.founding import read_marker
+    from appliance.settings import find_settings, load_settings
+    from timeagent.noncedoor import DOOR_NAME
+
+    try:
+        path = Path(root) if root else load_settings(Path(node_dir or "")).root
+        path = root_path(path)
+        marker = read_marker(PosixStorage(path), path)
+        settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
+    except LeaseholdError:
+        return None  # whatever is wrong there: it is not what was asked
+    directory = runtime_of(settings, marker.cluster_id)
+    return directory if (directory / DOOR_NAME).exists() else None
+
+
+def run_agent(options: argparse.Namespace) -> int:
+    """Run the agent in the foreground."""
+    from appliance.cluster import Cluster
+    from appliance.runtime import LocalLock, ensure_runtime
+
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    with Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root) as cluster:
+        directory = ensure_runtime(runtime_of(cluster.settings, cluster.registers.cluster_id))
+        lock = LocalLock(directory / LOCK_NAME)
+        if not lock.try_acquire():
+            raise Environment(
+                "agent-runs-already",
+                f"another process runs the time agent of {directory}",
+                hint="stop it first: there is one agent per node",
+            )
+        with lock:
+            _serve(cluster, directory, stop.is_set, as_json=options.json)
+    return 0
+
+
+def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_json: bool) -> None:
+    from timeagent.agent import Agent, Limits, Run
+    from timeagent.agentsettings import load_agent_settings
+    from timeagent.clock import SystemClock, boot_id
+    from timeagent.daemon import Daemon, QueuedEvidence
+    from timeagent.discipline import Rules
+    from timeagent.evidence import EvidenceFiles
+    from timeagent.noncedoor import DOOR_NAME, Door, bind_udp, bind_unix
+    from timeagent.notify import Notifier
+    from timeagent.tokenfile import PAGE_NAME, PageWriter
+    from timeagent.wiring import listed_sources
+
+    settings = load_agent_settings(cluster.settings.directory)
+    clock = SystemClock()
+    chance = random.Random(os.urandom(32))  # noqa: S311 - nonces, seeded from the system
+    agents: list[Agent] = []
+
+    def own_token() -> bytes:
+        return agents[0].own_token()
+
+    listed = listed_sources(
+        clock,
+        settings,
+        chance,
+        assumed_radius_ns=cluster.policy.assumed_radius_ns,
+        touch=lambda: cluster.context.storage.server_clock("tmp"),
+        refuses=TrustedPeers(cluster.registers, clock).refuses,
+        own_token=own_token,
+    )
+    boot = bytes.fromhex(boot_id().replace("-", ""))
+    name = hashlib.sha256(boot + os.urandom(16)).digest()
+    evidence = QueuedEvidence(EvidenceFiles(settings.evidence))
+    agent = Agent(
+        clock,
+        cluster.settings.time_key(),
+        listed,
+        PageWriter(directory / PAGE_NAME),
+        evidence,
+        Run(boot, int.from_bytes(name[:7], "big")),
+        Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
+    )
+    agents.append(agent)
+    doors = [Door(bind_unix(directory), agent, local_door=True)]
+    if settings.listen is not None:
+        doors.append(Door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
+    shown = [each.name for each in listed]
+    if as_json:
+        print_json("leasehold.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})
+    note(f"leasehold: time agent of node {cluster.settings.node}; sources: {', '.join(shown) or 'none'}")
+    try:
+        Daemon(agent, clock, listed, doors, evidence, Notifier()).run(stop)
+    finally:
+        for door in doors:
+            door.close()
+        (directory / DOOR_NAME).unlink(missing_ok=True)  # who looks for an agent finds none
+
+
+if TYPE_CHECKING:
+    from appliance.cluster import Cluster

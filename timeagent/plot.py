@@ -1,0 +1,103 @@
+"""Intervals as bars on one axis, for a terminal. Pure: text in, lines out.
+
+```
+               -12.1 ms                    0                    +12.1 ms
+chrony     ·      ├━━━━━━━━━━━━━━━━━━┿━━━━━━━━━━━━━━━━━━┤      · 9.1 ms
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .interval import TimeInterval
+from .units import Span, span_text
+
+LABEL: Final = 14
+MARGIN: Final = 28
+WIDTH_MIN: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The characters of a plot."""
+
+    low: str
+    high: str
+    bar: str
+    zero: str
+    beyond_low: str
+    beyond_high: str
+    shared: str
+
+
+UNICODE: Final = Style("├", "┤", "━", "┿", "◂", "▸", "█")
+ASCII: Final = Style("[", "]", "=", "|", "<", ">", "#")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One source: its interval, or why it has none."""
+
+    label: str
+    interval: TimeInterval | None
+    note: str
+
+
+def plot(rows: Sequence[Row], shared: TimeInterval | None, columns: int, style: Style = UNICODE) -> list[str]:
+    """Return the lines: an axis, one bar a row, and what they have in common. The middle of that is zero.
+
+    The axis is as wide as the widest interval that is at most 20 times as wide as the narrowest; wider ones run beyond
+    both ends, and say so with an arrow.
+    """
+    known = [row.interval for row in rows if row.interval is not None]
+    if not known:
+        return [f"{row.label:{LABEL}.{LABEL}} {row.note}" for row in rows]
+    width = max(WIDTH_MIN, columns - LABEL - MARGIN) | 1
+    middle = (shared or known[0]).midpoint
+    narrowest = min(max(1, each.radius) for each in known)
+    reaches = [max(abs(each.earliest - middle), abs(each.latest - middle)) for each in known]
+    shown = [reach for reach in reaches if reach <= _WIDE * narrowest] or [min(reaches)]
+    reach = max(*shown, 1) * 21 // 20 + 1
+    lines = [_axis(reach, width)]
+    for row in rows:
+        bar = _bar(row.interval, middle, reach, width, style) if row.interval else " " * width
+        lines.append(f"{row.label:{LABEL}.{LABEL}} {bar} {row.note}".rstrip())
+    if shared is not None:
+        block = Style(style.shared, style.shared, style.shared, style.shared, style.beyond_low, style.beyond_high, "")
+        lines.append(f"{'together':{LABEL}} {_bar(shared, middle, reach, width, block)} {span_text(shared.radius)}")
+    else:
+        lines.append(f"{'together':{LABEL}} {'nothing':^{width}}".rstrip())
+    return lines
+
+
+_WIDE: Final = 20
+
+
+def _axis(reach: Span, width: int) -> str:
+    left, right = f"-{span_text(reach)}", f"+{span_text(reach)}"
+    half = width // 2
+    return f"{'':{LABEL}} {left}{'0':>{half + 1 - len(left)}}{right:>{half}}"
+
+
+def _bar(interval: TimeInterval, middle: int, reach: Span, width: int, style: Style) -> str:
+    def column(instant: int) -> int:
+        return (instant - middle + reach) * (width - 1) // (2 * reach)
+
+    low, high = column(interval.earliest), column(interval.latest)
+    cells = [" "] * width
+    for at in range(max(0, low), min(width - 1, high) + 1):
+        cells[at] = style.bar
+    if 0 <= low < width:
+        cells[low] = style.low
+    if 0 <= high < width:
+        cells[high] = style.high
+    if low < width // 2 < high:
+        cells[width // 2] = style.zero
+    if low < 0:
+        cells[0] = style.beyond_low
+    if high >= width:
+        cells[-1] = style.beyond_high
+    return "".join(cells)

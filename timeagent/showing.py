@@ -1,0 +1,217 @@
+"""What this machine knows of the time, for people and programs: by its agent where one runs, else asked for here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from .agenttime import AgentTime
+from .clock import AgentClock, MachineClock, boot_id
+from .console import instant_fields
+from .errors import BadTime
+from .interval import TimeInterval
+from .noncedoor import NonceClient
+from .sampled import Look, SampledClock
+from .signedtime import ClockStatus, SignedTime
+from .sources.assumed import AssumedSource
+from .sources.port import Source
+from .tokenfile import PAGE_NAME, PageReader
+from .units import DAY, Span
+
+UNBOUNDED_RADIUS_NS: Final[Span] = DAY
+"""What is shown where nothing is known: so wide that nobody mistakes it for a bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """One source."""
+
+    source: str
+    interval: TimeInterval | None
+    """Where it says that true time is; None: it says nothing, and ``reason`` why."""
+    status: str
+    role: str
+    """How it counts for the agent: shapes, agrees, dissents, disputed, spare, silent; ``asked`` without an agent."""
+    reason: str | None
+    assumed: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        said = self.interval
+        return {
+            "source": self.source,
+            "bounded": said is not None,
+            **instant_fields("earliest", said.earliest if said else None),
+            **instant_fields("latest", said.latest if said else None),
+            "radius_ns": said.radius if said else None,
+            "status": self.status,
+            "assumed": self.assumed,
+            "role": self.role,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known now."""
+
+    now: TimeInterval
+    """A day around the machine's clock where there is no bound."""
+    problem: BadTime | None
+    status: str
+    source: str
+    agent: bool
+    assumed: bool
+    cluster_time: bool
+    clock_epoch: int | None
+    sources: tuple[SourceView, ...]
+    together: TimeInterval | None = None
+    """What the sources have in common, as of the instant that their intervals are of."""
+
+    @property
+    def disagreeing(self) -> list[str]:
+        """The sources that say otherwise."""
+        return [each.source for each in self.sources if each.role in {"dissents", "disputed"}]
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {
+            **instant_fields("earliest", self.now.earliest),
+            **instant_fields("latest", self.now.latest),
+            "radius_ns": self.now.radius,
+            "bounded": self.problem is None,
+            "status": self.status,
+            "source": self.source,
+            "agent": self.agent,
+            "assumed": self.assumed,
+            "cluster_time": self.cluster_time,
+            "clock_epoch": self.clock_epoch,
+            "disagreeing": self.disagreeing,
+            "refused": [
+                {"source": each.source, "reason": each.reason} for each in self.sources if each.interval is None
+            ],
+        }
+
+
+def known_by_agent(directory: Path, clock: AgentClock) -> Known:
+    """Ask the agent whose page is in ``directory``. Raises BadTime if none answers there; its silence is no error."""
+    report = _Report.read(NonceClient(directory).report())
+    now: TimeInterval | None = None
+    problem: BadTime | None = None
+    try:
+        page = PageReader(directory / PAGE_NAME).page()
+        key_id = SignedTime.decode(page.token).key_id if page.token else b""
+        boot = bytes.fromhex(boot_id().replace("-", ""))
+        now = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=UNBOUNDED_RADIUS_NS).now()
+    except BadTime as refused:
+        problem = refused
+    return Known(
+        now or TimeInterval.around(clock.realtime_ns(), UNBOUNDED_RADIUS_NS),
+        problem,
+        report.status,
+        "agent",
+        agent=True,
+        assumed=report.assumed,
+        cluster_time=report.cluster_time,
+        clock_epoch=report.clock_epoch,
+        sources=tuple(each.view(report.boot_ns) for each in report.sources),
+        together=_carried(report.earliest_ahead_ns, report.latest_ahead_ns, report.boot_ns),
+    )
+
+
+def _carried(earliest_ahead: int | None, latest_ahead: int | None, boot_ns: int) -> TimeInterval | None:
+    if earliest_ahead is None or latest_ahead is None:
+        return None
+    return TimeInterval(boot_ns + earliest_ahead, boot_ns + latest_ahead)
+
+
+class _ReportedSource(msgspec.Struct):
+    source: str
+    weight: str
+    role: str
+    earliest_ahead_ns: int | None
+    latest_ahead_ns: int | None
+    reason: str | None
+
+    def view(self, boot_ns: int) -> SourceView:
+        said = _carried(self.earliest_ahead_ns, self.latest_ahead_ns, boot_ns)
+        assumed = self.weight == "assumed"
+        status = "unknown" if said is None else "free-running" if assumed else "synchronized"
+        return SourceView(self.source, said, status, self.role, self.reason, assumed=assumed)
+
+
+class _Report(msgspec.Struct):
+    status: str
+    clock_epoch: int
+    boot_ns: int
+    earliest_ahead_ns: int | None
+    latest_ahead_ns: int | None
+    assumed: bool
+    cluster_time: bool
+    sources: list[_ReportedSource]
+
+    @staticmethod
+    def read(data: bytes) -> _Report:
+        try:
+            return msgspec.json.decode(data, type=_Report)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise BadTime(
+                "door-garbled", "the time agent's report cannot be read", hint="run both from one version"
+            ) from None
+
+
+def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> Known:
+    """Ask the sources here: the first with a bound counts; an assumed one, of this radius, last. Blocks for them."""
+    sources = [*measuring, AssumedSource(machine, radius)] if radius else measuring
+    clock = SampledClock(machine, sources, radius_ns_max=UNBOUNDED_RADIUS_NS)
+    look: Look | None = None
+    failure: BadTime | None = None
+    try:
+        look = clock.look()
+    except BadTime as problem:
+        failure = problem
+    return Known(
+        look.now if look else TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS),
+        failure,
+        word(look.sample.status if look else ClockStatus.UNKNOWN),
+        look.sample.source if look else "none",
+        agent=False,
+        assumed=look is not None and look.sample.assumed,
+        cluster_time=look is not None and look.sample.cluster_time,
+        clock_epoch=None,
+        sources=tuple(_silent(source, reason) for source, reason in clock.refusals.items()),
+    )
+
+
+def sources_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> list[SourceView]:
+    """Ask every source here, each by itself. Blocks for them."""
+    shown = [_asked(machine, source) for source in measuring]
+    if radius:
+        return [*shown, _asked(machine, AssumedSource(machine, radius))]
+    reason = "no radius is stated: --assume-radius, or assumed_radius_ns in a cluster's policy"
+    return [*shown, _silent("assumed", reason)]
+
+
+def _asked(machine: MachineClock, source: Source) -> SourceView:
+    try:
+        look = SampledClock(machine, [source], radius_ns_max=UNBOUNDED_RADIUS_NS).look()
+    except BadTime:
+        try:  # the source's own words, without those of the clock around it
+            source.sample()
+        except BadTime as problem:
+            return _silent(source.name, str(problem))
+        return _silent(source.name, "the clock was set while the source was read")
+    return SourceView(source.name, look.now, word(look.sample.status), "asked", None, assumed=look.sample.assumed)
+
+
+def _silent(name: str, reason: str) -> SourceView:
+    return SourceView(name, None, word(ClockStatus.UNKNOWN), "silent", reason, assumed=name == "assumed")
+
+
+def word(status: ClockStatus) -> str:
+    """Return a status as people and JSON have it."""
+    return status.name.lower().replace("_", "-")

@@ -148,6 +148,7 @@ def _judge(
     cluster = Cluster(
         runs=known_runs,
         ceilings=ceilings,
+        finished=frozenset(ledgers.stopped),
         maps=records.maps,
         term_ns_max=records.term_ns_max,
         r1_tolerance_ns=policy.r1_tolerance_ns if policy else None,

@@ -53,6 +53,8 @@ class Cluster:
 
     runs: Mapping[bytes, Run]
     ceilings: Mapping[ShardName, CeilingChain]
+    finished: frozenset[bytes]
+    """Runs whose ledger says that they stopped: nothing is missing at its end."""
     maps: Mapping[int, ShardMap]
     term_ns_max: int | None
     r1_tolerance_ns: int | None
@@ -232,7 +234,7 @@ def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, clus
         return run.whole(first, told.head.sequence - 1) or first >= told.head.sequence - 1
     chain = cluster.ceilings.get(run.shard)
     if chain is not None and chain.stopped_orderly(earlier.run):
-        return run.whole(first, run.highest)
+        return earlier.run in cluster.finished and run.whole(first, run.highest)
     return True
 
 

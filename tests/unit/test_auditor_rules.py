@@ -126,6 +126,21 @@ def test_run_that_was_killed_at_its_start_needs_no_ledger(tmp_path: Path) -> Non
     assert audited(story.tree).findings == ()
 
 
+# It died between its orderly record and the last blocks of its ledger: how its leases ended, nobody can know any more.
+def test_lease_whose_end_a_cut_ledger_lost_does_not_accuse_the_successor(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    whole = story.tree.get(story.shard.ledger)
+    story.shard.end(lease)
+    story.shard.stop_orderly()
+    story.tree.put(story.shard.ledger, whole)
+    story.shard = Shard(story.tree, "n2")
+    successor, _ = story.written()
+    story.shard.end(successor)
+    assert successor.witness.floor_ns < lease.witness.expiry_ns
+    assert codes(audited(story.done())) == {"truncated-ledger"}
+
+
 def test_open_bag_is_provisional_and_no_finding(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()

@@ -1,0 +1,334 @@
+"""A pack: all that a sealed rack holds, in one sequential file (docs/protocol/formats.md).
+
+    head      a piece: which rack of which cluster, and the digest of the seal that the pack was made from
+    data      every file that the seal's lock files list, in their order, as many bytes as they list, verbatim
+    index     columns of fixed width, little-endian: bags, files, frames
+    trailer   ``TRAILER_BYTES``: counts, where the index begins, its digest, a checksum over the trailer
+
+Everything follows from the seal and the listed bytes: all packers of one seal make the same bytes, so racing packers
+are harmless, and a pack is verified by making it again from its own data. The index stands at the end, so that a pack
+is written in one pass, and read by ranges: trailer, index, then what is asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
+from timeagent.errors import Damaged
+
+from .frame import open_frame
+from .framing import CHECKSUM_BYTES, Kind, Piece, pack, piece_at, pieces_with_digest
+from .lockfile import LockEntry, LockFile, open_lock, open_seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from timeagent.units import Instant
+
+PACK: Final = "pack"
+"""The file's name, in its rack's directory."""
+_TRAILER: Final = struct.Struct("<4sIQQQQQQQ32s")
+_MAGIC: Final = b"LHPK"
+_VERSION: Final = 1
+TRAILER_BYTES: Final = _TRAILER.size + CHECKSUM_BYTES
+HEAD_BYTES_MAX: Final = 4096
+INDEX_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""A bound on memory for who reads a damaged trailer."""
+_DIGEST_BYTES: Final = 32
+_ADVICE: Final = "delete nothing: restore the pack, or the bags, from a copy of the tree"
+
+_FRAME_COLUMNS: Final = (
+    ("Q", "<u8"),
+    ("I", "<u4"),
+    ("I", "<u4"),
+    ("q", "<i8"),
+    ("q", "<i8"),
+    ("I", "<u4"),
+    ("Q", "<u8"),
+)
+_FRAME_BYTES: Final = sum(np.dtype(form).itemsize for _, form in _FRAME_COLUMNS)
+
+type ReadAt = Callable[[int, int], bytes | None]
+"""Return at most so many bytes from an offset of the pack: (offset, length); None if there is no pack."""
+
+
+class PackHead(Record, frozen=True):
+    """What a pack is made from. Nothing in it depends on who made it, or when."""
+
+    cluster_id: Bytes16
+    log: str
+    rack: str
+    """The rack's path under the root."""
+    seal_digest: Bytes32
+    """SHA-256 of the rack's seal, all bytes of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """One file that a seal lists."""
+
+    bag: str
+    lock: LockFile
+    """The bag's lock file."""
+    entry: LockEntry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameColumns:
+    """One row for each whole piece of each file, in order of offset."""
+
+    offsets: NDArray[np.uint64]
+    """Where the piece begins, in the pack."""
+    lengths: NDArray[np.uint32]
+    """Bytes of the whole piece."""
+    files: NDArray[np.uint32]
+    """Which file it is of."""
+    first_ns: NDArray[np.int64]
+    last_ns: NDArray[np.int64]
+    """The frame's first and last timestamp; 0 and -1 for what is no frame."""
+    messages: NDArray[np.uint32]
+    """0 for what is no frame: readers count it as damaged, so it belongs to every span of time."""
+    sequences: NDArray[np.uint64]
+    """The writer's sequence."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackIndex:
+    """A pack's head and index, checked against their checksums, and not yet against the seal."""
+
+    head: PackHead
+    size: int
+    """Of the whole pack."""
+    data_at: int
+    """Where the files begin, end to end."""
+    index_at: int
+    """Where they end."""
+    bags: tuple[str, ...]
+    """Directory names, in order."""
+    bag_files: NDArray[np.int64]
+    """The files of bag n are ``[bag_files[n], bag_files[n + 1])``."""
+    names: tuple[str, ...]
+    offsets: NDArray[np.uint64]
+    sizes: NDArray[np.uint64]
+    digests: bytes
+    """32 bytes for each file: as in the lock file."""
+    frames: FrameColumns
+
+    def digest(self, file: int) -> bytes:
+        """Return the SHA-256 of a file, as its lock file has it."""
+        return self.digests[_DIGEST_BYTES * file : _DIGEST_BYTES * (file + 1)]
+
+    def files_of(self, bag: str) -> range:
+        """Return the numbers of a bag's files; none for a bag that is not in the pack."""
+        if bag not in self.bags:
+            return range(0)
+        number = self.bags.index(bag)
+        return range(int(self.bag_files[number]), int(self.bag_files[number + 1]))
+
+    def frames_within(self, first_ns: Instant, last_ns: Instant) -> NDArray[np.int64]:
+        """Return the rows of frames that may hold a timestamp in ``[first, last]``, and of what is no frame."""
+        frames = self.frames
+        inside = (frames.last_ns >= first_ns) & (frames.first_ns <= last_ns)
+        return np.flatnonzero(inside | (frames.messages == 0))
+
+    def disagreement(
+        self, seal_digest: bytes, listed: tuple[ListedFile, ...], seal_bags: tuple[str, ...]
+    ) -> str | None:
+        """Return how the pack differs from the seal that it should be of, or None. The bytes are not looked at."""
+        if self.head.seal_digest != seal_digest:
+            return f"it was made from the seal {self.head.seal_digest.hex()}, the seal is {seal_digest.hex()}"
+        if self.bags != seal_bags or len(self.names) != len(listed):
+            return f"it holds {len(self.names)} files of {len(self.bags)} bags; the seal lists {len(listed)} files"
+        offset = self.data_at
+        for number, each in enumerate(listed):
+            entry = each.entry
+            found = (self.names[number], int(self.offsets[number]), int(self.sizes[number]), self.digest(number))
+            if number not in self.files_of(each.bag) or found != (entry.name, offset, entry.size, entry.digest):
+                return f"its file {number} is {found[0]}, {found[2]} bytes; the seal lists {each.bag}/{entry.name}"
+            offset += entry.size
+        return None if offset == self.index_at else f"its files end at {offset}, its index begins at {self.index_at}"
+
+
+class PackMaker:
+    """Makes the bytes of a pack from a seal and the listed files, or proves that a pack is made of them.
+
+    Call ``head``, then ``add`` for each of ``listed`` in order, then ``tail``. Holds the index in memory, no data.
+    """
+
+    def __init__(self, seal_raw: bytes, where: str) -> None:
+        """Take the bytes of the seal's file. Raises Damaged."""
+        seal, _ = open_seal(seal_raw, where)
+        opened = [(each.bag, open_lock(each.lock, f"{where}, {each.bag}")[0]) for each in seal.entries]
+        self.bags = tuple(bag for bag, _ in opened)
+        self.listed = tuple(ListedFile(bag, lock, entry) for bag, lock in opened for entry in lock.entries)
+        self.seal_digest = sha256(seal_raw).digest()
+        self.rack = seal.rack
+        self._file_counts = [len(lock.entries) for _, lock in opened]
+        head = PackHead(cluster_id=seal.cluster_id, log=seal.log, rack=seal.rack, seal_digest=self.seal_digest)
+        self.head = pack(Kind.PACK, encode_for_ever(head))
+        self.data_bytes = sum(each.entry.size for each in self.listed)
+        """Of all files together."""
+        self._added = 0
+        self._offset = len(self.head)
+        self._frames = tuple(array(code) for code, _ in _FRAME_COLUMNS)
+
+    def add(self, data: bytes) -> None:
+        """Take the next listed file. Raises Damaged if these are not the bytes that were listed."""
+        each = self.listed[self._added]
+        found, digest = pieces_with_digest(data)
+        if len(data) != each.entry.size or digest != each.entry.digest:
+            raise Damaged(
+                "file-altered",
+                f"{self.rack}/{each.bag}/{each.entry.name}: the {each.entry.size} bytes that were listed have SHA-256 "
+                f"{each.entry.digest.hex()}, found {len(data)} bytes with {digest.hex()}",
+                hint=_ADVICE,
+            )
+        for piece in found:
+            row = (self._offset + piece.offset, piece.end - piece.offset, self._added, *_about(piece))
+            for column, value in zip(self._frames, row, strict=True):
+                column.append(value)
+        self._added += 1
+        self._offset += len(data)
+
+    def tail(self) -> bytes:
+        """Return index and trailer."""
+        assert self._added == len(self.listed), "every listed file was added"
+        index = self._index()
+        raw_names = sum(map(len, self._names(self.bags))), sum(map(len, self._names(self._file_names())))
+        counts = (len(self.bags), len(self.listed), len(self._frames[0]))
+        trailer = _TRAILER.pack(
+            _MAGIC, _VERSION, len(self.head), self._offset, *counts, *raw_names, sha256(index).digest()
+        )
+        return index + trailer + sha256(trailer).digest()[:CHECKSUM_BYTES]
+
+    def _index(self) -> bytes:
+        names = self._names(self._file_names())
+        bag_names = self._names(self.bags)
+        sizes = [each.entry.size for each in self.listed]
+        offsets = np.cumsum([len(self.head), *sizes], dtype=np.uint64)[:-1]
+        return b"".join(
+            (
+                np.asarray(self._file_counts, "<u4").tobytes(),
+                np.asarray([len(name) for name in bag_names], "<u4").tobytes(),
+                *bag_names,
+                np.asarray([len(name) for name in names], "<u4").tobytes(),
+                offsets.astype("<u8").tobytes(),
+                np.asarray(sizes, "<u8").tobytes(),
+                *(each.entry.digest for each in self.listed),
+                *names,
+                *(
+                    np.asarray(column).astype(form).tobytes()
+                    for column, (_, form) in zip(self._frames, _FRAME_COLUMNS, strict=True)
+                ),
+            )
+        )
+
+    def _file_names(self) -> Iterator[str]:
+        return (each.entry.name for each in self.listed)
+
+    @staticmethod
+    def _names(names: tuple[str, ...] | Iterator[str]) -> list[bytes]:
+        return [name.encode() for name in names]
+
+
+def _about(piece: Piece) -> tuple[int, int, int, int]:
+    """Return first and last timestamp, messages and sequence of a frame; of nothing, where the piece is none."""
+    try:
+        frame = open_frame(piece, "")
+    except Damaged:
+        return 0, -1, 0, 0
+    return int(frame.timestamps[0]), int(frame.timestamps[-1]), len(frame.timestamps), frame.head.sequence
+
+
+def open_pack(read_at: ReadAt, size: int, where: str) -> PackIndex:
+    """Read head and index of a pack of ``size`` bytes. Raises Damaged, naming file and offset.
+
+    Reads the two ends only. Whether it is the pack of a seal, ``PackIndex.disagreement`` says; whether its data are
+    whole, each file's digest.
+    """
+    trailer = _exactly(read_at, size - TRAILER_BYTES, TRAILER_BYTES, where) if size > TRAILER_BYTES else b""
+    if not trailer or sha256(trailer[: _TRAILER.size]).digest()[:CHECKSUM_BYTES] != trailer[_TRAILER.size :]:
+        raise _damaged(where, max(0, size - TRAILER_BYTES), "expected a trailer, whose checksum does not match")
+    magic, version, data_at, index_at, bags, files, frames, bag_names, file_names, digest = _TRAILER.unpack_from(
+        trailer
+    )
+    index_bytes = 8 * bags + bag_names + (20 + _DIGEST_BYTES) * files + file_names + _FRAME_BYTES * frames
+    if magic != _MAGIC or version != _VERSION:
+        raise _damaged(where, size - TRAILER_BYTES, f"no trailer of ours: {trailer[:8].hex()}")
+    if not 0 < data_at <= min(index_at, HEAD_BYTES_MAX) or index_at + index_bytes + TRAILER_BYTES != size:
+        raise _damaged(where, size - TRAILER_BYTES, f"{size} bytes are not what the trailer says")
+    if index_bytes > INDEX_BYTES_MAX:
+        raise _damaged(where, index_at, f"an index of {index_bytes} bytes exceeds {INDEX_BYTES_MAX}")
+    head = piece_at(_exactly(read_at, 0, data_at, where), 0)
+    if isinstance(head, str) or head.kind is not Kind.PACK or head.end != data_at:
+        raise _damaged(where, 0, head if isinstance(head, str) else "expected the head of a pack")
+    index = _exactly(read_at, index_at, index_bytes, where)
+    if sha256(index).digest() != digest:
+        raise _damaged(where, index_at, "the checksum of the index does not match")
+    return _parse(_Cursor(index), decode(PackHead, head.payload, where), size, data_at, index_at, (bags, files, frames))
+
+
+class _Cursor:
+    """Goes through the columns of an index."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def column(self, form: str, count: int) -> NDArray[Any]:
+        found: NDArray[Any] = np.frombuffer(self._data, form, count, self._at)
+        self._at += found.nbytes
+        return found
+
+    def take(self, length: int) -> bytes:
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def names(self, lengths: NDArray[Any]) -> tuple[str, ...]:
+        return tuple(self.take(length).decode() for length in lengths.tolist())
+
+
+def _parse(
+    index: _Cursor, head: PackHead, size: int, data_at: int, index_at: int, counts: tuple[int, int, int]
+) -> PackIndex:
+    bags, files, frames = counts
+    bag_counts, bag_lengths = index.column("<u4", bags), index.column("<u4", bags)
+    bag_names = index.names(bag_lengths)
+    lengths, offsets, sizes = index.column("<u4", files), index.column("<u8", files), index.column("<u8", files)
+    digests = index.take(_DIGEST_BYTES * files)
+    names = index.names(lengths)
+    columns = (index.column(form, frames) for _, form in _FRAME_COLUMNS)
+    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(bag_counts, dtype=np.int64)))
+    return PackIndex(
+        head,
+        size,
+        data_at,
+        index_at,
+        bag_names,
+        ends,
+        names,
+        offsets,
+        sizes,
+        digests,
+        FrameColumns(*columns),
+    )
+
+
+def _exactly(read_at: ReadAt, offset: int, length: int, where: str) -> bytes:
+    data = read_at(offset, length)
+    if data is None or len(data) != length:
+        raise _damaged(where, offset, f"expected {length} bytes, found {len(data or b'')}")
+    return data
+
+
+def _damaged(where: str, offset: int, what: str) -> Damaged:
+    return Damaged("pack-damaged", f"{where}, offset {offset}: {what}", hint=_ADVICE)

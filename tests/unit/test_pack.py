@@ -1,0 +1,130 @@
+"""Packs: the bytes of a sealed rack's files, found again by ranges; nothing that is changed in them goes unnoticed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from appliance.formats.pack import PackIndex, PackMaker, open_pack
+from appliance.formats.paths import SEAL
+from tests.support.bags import T0, Node
+from tests.support.storage import MemoryStorage
+from timeagent.errors import Damaged
+from timeagent.units import MINUTE, SECOND
+
+
+class Sealed:
+    """A sealed rack with three bags, one message, two messages, and a bag of two files; and its pack."""
+
+    def __init__(self) -> None:
+        self.storage = MemoryStorage()
+        node = Node(self.storage)
+        for sequence, payloads in enumerate(((b"a",), (b"bb", b"ccc"), (b"d",), (b"",)), 1):
+            node.writer.write(node.file(*payloads, sequence=sequence))
+            node.time.advance(2 * SECOND if sequence < 3 else 1)
+        node.time.advance(MINUTE)
+        self.rack = node.grid.rack(T0)
+        node.sealer.seal(self.rack)
+        raw = self.storage.read(f"{self.rack.path}/{SEAL}")
+        assert raw is not None
+        self.seal = raw
+        self.maker = PackMaker(raw, "seal")
+        self.files = [self.storage.files[f"{self.rack.path}/{x.bag}/{x.entry.name}"] for x in self.maker.listed]
+        self.pack = self.made(self.maker)
+
+    def made(self, maker: PackMaker) -> bytes:
+        for data in self.files:
+            maker.add(data)
+        return b"".join((maker.head, *self.files, maker.tail()))
+
+
+@pytest.fixture(scope="module")
+def sealed() -> Sealed:
+    return Sealed()
+
+
+def opened(data: bytes) -> PackIndex:
+    return open_pack(lambda offset, length: data[offset : offset + length], len(data), "pack")
+
+
+def test_files_are_in_the_pack_byte_by_byte_where_the_index_says(sealed: Sealed) -> None:
+    index = opened(sealed.pack)
+    assert index.disagreement(sealed.maker.seal_digest, sealed.maker.listed, sealed.maker.bags) is None
+    assert [list(index.files_of(bag)) for bag in index.bags] == [[0], [1], [2, 3]]
+    assert list(index.files_of("elsewhere")) == []
+    for number, data in enumerate(sealed.files):
+        at = int(index.offsets[number])
+        assert sealed.pack[at : at + int(index.sizes[number])] == data
+        assert index.digest(number) == sealed.maker.listed[number].entry.digest
+
+
+def test_index_finds_frames_by_their_timestamps(sealed: Sealed) -> None:
+    index = opened(sealed.pack)
+    first, last = index.frames.first_ns, index.frames.last_ns
+    assert index.frames.messages.tolist() == [1, 2, 1, 1]
+    assert index.frames.sequences.tolist() == [1, 2, 3, 4]
+    assert index.frames_within(int(last[1]), int(last[1])).tolist() == [1]
+    assert index.frames_within(int(last[1]) + 1, int(first[2]) - 1).tolist() == []
+    assert index.frames_within(0, int(first[1])).tolist() == [0, 1]
+    assert np.array_equal(index.frames.offsets, index.offsets)
+
+
+# Two that pack one rack publish the same bytes: whoever wins, nothing is lost.
+def test_all_packers_make_the_same_bytes(sealed: Sealed) -> None:
+    assert sealed.made(PackMaker(sealed.seal, "seal")) == sealed.pack
+
+
+def test_file_that_is_not_what_was_listed_is_not_packed(sealed: Sealed) -> None:
+    for wrong in (b"", sealed.files[0] + b"x", sealed.files[0][:-1], b"x" * len(sealed.files[0]), sealed.files[1]):
+        with pytest.raises(Damaged, match="that were listed"):
+            PackMaker(sealed.seal, "seal").add(wrong)
+
+
+def verified(data: bytes, sealed: Sealed) -> None:
+    """What whoever verifies a pack does; raises where it does not hold."""
+    index = opened(data)
+    maker = PackMaker(sealed.seal, "seal")
+    wrong = index.disagreement(maker.seal_digest, maker.listed, maker.bags)
+    if wrong:
+        raise Damaged("pack-damaged", wrong)
+    for number in range(len(maker.listed)):
+        at = int(index.offsets[number])
+        maker.add(data[at : at + int(index.sizes[number])])
+    if data[: index.data_at] + data[index.index_at :] != maker.head + maker.tail():
+        raise Damaged("pack-damaged", "the index is not that of the files")
+
+
+def test_no_byte_of_a_pack_can_change_unnoticed(sealed: Sealed) -> None:
+    verified(sealed.pack, sealed)
+    for at in range(len(sealed.pack)):
+        changed = bytearray(sealed.pack)
+        changed[at] ^= 0x10
+        with pytest.raises(Damaged):
+            verified(bytes(changed), sealed)
+
+
+def test_pack_that_was_cut_or_has_more_is_damaged(sealed: Sealed) -> None:
+    for data in (b"", sealed.pack[:10], sealed.pack[:-1], sealed.pack[1:], sealed.pack + b"\0", bytes(4096)):
+        with pytest.raises(Damaged, match="pack, offset"):
+            opened(data)
+
+
+def test_pack_of_another_seal_is_told_from_this_one(sealed: Sealed) -> None:
+    index = opened(sealed.pack)
+    maker = sealed.maker
+    assert "made from the seal" in (index.disagreement(b"x" * 32, maker.listed, maker.bags) or "")
+    assert "lists 3 files" in (index.disagreement(maker.seal_digest, maker.listed[:3], maker.bags) or "")
+    swapped = (maker.listed[1], maker.listed[0], *maker.listed[2:])
+    assert "its file 0" in (index.disagreement(maker.seal_digest, swapped, maker.bags) or "")
+
+
+def test_rack_without_files_has_an_empty_pack() -> None:
+    node = Node(MemoryStorage())
+    node.time.advance(2 * MINUTE)
+    rack = node.grid.rack(T0)
+    node.sealer.seal(rack)
+    raw = node.context.storage.read(f"{rack.path}/{SEAL}")
+    assert raw is not None
+    maker = PackMaker(raw, "seal")
+    index = opened(maker.head + maker.tail())
+    assert (index.names, index.bags, len(index.frames.offsets)) == ((), (), 0)

@@ -300,22 +300,31 @@ class Agent:
         with self._lock:
             return self._token
 
+    def now(self) -> TimeInterval:
+        """Return an interval that holds true time. Raises BadTime: nothing may be said, or it is too wide."""
+        with self._lock:
+            return self._said_now()[0]
+
     def sign_over(self, covered: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now. Raises BadTime: nothing may be said, or it is too wide."""
         with self._lock:
-            reading = self._steady_reading()
-            bound = _bound_of(self._state)
-            if bound is None:
-                raise self._silence(reading)
-            interval = self._interval(bound, reading)
-            if interval.radius > self._radius_ns_max:
-                raise BadTime(
-                    "radius-too-wide",
-                    f"the clock is known to {span_text(interval.radius)}; "
-                    f"the policy allows {span_text(self._radius_ns_max)}",
-                    hint="leasehold time sources says what each source knows",
-                )
+            interval, bound = self._said_now()
             return self._sign(interval, bound, covered)
+
+    def _said_now(self) -> tuple[TimeInterval, Bound]:
+        reading = self._steady_reading()
+        bound = _bound_of(self._state)
+        if bound is None:
+            raise self._silence(reading)
+        interval = self._interval(bound, reading)
+        if interval.radius > self._radius_ns_max:
+            raise BadTime(
+                "radius-too-wide",
+                f"the clock is known to {span_text(interval.radius)}; "
+                f"the policy allows {span_text(self._radius_ns_max)}",
+                hint="leasehold time sources says what each source knows",
+            )
+        return interval, bound
 
     def sign_for_peer(self, covered: bytes) -> SignedTime:
         """Return a signed time over 32 bytes of what this node's own sources say. Raises BadTime: they say nothing.

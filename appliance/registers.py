@@ -7,7 +7,7 @@ not is an error, never ignored: a cluster must not fall back to an older policy 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, Environment, NotTrusted
@@ -16,7 +16,7 @@ from timeagent.trust import Keyring, TrustRecord
 from .bag.records import RecordNumbers
 from .bag.storage import Published
 from .formats.framing import Kind
-from .formats.paths import parse_record_name, record_name
+from .formats.paths import ledger_path, parse_record_name, record_name
 from .formats.policy import Policy, check_policy
 from .formats.shardmap import ShardMap
 from .formats.stamped import open_signed, sign
@@ -165,28 +165,37 @@ class StoredChain:
         self._storage.unlink(f"{self._path}/{record_name(number)}")
 
 
-class StoredLedger:
-    """The ledger file of one incarnation (the lease shard's LedgerSink): appended by its only writer."""
+LEDGER_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A ledger file is not appended to beyond this: the run goes on in its next one."""
 
-    def __init__(self, storage: Storage, path: str) -> None:
-        """Take the file's path. Touches nothing yet."""
+
+class StoredLedger:
+    """The ledger files of one run of a shard (the lease shard's LedgerSink): appended by their only writer."""
+
+    def __init__(self, storage: Storage, map_number: int, shard: int, incarnation: bytes) -> None:
+        """Name the run. Touches nothing yet."""
         self._storage = storage
-        self._path = path
+        self._run = (map_number, shard, incarnation)
+        self._number = 1
         self._size = 0
-        self._doubtful = False
 
     def append(self, data: bytes) -> None:
-        """Append one block. Touches the mount.
+        """Append whole blocks. Touches the mount.
 
-        Raises Environment once an append has failed: what followed a torn block would be hidden behind it, so the rest
-        of this incarnation's ledger is a gap.
+        Raises what the mount says. Then these blocks may be in the file or not, whole or torn, and what followed a torn
+        one would be hidden behind it: whatever is appended next, also the same blocks again, begins a new file.
         """
-        if self._doubtful:
-            raise Environment("ledger-doubtful", f"{self._path} ends in a doubtful block; the rest is a gap")
+        if self._size and self._size + len(data) > LEDGER_FILE_BYTES_MAX:
+            self._next()
+        path = ledger_path(*self._run, self._number)
         try:
             if not self._size:
-                self._storage.ensure_directory(self._path.rpartition("/")[0])
-            self._size = self._storage.append(self._path, data, self._size)
+                self._storage.ensure_directory(path.rpartition("/")[0])
+            self._size = self._storage.append(path, data, self._size)
         except BaseException:
-            self._doubtful = True
+            self._next()
             raise
+
+    def _next(self) -> None:
+        self._number += 1
+        self._size = 0

@@ -15,7 +15,7 @@ from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.units import MS, SECOND
 
 from .formats.lease import Holder
-from .formats.paths import chain_path, ledger_path
+from .formats.paths import chain_path
 from .lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
 from .lease.client import LeaseClient, Unavailable
 from .lease.server import ShardServer
@@ -200,7 +200,7 @@ class ShardHost:
         chain = CeilingChain(
             StoredChain(self._storage, chain_path(shard_map.number, shard)), self._time, signer, self._policy, identity
         )
-        spool = LedgerSpool(StoredLedger(self._storage, ledger_path(shard_map.number, shard, incarnation)))
+        spool = LedgerSpool(StoredLedger(self._storage, shard_map.number, shard, incarnation))
         store = LeaseStore(self._runtime / f"shard-{shard:04d}.db")
         try:
             return self._begun(identity, shard_map, store, chain, signer, spool)

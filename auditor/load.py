@@ -25,7 +25,7 @@ from appliance.formats.framing import (
     pack,
     piece_at,
 )
-from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, TMP, parse_record_name
+from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, TMP, parse_ledger_name, parse_record_name
 from timeagent.errors import Damaged, Environment
 
 if TYPE_CHECKING:
@@ -100,11 +100,12 @@ class ChainFile:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFile:
-    """The ledger of one run of a shard, by its name."""
+    """A ledger file of one run of a shard, by its name."""
 
     map_number: int
     shard: int
     incarnation: bytes
+    number: int
     path: str
 
 
@@ -206,17 +207,14 @@ class Tree:
                 yield ChainFile(map_number, shard, number, path)
 
     def ledgers(self) -> Iterator[LedgerFile]:
-        """Yield every ledger file."""
+        """Yield every ledger file, those of one run in the order in which they were written."""
         for map_number, shard, directory in self._shards("ledger"):
+            found: list[LedgerFile] = []
             for name, is_directory in self.names(directory):
-                stem = name.removesuffix(".ledger")
-                if is_directory or stem == name:
-                    continue
-                try:
-                    incarnation = bytes.fromhex(stem)
-                except ValueError:
-                    incarnation = b""
-                yield LedgerFile(map_number, shard, incarnation, f"{directory}/{name}")
+                if not is_directory and name.endswith(".ledger"):
+                    incarnation, number = parse_ledger_name(name) or (b"", 0)
+                    found.append(LedgerFile(map_number, shard, incarnation, number, f"{directory}/{name}"))
+            yield from sorted(found, key=lambda file: (file.incarnation, file.number))
 
     def logs(self) -> list[str]:
         """Return the names of the directories that are logs."""

@@ -54,7 +54,7 @@ class ShardWalk:
         self._report = report
         self._missing_maps: set[int] = set()
         self.torn: set[bytes] = set()
-        """Runs whose ledger ends in a torn block."""
+        """Runs whose last ledger file ends in a torn block."""
         self.ledgers = LedgersSeen()
 
     def walk_chains(self) -> None:
@@ -69,6 +69,7 @@ class ShardWalk:
         """Audit every ledger block, by itself; yield the path of each file when it is done."""
         for file in self._tree.ledgers():
             self._map(file.map_number)
+            self.torn.discard(file.incarnation)  # a torn block was written again, to the next file
             for piece in self._tree.pieces(file.path):
                 if isinstance(piece, Rest):
                     self._rest(file, piece)

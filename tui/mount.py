@@ -16,7 +16,7 @@ from appliance.bag.posix import PosixStorage
 from appliance.bag.survey import BagState, racks, view_rack
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
-from appliance.formats.paths import Grid, chain_path, ledger_path
+from appliance.formats.paths import Grid, chain_path, ledger_path, parse_ledger_name
 from appliance.founding import read_marker
 from appliance.registers import Registers, StoredChain
 from appliance.settings import FILE as SETTINGS_FILE
@@ -44,6 +44,8 @@ MACHINES: Final = "machines"
 
 _CHAIN_LOOK_BACK: Final = 64
 _RUNS_READ: Final = 2
+_LEDGERS_READ: Final = 2
+"""So many files of a run are looked at: what is out is mentioned in the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +156,20 @@ class OpenMount:
         if shard not in self._runs or self._runs[shard][0] != newest.incarnation:
             self._runs[shard] = (newest.incarnation, self._incarnations(chain, numbers))
         size = None
+        files = self._ledger_files(map_number, shard)
         for incarnation in reversed(self._runs[shard][1]):
-            size = self._ledger(ledger_path(map_number, shard, incarnation))
+            size = None
+            for number in files.get(incarnation, [])[-_LEDGERS_READ:]:
+                size = self._ledger(ledger_path(map_number, shard, incarnation, number))
         return ChainEnd(newest, size)
+
+    def _ledger_files(self, map_number: int, shard: int) -> dict[bytes, list[int]]:
+        """Return the numbers of each run's ledger files, in order."""
+        names = self._storage.list_afresh(ledger_path(map_number, shard, bytes(8)).rpartition("/")[0]) or []
+        found: dict[bytes, list[int]] = {}
+        for incarnation, number in sorted(each for name in names if (each := parse_ledger_name(name)) is not None):
+            found.setdefault(incarnation, []).append(number)
+        return found
 
     def _incarnations(self, chain: StoredChain, numbers: list[int]) -> list[bytes]:
         """Return the newest runs of a chain, newest first: a lease of the run before can still be out."""

@@ -37,6 +37,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA: Final = re.compile(r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8,19})\.(msg|log)")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
+_LEDGER: Final = re.compile(r"(?P<run>[0-9a-f]{16})(\.(?P<number>[2-9]|[1-9][0-9]{1,7}))?\.ledger")
 _REMEMBERED_MAX: Final = 4096
 """How many racks, and how many bags, a grid remembers: a bound on memory only."""
 
@@ -212,6 +213,13 @@ def chain_path(map_number: int, shard: int) -> str:
     return f"shards/{record_name(map_number)}/{shard:04d}"
 
 
-def ledger_path(map_number: int, shard: int, incarnation: bytes) -> str:
-    """Return the file that one run of a shard appends its ledger blocks to."""
-    return f"ledger/{record_name(map_number)}/{shard:04d}/{incarnation.hex()}.ledger"
+def ledger_path(map_number: int, shard: int, incarnation: bytes, number: int = 1) -> str:
+    """Return a file that one run of a shard appends its ledger blocks to: its first, or one that goes on after that."""
+    name = incarnation.hex() if number == 1 else f"{incarnation.hex()}.{number}"
+    return f"ledger/{record_name(map_number)}/{shard:04d}/{name}.ledger"
+
+
+def parse_ledger_name(name: str) -> tuple[bytes, int] | None:
+    """Read the name of a ledger file: whose run, and which of its files; None for anything else."""
+    parsed = _LEDGER.fullmatch(name)
+    return None if parsed is None else (bytes.fromhex(parsed["run"]), int(parsed["number"] or 1))

@@ -1,12 +1,13 @@
 """The witness ledger, off the request path: a bounded queue that a thread of the shell empties into a sink.
 
-A shard never waits for the ledger. What does not fit, or what the sink refuses, is a gap for the auditor.
+A shard never waits for the ledger. What the sink refuses is kept and handed to it again, for as long as there is room;
+what does not fit, or is still refused at the end, is a gap for the auditor.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from threading import Condition
+from threading import Condition, Event
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import Environment, LeaseholdError
@@ -21,6 +22,13 @@ SPOOL_BYTES_MAX: Final = 64 * 1024 * 1024
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024
 """How much is handed to the sink at once, unless a single block is larger."""
 
+PAUSE_S: Final = 1
+PAUSE_S_MAX: Final = 64
+"""How long to leave a sink alone that refuses: twice as long each time, because each try may leave a file behind."""
+
+LAST_TRIES: Final = 3
+"""How often a sink is asked that refuses while the spool is being closed."""
+
 
 class LedgerSpool:
     """A LedgerSink in front of another. Thread-safe: shards append, one thread drains."""
@@ -33,8 +41,12 @@ class LedgerSpool:
         self._bytes = 0
         self._closed = False
         self._changed = Condition()
+        self._closing = Event()
+        self._refusals = 0
         self.appends_failed = 0
-        """How often the sink refused some blocks: they are lost."""
+        """How often the sink refused some blocks."""
+        self.blocks_lost = 0
+        """How many blocks were given up at the end."""
 
     def append(self, data: bytes) -> None:
         """Queue a block; never waits. Raises Environment when the queue is full or closed: the block is lost."""
@@ -52,7 +64,7 @@ class LedgerSpool:
     def drain(self, timeout_ns: Span) -> bool:
         """Hand what is queued to the sink, oldest first, waiting up to ``timeout_ns`` for something to come.
 
-        False: the spool is closed and empty. Touches the mount (the sink does).
+        What is refused goes first the next time. False: the spool is closed and empty. Touches the mount.
         """
         with self._changed:
             if not self._blocks and not self._closed:
@@ -62,22 +74,38 @@ class LedgerSpool:
             while self._blocks and (not taken or size + len(self._blocks[0]) <= APPEND_BYTES_MAX):
                 taken.append(self._blocks.popleft())
                 size += len(taken[-1])
-            self._bytes -= size
-            more = bool(self._blocks) or not self._closed
         if taken:
             try:
                 self._sink.append(b"".join(taken))
+                self._refusals = 0
             except LeaseholdError:
-                self.appends_failed += 1
-        return more or bool(taken)
+                self._refused(taken, size)
+                return True
+        with self._changed:
+            self._bytes -= size
+            return bool(taken) or bool(self._blocks) or not self._closed
+
+    def _refused(self, taken: list[bytes], size: int) -> None:
+        """Put blocks back to the front, or give them up if the end does not wait for them any longer."""
+        with self._changed:
+            self.appends_failed += 1
+            self._refusals += 1
+            if self._closed and self._refusals >= LAST_TRIES:
+                self.blocks_lost += len(taken)
+                self._bytes -= size
+            else:
+                self._blocks.extendleft(reversed(taken))
 
     def run(self) -> None:
         """Drain until the spool is closed and empty: the body of the shell's thread."""
         while self.drain(SECOND):
-            pass
+            if self._refusals and not self._closing.is_set():
+                self._closing.wait(min(PAUSE_S_MAX, PAUSE_S << min(self._refusals - 1, 6)))
 
     def close(self) -> None:
         """Take nothing more; the draining thread writes what is queued and ends."""
         with self._changed:
             self._closed = True
+            self._refusals = 0
             self._changed.notify_all()
+        self._closing.set()

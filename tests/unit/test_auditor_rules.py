@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from appliance.bag.posix import PosixStorage
+from appliance.formats.framing import pieces
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
@@ -113,6 +114,27 @@ def test_ledger_cut_anywhere_is_a_gap_and_no_finding(tmp_path: Path) -> None:
     result = audited(tree)
     assert codes(result) == {"missing-ledger"}
     assert result.summary.ledger_gaps == 1
+
+
+# An append that failed may have left a torn block; the run goes on with the same block in its next file.
+def test_ledger_that_goes_on_in_another_file_is_read_as_one(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    path = only_file(tree, "ledger/*/*/*.ledger")
+    whole = tree.get(path)
+    blocks = pieces(whole)[0]
+    assert len(blocks) > 2
+    for number, block in enumerate(blocks):
+        for torn in (block.offset, block.offset + 1, block.end - 1, block.end):
+            tree.put(path, whole[:torn])
+            for later, start in ((2, block.offset), (11, blocks[-1].offset)):
+                tree.put(path.replace(".ledger", f".{later}.ledger"), whole[start:])
+            result = audited(tree)
+            assert result.findings == (), (number, torn)
+            assert result.summary.ledger_gaps == 0, (number, torn)
+    tree.put(path.replace(".ledger", ".12.ledger"), whole[blocks[-1].offset : -1])
+    assert audited(tree).summary.ledger_gaps == 1, "nobody knows which block the last file begins"
+    tree.put(path.replace(".ledger", ".13.ledger"), b"x" * 40)
+    assert codes(audited(tree)) == {"damaged-ledger"}
 
 
 # It was linked into the chain, and killed before anything was appended.

@@ -2,7 +2,7 @@ from threading import Thread
 
 import pytest
 
-from appliance.lease.spool import LedgerSpool
+from appliance.lease.spool import LAST_TRIES, LedgerSpool
 from tests.support.shards import ListLedger
 from timeagent.errors import Environment
 
@@ -28,16 +28,46 @@ def test_block_that_does_not_fit_is_refused_and_makes_nobody_wait() -> None:
     assert sink.data == [b"abc", b"d"]
 
 
-def test_sink_that_fails_loses_blocks_and_is_counted() -> None:
+def test_what_a_sink_refuses_is_kept_and_goes_first() -> None:
     sink = ListLedger()
     spool = LedgerSpool(sink)
     sink.broken = True
     spool.append(b"a")
+    spool.append(b"b")
+    assert spool.drain(0)
+    spool.append(b"c")
     assert spool.drain(0)
     sink.broken = False
-    spool.append(b"b")
+    assert spool.drain(0)
+    assert (sink.data, spool.appends_failed, spool.blocks_lost) == ([b"abc"], 2, 0)
+
+
+def test_what_is_kept_takes_room() -> None:
+    sink = ListLedger()
+    spool = LedgerSpool(sink, bytes_max=3)
+    sink.broken = True
+    spool.append(b"ab")
     spool.drain(0)
-    assert (sink.data, spool.appends_failed) == ([b"b"], 1)
+    with pytest.raises(Environment, match="wait for the mount"):
+        spool.append(b"cd")
+    sink.broken = False
+    spool.drain(0)
+    spool.append(b"cd")
+
+
+def test_the_end_does_not_wait_for_a_sink_that_goes_on_refusing() -> None:
+    sink = ListLedger()
+    spool = LedgerSpool(sink)
+    sink.broken = True
+    spool.append(b"a")
+    spool.append(b"b")
+    thread = Thread(target=spool.run, daemon=True)
+    thread.start()
+    spool.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert (sink.data, spool.blocks_lost) == ([], 2)
+    assert spool.appends_failed >= LAST_TRIES
 
 
 def test_large_queue_goes_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from appliance.formats.paths import (
     chain_path,
     ledger_path,
     parse_data_name,
+    parse_ledger_name,
     parse_record_name,
     record_name,
 )
@@ -274,3 +275,29 @@ def test_names_of_records_sort_by_number_up_to_eight_digits() -> None:
 def test_chains_and_ledgers_have_places_of_their_own() -> None:
     assert chain_path(1, 2) == "shards/00000001/0002"
     assert ledger_path(1, 2, bytes(range(8))) == "ledger/00000001/0002/0001020304050607.ledger"
+    assert ledger_path(1, 2, bytes(range(8)), 2) == "ledger/00000001/0002/0001020304050607.2.ledger"
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 10, 11, 99, 123456])
+def test_a_ledger_name_is_read_back(number: int) -> None:
+    name = ledger_path(1, 2, bytes(range(8)), number).rpartition("/")[2]
+    assert parse_ledger_name(name) == (bytes(range(8)), number)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "x",
+        "0001020304050607",
+        "00.ledger",
+        "0001020304050607.1.ledger",
+        "0001020304050607.0.ledger",
+        "0001020304050607.02.ledger",
+        "0001020304050607.ledger.2",
+        "000102030405060A.ledger",
+        "0001020304050607.-2.ledger",
+    ],
+)
+def test_what_is_no_ledger_name_is_none(name: str) -> None:
+    assert parse_ledger_name(name) is None

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.bag.storage import Published
 from appliance.formats.framing import Kind
-from appliance.formats.paths import record_name
+from appliance.formats.paths import ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import sign
 from appliance.registers import Registers, StoredChain, StoredLedger
@@ -148,22 +148,34 @@ def test_second_to_link_a_number_loses_and_changes_nothing(storage: MemoryStorag
 
 
 def test_ledger_is_appended_to_by_its_only_writer(storage: MemoryStorage) -> None:
-    ledger = StoredLedger(storage, "ledger/a/b.ledger")
+    ledger = StoredLedger(storage, 1, 2, bytes(8))
     ledger.append(b"one")
     ledger.append(b"two")
-    assert storage.files["ledger/a/b.ledger"] == b"onetwo"
+    assert storage.files == {ledger_path(1, 2, bytes(8)): b"onetwo"}
 
 
 @pytest.mark.parametrize("fault", [Fault.NOT_DONE, Fault.DONE_BUT_FAILED])
-def test_after_a_doubtful_append_the_rest_of_the_ledger_is_a_gap(storage: MemoryStorage, fault: Fault) -> None:
-    ledger = StoredLedger(FailingStorage(storage, fault, at=3), "ledger/a/b.ledger")
+def test_after_a_doubtful_append_the_ledger_goes_on_in_a_new_file(storage: MemoryStorage, fault: Fault) -> None:
+    ledger = StoredLedger(FailingStorage(storage, fault, at=3), 1, 2, bytes(8))
     ledger.append(b"one")
     with pytest.raises(Environment, match="append"):
         ledger.append(b"two")
-    before = dict(storage.files)
-    with pytest.raises(Environment, match="gap"):
-        ledger.append(b"three")
-    assert storage.files == before
+    before = storage.files[ledger_path(1, 2, bytes(8))]
+    ledger.append(b"two")
+    ledger.append(b"three")
+    assert storage.files[ledger_path(1, 2, bytes(8))] == before, "nothing stands behind what may be torn"
+    assert storage.files[ledger_path(1, 2, bytes(8), 2)] == b"twothree"
+
+
+def test_a_ledger_file_that_is_large_enough_is_followed_by_another(
+    storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.registers.LEDGER_FILE_BYTES_MAX", 8)
+    ledger = StoredLedger(storage, 1, 2, bytes(8))
+    for block in (b"aaaa", b"bbbb", b"c", b"dddddddddd", b"e"):
+        ledger.append(block)
+    files = [storage.files[ledger_path(1, 2, bytes(8), number)] for number in range(1, 5)]
+    assert files == [b"aaaabbbb", b"c", b"dddddddddd", b"e"]
 
 
 def test_record_that_is_neither_ours_nor_anothers_is_no_answer() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.formats.paths import chain_path, ledger_path
+from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
 from appliance.lease.shard import Shard, StoppedOrderly
 from appliance.lease.store import LeaseStore
@@ -86,7 +86,7 @@ class ShardHost:
         chain = CeilingChain(
             StoredChain(kit.storage, chain_path(shard_map.number, number)), kit.time, signer, world.policy, identity
         )
-        spool = Spool(world, StoredLedger(kit.storage, ledger_path(shard_map.number, number, identity.incarnation)))
+        spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
         store = LeaseStore(Path(":memory:"))
         shard = Shard(
             identity, shard_map, world.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,

@@ -14,7 +14,7 @@ from timeagent.sampled import SampledClock
 from timeagent.units import DAY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from appliance.bag.storage import Published, Storage
     from timeagent.clock import MachineClock
@@ -59,6 +59,10 @@ class WatchingStorage:
         """Return a file's size."""
         return self._inner.size_of(path)
 
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        """Return at most so many bytes of a file from an offset."""
+        return self._inner.read_from(path, offset, limit)
+
     def ensure_directory(self, path: str) -> None:
         """Refuse."""
         _refuse("make", path)
@@ -66,6 +70,11 @@ class WatchingStorage:
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         """Refuse."""
         del data, tmp
+        _refuse("publish", path)
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        """Refuse."""
+        del chunks, tmp
         _refuse("publish", path)
 
     def ensure_marker(self, path: str) -> bool:
@@ -78,6 +87,10 @@ class WatchingStorage:
         _refuse("append to", path)
 
     def unlink(self, path: str) -> None:
+        """Refuse."""
+        _refuse("remove", path)
+
+    def remove_directory(self, path: str) -> bool:
         """Refuse."""
         _refuse("remove", path)
 

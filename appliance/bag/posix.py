@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import Environment
 
-from .storage import Published
+from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from timeagent.units import Instant
@@ -28,6 +28,7 @@ _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 """Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 _FILE_MODE: Final = 0o664
@@ -79,6 +80,13 @@ class PosixStorage:
 
     def read(self, path: str) -> bytes | None:
         """Return all bytes of a file."""
+        return self._read(path, _read_all)
+
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        """Return at most so many bytes of a file from an offset."""
+        return self._read(path, lambda descriptor: _read_range(descriptor, offset, limit))
+
+    def _read(self, path: str, read: Callable[[int], bytes]) -> bytes | None:
         with self._classified("read", path):
             opened = self._open(path)
             if not isinstance(opened, int):
@@ -86,7 +94,7 @@ class PosixStorage:
             try:
                 if not stat.S_ISREG(os.fstat(opened).st_mode):
                     return b""
-                return _read_all(opened)
+                return read(opened)
             except OSError as problem:
                 if problem.errno == errno.ESTALE:
                     return None
@@ -107,8 +115,12 @@ class PosixStorage:
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         """Let a complete, durable file appear under a name, first one wins."""
+        return self.publish_stream(path, (data,), tmp)
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        """As ``publish``, chunk by chunk."""
         with self._classified("publish", path):
-            prepared = self._prepare(tmp, data)
+            prepared = self._prepare(tmp, chunks)
             try:
                 return self._link(prepared, self._full(path))
             finally:
@@ -134,15 +146,14 @@ class PosixStorage:
         """Append to one's own file, flush and close."""
         with self._classified("append", path):
             how = _NEW if expected_size == 0 else os.O_WRONLY | os.O_CLOEXEC
-            descriptor = os.open(self._full(path), how | os.O_APPEND, _FILE_MODE)
+            try:
+                descriptor = os.open(self._full(path), how | os.O_APPEND, _FILE_MODE)
+            except FileExistsError:
+                raise _size_not_expected(path, "is there already") from None
             try:
                 found = os.fstat(descriptor).st_size
                 if found != expected_size:
-                    raise Environment(
-                        "size-not-expected",
-                        f"{path} has {found} bytes where this process left {expected_size}",
-                        hint="somebody else wrote to it, or an append was torn: begin a new file",
-                    )
+                    raise _size_not_expected(path, f"has {found} bytes where this process left {expected_size}")
                 _write_all(descriptor, data)
                 os.fsync(descriptor)
             finally:
@@ -158,10 +169,22 @@ class PosixStorage:
                 if problem.errno not in _ABSENT:
                     raise
 
+    def remove_directory(self, path: str) -> bool:
+        """Remove an empty directory."""
+        with self._classified("rmdir", path):
+            try:
+                os.rmdir(self._full(path))
+            except OSError as problem:
+                if problem.errno in _NOT_EMPTY:
+                    return False
+                if problem.errno not in _ABSENT:
+                    raise
+            return True
+
     def server_clock(self, tmp: str) -> Instant:
         """Return the ctime of a fresh file: closed and opened again, so that the server has said it."""
         with self._classified("create", tmp):
-            probe = self._prepare(tmp, b"")
+            probe = self._prepare(tmp, ())
             try:
                 descriptor = os.open(probe, os.O_RDONLY | os.O_CLOEXEC)
                 try:
@@ -211,13 +234,16 @@ class PosixStorage:
                 return
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-    def _prepare(self, tmp: str, data: bytes) -> str:
+    def _prepare(self, tmp: str, chunks: Iterable[bytes]) -> str:
         """Write, flush and close a new file in ``tmp``; return its full path."""
         path, descriptor = self._new_in(tmp)
         try:
             try:
-                if data:
-                    _write_all(descriptor, data)
+                written = 0
+                for chunk in chunks:
+                    _write_all(descriptor, chunk)
+                    written += len(chunk)
+                if written:
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)  # its result counts: on NFS it can be the only call that reports a rejected write
@@ -265,6 +291,11 @@ class PosixStorage:
             raise _environment(verb, path, problem) from problem
 
 
+def _size_not_expected(path: str, what: str) -> Environment:
+    hint = "somebody else wrote to it, or an append was torn: begin a new file"
+    return Environment(SIZE_NOT_EXPECTED, f"{path} {what}", hint=hint)
+
+
 def _environment(verb: str, path: str, problem: OSError) -> Environment:
     said = f"{verb} {path}: {problem.strerror or problem}"
     if problem.errno in _REFUSED:
@@ -276,7 +307,7 @@ def _environment(verb: str, path: str, problem: OSError) -> Environment:
     if problem.errno in _NO_LINKS:
         return Environment("no-hard-links", said, hint="use a file system with hard links, and one for the whole root")
     if problem.errno in _ABSENT:
-        return Environment("path-absent", said, hint="check that the root is mounted")
+        return Environment(PATH_ABSENT, said, hint="check that the root is mounted")
     if problem.errno == errno.ENOTDIR:
         return Environment("not-a-directory", said, hint="name the root directory itself, not a file")
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
@@ -290,6 +321,16 @@ def _read_all(descriptor: int) -> bytes:
     parts = [data]
     while parts[-1]:
         parts.append(os.read(descriptor, 1 << 20))
+    return b"".join(parts)
+
+
+def _read_range(descriptor: int, offset: int, limit: int) -> bytes:
+    data = os.pread(descriptor, limit, offset)
+    if len(data) == limit:
+        return data
+    parts = [data]
+    while parts[-1] and (rest := limit - sum(map(len, parts))):
+        parts.append(os.pread(descriptor, rest, offset + limit - rest))
     return b"".join(parts)
 
 

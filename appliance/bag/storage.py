@@ -11,12 +11,17 @@ The one file with calls on a mount is posix.py.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from timeagent.units import Instant
+
+
+SIZE_NOT_EXPECTED: Final = "size-not-expected"
+PATH_ABSENT: Final = "path-absent"
+"""Codes of Environment by which ``append`` says that it surely has appended nothing."""
 
 
 class Published(Enum):
@@ -61,11 +66,25 @@ class Storage(Protocol):
         """Return a file's size by open and fstat, never from cached attributes; None if it is not there."""
         ...
 
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        """Return at most ``limit`` bytes of a file from an offset, fewer only at its end; otherwise as ``read``.
+
+        Each call opens the file anew: two ranges of a file that somebody replaces need not be of the same bytes.
+        """
+        ...
+
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         """Let a complete, durable file appear under a name that is taken once: the first one wins, for ever.
 
         Prepared in the directory ``tmp`` (made if missing), written, flushed, closed, and linked. A lost reply to the
         link is recognised by the link count, so that WON and LOST are true. Never replaces anything.
+        """
+        ...
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        """As ``publish``, for what is too large for memory: one chunk is held at a time.
+
+        What the iteration raises comes out here, and then nothing was published.
         """
         ...
 
@@ -76,12 +95,18 @@ class Storage(Protocol):
     def append(self, path: str, data: bytes, expected_size: int) -> int:
         """Append to a file that only this process writes; flush, close; return the new size.
 
-        ``expected_size`` 0 makes the file. Raises Environment, code ``size-not-expected``, if somebody else wrote.
+        ``expected_size`` 0 makes the file. Raises Environment; code ``size-not-expected``: somebody else wrote, or made
+        the file, and nothing was appended; ``path-absent``: the file or its directory is not there. After any other
+        error all, some or none of the bytes may be in the file, or come later.
         """
         ...
 
     def unlink(self, path: str) -> None:
         """Remove a name; nothing happens if it is not there."""
+        ...
+
+    def remove_directory(self, path: str) -> bool:
+        """Remove an empty directory; true also if it is not there; false if it is not empty."""
         ...
 
     def server_clock(self, tmp: str) -> Instant:

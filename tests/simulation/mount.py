@@ -31,7 +31,7 @@ from timeagent.errors import Environment, LeaseholdError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from tests.simulation.scheduler import Scheduler
     from timeagent.units import Instant, Span
@@ -112,6 +112,15 @@ class Server:
         names = self.directories.get(parent)
         if names is not None and names.get(name) is not None:
             del names[name]
+
+    def rmdir(self, path: str) -> bool:
+        if self.directories.get(path):
+            return False
+        if path in self.directories:
+            parent, _, name = path.rpartition("/")
+            del self.directories[path]
+            del self.directories[parent][name]
+        return True
 
     def files(self) -> dict[str, File]:
         """Return every file by its path."""
@@ -312,6 +321,13 @@ class SimulatedMount:
         data = self.read(path)
         return None if data is None else len(data)
 
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        data = self.read(path)
+        return None if data is None else data[offset : offset + limit]
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        return self.publish(path, b"".join(chunks), tmp)
+
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         prepared, file = self._prepare(tmp, data)
         try:
@@ -391,6 +407,9 @@ class SimulatedMount:
 
     def unlink(self, path: str) -> None:
         self._change("unlink", path, lambda: self.server.unlink(path))
+
+    def remove_directory(self, path: str) -> bool:
+        return self._change("rmdir", path, lambda: self.server.rmdir(path))
 
     def server_clock(self, tmp: str) -> Instant:
         self._ask("ask the server's clock", tmp)

@@ -9,7 +9,7 @@ from appliance.bag.storage import Published
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from appliance.bag.storage import Storage
     from timeagent.units import Instant
@@ -45,6 +45,13 @@ class MemoryStorage:
         data = self.read(path)
         return None if data is None else len(data)
 
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        data = self.read(path)
+        return None if data is None else data[offset : offset + limit]
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        return self.publish(path, b"".join(chunks), tmp)
+
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         self.ensure_directory(tmp)
         if path.rpartition("/")[0] not in self.directories:
@@ -61,6 +68,8 @@ class MemoryStorage:
         return True
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
+        if path.rpartition("/")[0] not in self.directories or (expected_size and path not in self.files):
+            raise Environment("path-absent", f"{path} is not there")
         before = self.files.get(path, b"")
         if len(before) != expected_size or (expected_size == 0 and path in self.files):
             raise Environment("size-not-expected", f"{path} has {len(before)} bytes, not {expected_size}")
@@ -74,7 +83,13 @@ class MemoryStorage:
         self.ensure_directory(tmp)
         return self.server_clock_ns()
 
-    def remove_directory(self, path: str) -> None:
+    def remove_directory(self, path: str) -> bool:
+        if self.list_afresh(path):
+            return False
+        self.directories.discard(path)
+        return True
+
+    def remove_tree(self, path: str) -> None:
         """Delete a directory with all that is in it, as packing does after a seal."""
         inside = path + "/"
         self.files = {name: data for name, data in self.files.items() if not name.startswith(inside)}
@@ -105,8 +120,16 @@ class WrappedStorage:
     def size_of(self, path: str) -> int | None:
         return self.around("size_of", path, lambda: self.inner.size_of(path))
 
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        return self.around("read_from", path, lambda: self.inner.read_from(path, offset, limit))
+
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         return self.around("publish", path, lambda: self.inner.publish(path, data, tmp))
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        """Gather the chunks first: each of the calls in between is a call of its own."""
+        gathered = list(chunks)
+        return self.around("publish_stream", path, lambda: self.inner.publish_stream(path, gathered, tmp))
 
     def ensure_marker(self, path: str) -> bool:
         return self.around("ensure_marker", path, lambda: self.inner.ensure_marker(path))
@@ -116,6 +139,9 @@ class WrappedStorage:
 
     def unlink(self, path: str) -> None:
         self.around("unlink", path, lambda: self.inner.unlink(path))
+
+    def remove_directory(self, path: str) -> bool:
+        return self.around("remove_directory", path, lambda: self.inner.remove_directory(path))
 
     def server_clock(self, tmp: str) -> Instant:
         return self.around("server_clock", tmp, lambda: self.inner.server_clock(tmp))
@@ -197,10 +223,17 @@ class Mount(WrappedStorage):
             self._absent.add(path)
         return data
 
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        data = self.read(path)
+        return None if data is None else data[offset : offset + limit]
+
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         published = self.inner.publish(path, data, tmp)
         self._absent.discard(path)
         return published
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        return self.publish(path, b"".join(chunks), tmp)
 
     def ensure_marker(self, path: str) -> bool:
         done = self.inner.ensure_marker(path)

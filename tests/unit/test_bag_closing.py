@@ -250,7 +250,7 @@ def test_seal_answers_for_a_bag_whose_directory_was_made_again(node: Node, serve
     node.writer.write(file)
     node.time.midpoint_ns = file.bag.rack.end_ns + 6 * SECOND
     node.sealer.seal(file.bag.rack)
-    server.remove_directory(file.bag.path)
+    server.remove_tree(file.bag.path)
     server.ensure_directory(file.bag.path)
     other = node.again()
     closed = other.closer.help(file.bag)

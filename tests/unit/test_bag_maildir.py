@@ -70,9 +70,9 @@ def test_attempt_repeated_after_its_bag_was_packed_is_decided_by_the_seal(node: 
     node.writer.write(file)
     node.time.advance(MINUTE)
     node.sealer.seal(file.bag.rack)
-    server.remove_directory(file.bag.path)
+    server.remove_tree(file.bag.path)
     assert node.again().writer.write(file) == Committed()
-    server.remove_directory(file.bag.path)
+    server.remove_tree(file.bag.path)
     server.ensure_directory(file.bag.path)
     node.again().closer.help(file.bag)
     assert node.again().writer.write(file) == Committed()
@@ -106,7 +106,7 @@ def test_bag_before_the_log_is_refused(node: Node, server: MemoryStorage) -> Non
 def test_directory_that_vanished_leaves_the_outcome_unknown(node: Node, server: MemoryStorage) -> None:
     class Vanishing(RecordingStorage):
         def look(self, directory: str, names: object) -> frozenset[str] | None:  # noqa: ARG002
-            server.remove_directory(directory)
+            server.remove_tree(directory)
             return None
 
     file = node.file()

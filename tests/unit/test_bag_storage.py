@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from appliance.bag.posix import PosixStorage
 from appliance.bag.storage import Published, Storage
 from tests.support.storage import MemoryStorage, Mount, RecordingStorage
-from timeagent.errors import Environment
+from timeagent.errors import Damaged, Environment
 
 
 def names_in(directory: Path) -> list[str]:
@@ -201,3 +202,40 @@ def test_recording_storage_names_every_call() -> None:
     storage.ensure_directory("a")
     storage.look("a", ("x",))
     assert storage.calls == [("ensure_directory", "a"), ("look", "a")]
+
+
+def test_range_of_a_file_ends_where_the_file_does(storage: Storage) -> None:
+    storage.ensure_directory("a")
+    storage.publish("a/x", b"0123456789", "tmp")
+    assert storage.read_from("a/x", 0, 4) == b"0123"
+    assert storage.read_from("a/x", 8, 4) == b"89"
+    assert storage.read_from("a/x", 10, 4) == storage.read_from("a/x", 99, 4) == b""
+    assert storage.read_from("a/y", 0, 4) is None
+    assert storage.read_from("b/x", 0, 4) is None
+
+
+def test_stream_is_published_whole_or_not_at_all(storage: Storage) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"12"
+        raise Damaged("planted", "the third byte cannot be had")
+
+    storage.ensure_directory("a")
+    with pytest.raises(Damaged):
+        storage.publish_stream("a/x", broken(), "tmp/n1")
+    assert storage.list_afresh("a") == []
+    assert storage.publish_stream("a/x", iter((b"12", b"", b"3")), "tmp/n1") is Published.WON
+    assert storage.publish_stream("a/x", (b"4",), "tmp/n1") is Published.LOST
+    assert storage.publish_stream("b/x", (b"4",), "tmp/n1") is Published.ABSENT
+    assert storage.read("a/x") == b"123"
+    assert storage.list_afresh("tmp/n1") == []
+
+
+def test_directory_is_removed_only_when_it_is_empty(storage: Storage) -> None:
+    storage.ensure_directory("a/b")
+    storage.ensure_marker("a/b/x")
+    assert not storage.remove_directory("a/b")
+    assert storage.list_afresh("a/b") == ["x"]
+    storage.unlink("a/b/x")
+    assert storage.remove_directory("a/b")
+    assert storage.remove_directory("a/b")
+    assert storage.list_afresh("a") == []

@@ -15,7 +15,7 @@ less than that, each with all its possibilities:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from tests.support.explorer import Answer, Refusal
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from tests.support.explorer import Port, Request
     from timeagent.interval import TimeInterval
@@ -117,6 +117,13 @@ class ExploredStorage:
         data = self.read(path)
         return None if data is None else len(data)
 
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        data = self.read(path)
+        return None if data is None else data[offset : offset + limit]
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        return self.publish(path, b"".join(chunks), tmp)
+
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         # What happens in the client's own directory is seen by nobody.
         assert tmp
@@ -132,6 +139,10 @@ class ExploredStorage:
 
     def unlink(self, path: str) -> None:
         self._ask("unlink", path)
+
+    def remove_directory(self, path: str) -> bool:
+        gone: bool = self._ask("rmdir", path)
+        return gone
 
     def server_clock(self, tmp: str) -> Instant:
         assert tmp
@@ -308,6 +319,8 @@ def _done(tree: Tree, request: tuple[Any, ...]) -> tuple[Tree, Any]:
             return tree if path in tree.directories else tree.with_directory(path), None
         case "unlink":
             return tree.without(path), None
+        case "rmdir":
+            return (tree, False) if tree.names(path) else (tree.without(path), True)
         case "publish":
             if parent(path) not in tree.directories:
                 return tree, Published.ABSENT

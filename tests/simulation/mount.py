@@ -139,6 +139,10 @@ class MountMishaps:
     failure: int = 0
     lost_reply: int = 0
     slow: int = 0
+    late: float = 0.2
+    """Which share of what fails is done later."""
+    later_ns: Span = 20 * SECOND
+    """How much later, at most."""
 
 
 class SimulatedMount:
@@ -196,14 +200,15 @@ class SimulatedMount:
             return effect()
         self._fail_in = self._draw(self.mishaps.failure)
         self.failures += 1
+        late = self.mishaps.late
         chance = self._random()
-        if chance < 0.4:
-            self.scheduler.note("  fails, and is done:", path)
-            effect()
-        elif chance < 0.6:
+        if chance < late:
             self.scheduler.note("  fails, and will be done:", path)
             self._later(verb, path, effect)
-        elif chance < 0.8:
+        elif chance < late + (1 - late) / 2:
+            self.scheduler.note("  fails, and is done:", path)
+            effect()
+        elif chance < late + (1 - late) * 3 / 4:
             self.scheduler.note("  is refused, there is no space:", path)
             raise Environment("mount-full", f"{verb} {path}: no space left on device", hint="free space")
         else:
@@ -211,7 +216,7 @@ class SimulatedMount:
         raise Environment("mount-failed", f"{verb} {path}: input/output error", hint="ask again")
 
     def _later(self, verb: str, path: str, effect: Callable[[], object]) -> None:
-        delay = int(self._random() ** 6 * 20 * SECOND)
+        delay = int(self._random() ** 6 * self.mishaps.later_ns)
 
         def arrive() -> None:
             self.scheduler.note("  reaches the server late:", f"{verb} {path}")

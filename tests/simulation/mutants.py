@@ -103,6 +103,20 @@ BAGS: tuple[Mutant, ...] = (
         "crowd",
     ),
     Mutant(
+        "a rack is looked at only once, before the lock is read",
+        _one(
+            authority,
+            "Authority.close",
+            "closed = self.closer.close(bag)\n"
+            "return closed if isinstance(closed, NotDue) else self.answer(bag, closed)",
+            "begun = self.rack_begun(bag.rack)\nclosed = self.closer.close(bag)\nif isinstance(closed, NotDue):\n"
+            "    return closed\nif begun or isinstance(closed, Gone):\n    return self.by_seal(bag)\n"
+            "return self._keep(bag, Contents(closed.lock))",
+        ),
+        "finality",
+        "eclipse",
+    ),
+    Mutant(
         "a directory that is gone counts as not closed",
         _one(
             maildir,
@@ -129,6 +143,20 @@ BAGS: tuple[Mutant, ...] = (
             maildir, "MaildirWriter.write", "return self._after_doubt(file, doubt)", "return NotCommitted(str(doubt))"
         ),
         "committed",
+    ),
+    Mutant(
+        "one look after a doubtful publication",
+        _one(
+            maildir,
+            "MaildirWriter._after_doubt",
+            "return self._look(file) if self._is_there(file) else Unknown(str(doubt))",
+            "seen = self._storage.look(file.bag.path, (PRELOCK, file.name.text()))\n"
+            "if seen and PRELOCK not in seen and file.name.text() in seen:\n"
+            "    return Committed() if not self._authority.rack_begun(file.bag.rack) else Unknown(str(doubt))\n"
+            "return Unknown(str(doubt))",
+        ),
+        "committed",
+        "doubt",
     ),
     Mutant(
         "EEXIST of the own link is taken as another's",
@@ -232,7 +260,7 @@ BAGS: tuple[Mutant, ...] = (
             "if files is not None and (not begun):",
         ),
         "finality",
-        "crowd",
+        "eclipse",
     ),
     Mutant(
         "a closed bag is read by its directory, not by its lock",

@@ -9,7 +9,7 @@ from tests.simulation.audited import audited, false_alarms
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
 
-SEEDS_MAX = 60
+SEEDS_MAX = 1_000
 FOUND = {
     "the floor is not cumulative": "floor-fell",
     "settle_to is forgotten by the next ending": "floor-fell",

@@ -17,6 +17,7 @@ from tests.simulation.actors.writer import said
 from tests.simulation.cluster import grid_of
 from tests.simulation.history import Hold, LatestRead, Turn, Waited, Wrote, key_of
 from tests.simulation.network import SimulatedTransport
+from tests.simulation.scheduler import NEVER
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import MS, SECOND
 
@@ -47,7 +48,7 @@ class SimulatedLock:
         while self._owner is not None and self._owner is not me:
             assert me is not None
             self._waiting.append(me)
-            self._scheduler.wait(self._scheduler.end_ns, "lock")
+            self._scheduler.wait(NEVER, "lock")
         self._owner = me
         self._depth += 1
         return True
@@ -110,7 +111,7 @@ class SessionKit(Kit):
 
     def _renew(self) -> None:
         while not self._over:
-            self.time.sleep(self.world.policy.renew_period_ns // 8)
+            self.time.sleep(self.world.policy.renew_period_ns // 4)
             try:
                 self.session.renew_due()
             except LeaseholdError as problem:

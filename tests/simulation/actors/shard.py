@@ -17,13 +17,14 @@ from appliance.registers import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
 from tests.simulation.network import Endpoint, answer
+from tests.simulation.scheduler import NEVER
 from timeagent.errors import BadTime, Environment, LeaseholdError
 from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from tests.simulation.network import Call
-    from tests.simulation.scheduler import Process
+    from tests.simulation.scheduler import Actor, Process
     from tests.simulation.world import World
     from timeagent.units import Instant
 
@@ -38,24 +39,35 @@ class Spool:
         self._world = world
         self._ledger = ledger
         self._blocks: list[bytes] = []
-        self.closed = False
+        self._closed = False
+        self._drain: Actor | None = None
 
     def append(self, data: bytes) -> None:
         self._world.history.blocks.append(data)
         if len(self._blocks) >= SPOOL_MAX:
             raise Environment("spool-full", "the ledger's queue is full")
         self._blocks.append(data)
+        self._world.scheduler.wake(self._drain)
+
+    def close(self) -> None:
+        """Let the drain end when it has appended everything."""
+        self._closed = True
+        self._world.scheduler.wake(self._drain)
 
     def drain(self) -> None:
         """Append what is queued, until nothing more can come."""
-        while not self.closed or self._blocks:
-            if self._blocks:
-                taken, self._blocks = self._blocks, []
-                try:
-                    self._ledger.append(b"".join(taken))
-                except LeaseholdError:
-                    self._world.scheduler.note("loses ledger blocks:", str(len(taken)))
-            self._world.scheduler.sleep(40 * MS)
+        scheduler = self._world.scheduler
+        self._drain = scheduler.current
+        while not self._closed or self._blocks:
+            if not self._blocks:
+                scheduler.wait(NEVER, "blocks")
+                continue
+            scheduler.sleep(40 * MS)
+            taken, self._blocks = self._blocks, []
+            try:
+                self._ledger.append(b"".join(taken))
+            except LeaseholdError:
+                scheduler.note("loses ledger blocks:", str(len(taken)))
 
 
 class ShardHost:
@@ -104,7 +116,7 @@ class ShardHost:
                 self._serve(shard, chain, endpoint, lives_until)
             finally:
                 world.network.leave(number, endpoint)
-        spool.closed = True
+        spool.close()
         store.close()
 
     def _begins(self, kit: Kit, shard: Shard) -> bool:
@@ -124,7 +136,7 @@ class ShardHost:
 
     def _serve(self, shard: Shard, chain: CeilingChain, endpoint: Endpoint, lives_until: Instant) -> None:
         scheduler = self._world.scheduler
-        pause = self._world.policy.ceiling_period_ns // 3
+        pause = self._world.policy.ceiling_period_ns // 2
         kept_at = scheduler.now
         while chain.deposed is None:
             if not endpoint.inbox:

@@ -46,7 +46,14 @@ def fill(node: Node, flushes: Sequence[Flush]) -> list[Row]:
         node.time.midpoint_ns = T0 + second * SECOND + 500 * MS
         stamps = [node.time.midpoint_ns + offset for offset in offsets]
         payloads = [b"%d/%d" % (sequence, offset) for offset in offsets]
-        file = node.file(*payloads, sequence=sequence, writer=writer, incarnation=incarnation, timestamps=stamps)
+        file = node.file(
+            *payloads,
+            sequence=sequence,
+            writer=writer,
+            incarnation=incarnation,
+            timestamps=stamps,
+            log=node.grid.birth.log,
+        )
         assert node.writer.write(file) == Committed()
         pairs = zip(stamps, payloads, strict=True)
         rows += [(at, writer, incarnation, sequence, n, payload) for n, (at, payload) in enumerate(pairs)]

@@ -1,0 +1,169 @@
+"""``read`` and ``tail`` over a real root: bytes out as they came in, cursors that resume, clean ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leasehold.__main__ import main
+from tests.support.cluster import Site, sites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    type Say = Callable[..., tuple[bytes, str]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+@pytest.fixture
+def say(site: Site, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Run a command about the site in this process; return its standard output and error."""
+
+    def run(*words: str, stdin: bytes = b"", status: int = 0) -> tuple[bytes, str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfdbinary.readouterr()
+        done = main([*words, *site.options()])
+        out, err = capfdbinary.readouterr()
+        assert done == status, (words, done, err)
+        return out, err.decode()
+
+    return run
+
+
+def publish(say: Say, *lines: bytes) -> None:
+    say("publish", "log", "--lease", "a", stdin=b"".join(line + b"\n" for line in lines))
+
+
+def objects(out: bytes | str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_limit_cuts_and_the_cursor_goes_on_exactly(say: Say) -> None:
+    publish(say, b"0", b"1", b"2", b"3", b"4")
+    out, err = say("read", "log", "--settle", "--limit", "2")
+    assert out == b"0\n1\n"
+    cursor = err.split("--after ")[1].strip()
+    out, err = say("read", "log", "--after", cursor, "--limit", "2")
+    assert out == b"2\n3\n"
+    assert say("read", "log", "--after", err.split("--after ")[1].strip()) == (b"4\n", "")
+    assert say("read", "log", "--limit", "5")[0] == b"0\n1\n2\n3\n4\n"
+    assert say("read", "log", "--limit", "0")[0] == b""
+
+
+def test_every_settled_message_has_its_cursor(say: Say) -> None:
+    publish(say, b"0", b"1", b"2")
+    assert [each["cursor"] for each in objects(say("read", "log", "--level", "latest", "--json")[0])] == [None] * 3
+    found = objects(say("read", "log", "--settle", "--json")[0])
+    assert [each["schema"] for each in found] == ["leasehold.message"] * 3
+    assert say("read", "log", "--after", found[1]["cursor"])[0] == b"2\n"
+
+
+def test_summary_with_json_stands_on_standard_error(say: Say, site: Site) -> None:
+    publish(say, b"0", b"1")
+    (path,) = (site.root / "logs" / "log").rglob("*.msg")
+    whole = (site.root / "policy" / "00000001").read_bytes()  # a whole piece, and no frame
+    (path.parent / path.name.replace("00000001", "00000002")).write_bytes(whole)
+    out, err = say("read", "log", "--settle", "--json")
+    assert len(objects(out)) == 2
+    (summary,) = objects(err)
+    assert (summary["schema"], summary["log"], summary["messages"]) == ("leasehold.read", "log", 2)
+    assert summary["rejected"] == {"damaged": 1}
+    assert say("read", "log", "--after", summary["cursor"])[0] == b""
+
+
+def test_payloads_with_newlines_are_told_apart_by_nul_or_json(say: Say, site: Site) -> None:
+    payloads = [b"one\ntwo", b"\xff", b""]
+    with site.open() as cluster, cluster.session() as session, session.acquire("a") as leases:
+        session.publish("log", payloads, under=leases)
+    assert say("read", "log", "--settle")[0] == b"one\ntwo\n\xff\n\n"
+    assert say("read", "log", "--print0")[0] == b"one\ntwo\0\xff\0\0"
+    found = objects(say("read", "log", "--json")[0])
+    assert [(each.get("payload"), each.get("payload_base64")) for each in found] == [
+        ("one\ntwo", None),
+        (None, "/w=="),
+        ("", None),
+    ]
+
+
+# A minute ago there was no log: an empty answer is as old as was allowed.
+def test_stale_answer_is_as_old_as_was_allowed(say: Say) -> None:
+    publish(say, b"0")
+    say("read", "log", "--settle")
+    assert say("read", "log", "--level", "stale-ok")[0] == b""
+    assert say("read", "log", "--level", "stale-ok", "--as-of", "0s")[0] == b"0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--after", "c1.nonsense"), "bad-cursor"),
+        (("--after", "nonsense"), "bad-instant"),
+        (("--limit", "-1"), "bad-limit"),
+        (("--level", "stale-ok", "--as-of", "nonsense"), "bad-span"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(say: Say, words: tuple[str, ...], code: str) -> None:
+    publish(say, b"0")
+    assert f"[{code}]" in say("read", "log", *words, status=2)[1]
+
+
+def tail(site: Site, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "leasehold", "tail", "log", "--settle", "--poll", "50ms", *words, *site.options()]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_tail_prints_what_becomes_final_and_ends_clean_when_interrupted(say: Say, site: Site) -> None:
+    publish(say, b"0", b"1")
+    with tail(site, "--from", "start") as process:
+        assert process.stdout
+        assert process.stderr
+        assert [process.stdout.readline() for _ in range(2)] == [b"0\n", b"1\n"]
+        publish(say, b"2")
+        assert process.stdout.readline() == b"2\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        (said,) = process.stderr.read().decode().splitlines()
+    assert "3 messages" in said
+    publish(say, b"3")
+    with tail(site, "--from", said.split("--from ")[1], "--json") as process:
+        assert process.stdout
+        assert process.stderr
+        assert json.loads(process.stdout.readline())["payload"] == "3"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert objects(process.stderr.read())[-1]["schema"] == "leasehold.tail"
+
+
+def test_tail_whose_reader_goes_away_ends_without_a_word(say: Say, site: Site) -> None:
+    publish(say, b"0")
+    with tail(site, "--from", "start") as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"0\n"
+        process.stdout.close()
+        publish(say, b"1")
+        assert process.wait(60) == 141
+        assert process.stderr.read() == b""
+
+
+def test_tail_begins_now_if_nothing_else_is_said(say: Say, site: Site) -> None:
+    publish(say, b"before")
+    with tail(site) as process:
+        assert process.stdout
+        while not select.select([process.stdout], [], [], 0)[0]:
+            publish(say, b"after")  # again, until it has begun
+        assert process.stdout.readline() == b"after\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0

@@ -10,6 +10,8 @@ listen = ""                               # "0.0.0.0:7425": answer peers over UD
 liars = -1                                # how many voices may be wrong; -1: fewer than half
 drift_ppm = 200                           # how fast this machine's clock may run away
 evidence = ""                             # where contradictions are kept; default: evidence/ in the node's directory
+roughtime_servers = ""                    # a list of Roughtime servers to check against: servers.json
+roughtime_listen = ""                     # "0.0.0.0:5319": be a Roughtime server
 
 [peers]                                   # other nodes' agents: voices of their own
 node2 = "10.0.0.2:7425"
@@ -46,6 +48,8 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     liars: int = -1
     drift_ppm: int = DRIFT_PPM
     evidence: str = ""
+    roughtime_servers: str = ""
+    roughtime_listen: str = ""
     peers: dict[str, str] = {}
 
 
@@ -71,6 +75,9 @@ class AgentSettings:
     liars: int | None
     drift_ppm: int
     evidence: Path
+    roughtime_servers: Path | None
+    """The list (timeagent/serverlist.py); None: no Roughtime server is asked."""
+    roughtime_listen: Endpoint | None
     peers: Mapping[str, Endpoint]
 
 
@@ -108,6 +115,8 @@ def parse_agent_settings(text: str, path: Path) -> AgentSettings:
         liars=None if raw.liars < 0 else raw.liars,
         drift_ppm=raw.drift_ppm,
         evidence=Path(raw.evidence) if raw.evidence else path.parent / "evidence",
+        roughtime_servers=path.parent / raw.roughtime_servers if raw.roughtime_servers else None,
+        roughtime_listen=_endpoint(raw.roughtime_listen, "roughtime_listen", path),
         peers={node: _peer(address, node, path) for node, address in raw.peers.items()},
     )
 

@@ -20,6 +20,7 @@ from .evidence import EvidenceSink
 from .hearing import Listed
 from .noncedoor import Door
 from .notify import Notifier
+from .roughserver import RoughDoor
 from .units import SECOND, Span
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Daemon:
         agent: Agent,
         clock: AgentClock,
         listed: Sequence[Listed],
-        doors: Sequence[Door],
+        doors: Sequence[Door | RoughDoor],
         evidence: QueuedEvidence,
         notifier: Notifier,
     ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .agentsettings import AgentSettings, Endpoint
 from .clock import AgentClock
 from .combine import Weight
 from .hearing import OWN_GROUP, Listed
+from .roughchain import RoughChain
+from .roughevidence import RoughEvidence
+from .serverlist import RoughtimeServer
 from .sources.adjtimex import KernelSource
 from .sources.assumed import AssumedSource
 from .sources.chrony import TIMEOUT_NS as CHRONY_TIMEOUT_NS
@@ -19,6 +22,8 @@ from .sources.mountctime import MountSource
 from .sources.peer import TIMEOUT_NS as PEER_TIMEOUT_NS
 from .sources.peer import PeerSource, Refusing
 from .sources.port import Source
+from .sources.roughtime import PERIOD_NS as ROUGHTIME_PERIOD_NS
+from .sources.roughtime import RoughtimeSource
 from .units import SECOND, Instant, Span
 
 PEER_PERIOD_NS: Span = 2 * SECOND
@@ -65,6 +70,20 @@ def listed_sources(
     if assumed_radius_ns:
         listed.append(Listed(AssumedSource(clock, assumed_radius_ns), Weight.ASSUMED))
     return listed
+
+
+def roughtime_sources(
+    clock: AgentClock, servers: Sequence[RoughtimeServer], chance: random.Random, evidence: RoughEvidence
+) -> list[Listed]:
+    """Return Roughtime servers as an agent asks them: outside witnesses, all in one chain.
+
+    ``chance``: nobody may foretell it, or an answer could be older than its question.
+    """
+    chain = RoughChain(chance, evidence)
+    return [
+        Listed(RoughtimeSource(clock, server, chain), Weight.CROSS_CHECK, period_ns=ROUGHTIME_PERIOD_NS)
+        for server in servers
+    ]
 
 
 def _exchange(endpoint: Endpoint, timeout_ns: Span) -> UdpExchange:

@@ -141,8 +141,11 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
     from timeagent.evidence import EvidenceFiles
     from timeagent.noncedoor import DOOR_NAME, Door, bind_udp, bind_unix
     from timeagent.notify import Notifier
+    from timeagent.roughevidence import RoughEvidenceFiles
+    from timeagent.roughserver import RoughDoor, RoughServer
+    from timeagent.serverlist import load_servers
     from timeagent.tokenfile import PAGE_NAME, PageWriter
-    from timeagent.wiring import listed_sources
+    from timeagent.wiring import listed_sources, roughtime_sources
 
     settings = load_agent_settings(cluster.settings.directory)
     clock = SystemClock()
@@ -161,6 +164,11 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         refuses=TrustedPeers(cluster.registers, clock).refuses,
         own_token=own_token,
     )
+    if settings.roughtime_servers is not None:
+        servers = load_servers(settings.roughtime_servers)
+        kept = RoughEvidenceFiles(settings.evidence / "roughtime")
+        listed += roughtime_sources(clock, servers, random.SystemRandom(), kept)
+    delegations = _delegations(cluster) if settings.roughtime_listen is not None else None
     boot = bytes.fromhex(boot_id().replace("-", ""))
     name = hashlib.sha256(boot + os.urandom(16)).digest()
     evidence = QueuedEvidence(EvidenceFiles(settings.evidence))
@@ -174,9 +182,12 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
     )
     agents.append(agent)
-    doors = [Door(bind_unix(directory), agent, local_door=True)]
+    doors: list[Door | RoughDoor] = [Door(bind_unix(directory), agent, local_door=True)]
     if settings.listen is not None:
         doors.append(Door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
+    if settings.roughtime_listen is not None and delegations is not None:
+        server = RoughServer(agent.now, delegations)
+        doors.append(RoughDoor(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
     shown = [each.name for each in listed]
     if as_json:
         print_json("leasehold.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})
@@ -189,5 +200,29 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         (directory / DOOR_NAME).unlink(missing_ok=True)  # who looks for an agent finds none
 
 
+def _delegations(cluster: Cluster) -> Delegations:
+    """Return the node's online Roughtime keys, and its long-term key where that is here. Raises BadConfiguration."""
+    from timeagent.delegation import DIRECTORY, Delegations, load_delegations
+    from timeagent.errors import BadConfiguration
+    from timeagent.keyfiles import key_path, load_node_key
+    from timeagent.trust import Purpose
+
+    directory, node = cluster.settings.directory, cluster.settings.node
+    known = cluster.registers.keyring(cluster.registers.newest().trust).entries(Purpose.ROUGHTIME)
+    own = [entry.public for entry in known if entry.node == node]
+    long_term = load_node_key(directory, Purpose.ROUGHTIME) if key_path(directory, Purpose.ROUGHTIME).exists() else None
+    public = long_term.public if long_term else own[-1] if own else bytes(32)
+    made = load_delegations(directory, public)
+    if public not in own or not (made or long_term):
+        raise BadConfiguration(
+            "no-delegation",
+            f"node {node} is to be a Roughtime server, and {directory / DIRECTORY} holds no online key by a Roughtime "
+            "key of the trust record",
+            hint="where the long-term key is: leasehold trust delegate",
+        )
+    return Delegations(made, long_term)
+
+
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
+    from timeagent.delegation import Delegations

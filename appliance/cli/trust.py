@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, instant_fields, note, print_json, say
+from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.trust import Purpose
-from timeagent.units import parse_instant, parse_span, rfc3339
+from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
@@ -26,6 +26,12 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     rotate = verbs.add_parser("rotate", help="make this node's next keys and use them")
     revoke = verbs.add_parser("revoke", help="believe nothing that a node or a key signs from an instant on")
     move = verbs.add_parser("move", help="say where a node answers other nodes")
+    delegate = verbs.add_parser("delegate", help="make online Roughtime keys ahead, where the long-term key is")
+    delegate.add_argument("--roughtime-key", metavar="FILE", required=True, help="the long-term key: roughtime.key")
+    delegate.add_argument("--out", metavar="DIR", required=True, help="write them there: roughtime/ of the node")
+    delegate.add_argument("--for", dest="span", metavar="SPAN", default="365d", help="for so long (default: 365d)")
+    delegate.add_argument("--each", metavar="SPAN", default="30d", help="each key for so long (default: 30d)")
+    delegate.add_argument("--json", action="store_true", help="machine-readable output")
     for verb in (issue, revoke, move):
         verb.add_argument("node", metavar="NODE")
     for verb in (issue, revoke, move, rotate):
@@ -48,6 +54,8 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
 
 def run_trust(options: argparse.Namespace) -> int:
     """Run one verb."""
+    if options.verb == "delegate":
+        return _delegate(options)
     verbs = {"ls": _list, "issue": _issue, "rotate": _rotate, "revoke": _revoke, "move": _move}
     with open_cluster(options) as cluster:
         return verbs[options.verb](cluster, options)
@@ -151,6 +159,38 @@ def _move(cluster: Cluster, options: argparse.Namespace) -> int:
     number = move_node(cluster.registers, _root_key(cluster, options), options.node, address)
     where = f"answers at {address}" if address else "answers no other node"
     return _said(options, options.node, number, f"Trust record {number}: {options.node} {where}.")
+
+
+def _delegate(options: argparse.Namespace) -> int:
+    """Make online keys: needs no cluster, no network and no mount."""
+    from timeagent.clock import SystemClock
+    from timeagent.delegation import DELEGATIONS_MAX, make_ahead, save_delegation
+    from timeagent.errors import BadRequest, Environment
+    from timeagent.keys import load_private_key
+
+    span, each = parse_span(options.span), parse_span(options.each)
+    if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):
+        raise BadRequest(
+            "bad-delegation-span",
+            f"keys of {options.each} for {options.span}: an hour each at least, and not above {DELEGATIONS_MAX} keys",
+            hint="say --for 365d --each 30d",
+        )
+    long_term = load_private_key(Path(options.roughtime_key))
+    place = Path(options.out)
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as problem:
+        raise Environment("unwritable", f"cannot make {place}: {problem.strerror}", hint="name another --out") from None
+    made = list(make_ahead(long_term, SystemClock().realtime_ns(), span_ns=span, each_ns=each))
+    paths = [save_delegation(place, online) for online in made]
+    until = made[-1].until_s * SECOND
+    if options.json:
+        print_json(
+            "leasehold.trust-delegated", {"files": [str(path) for path in paths], **instant_fields("until", until)}
+        )
+    else:
+        say(f"{counted(len(paths), 'online key')} in {place}, until {rfc3339(until)}.")
+    return 0
 
 
 def _said(options: argparse.Namespace, node: str, number: int, text: str) -> int:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import random
+import socket
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from timeagent.clock import SystemClock
+from timeagent.errors import BadTime
 from timeagent.keys import Signer
-from timeagent.malfeasance import Queried
+from timeagent.malfeasance import Consistent, Queried, judge
+from timeagent.roughchain import RoughChain
 from timeagent.roughwire import answer_batch, chained_nonce, delegate, make_request
+from timeagent.serverlist import RoughtimeServer
+from timeagent.sources.roughtime import RoughtimeSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 NOW_S = 1_795_212_607
 
@@ -60,3 +67,42 @@ def chain_of(said: Iterable[tuple[Witness, int, int]], chance: random.Random | N
         request = make_request(witness.public, nonce)
         chain.append(Queried(witness.public, request, witness.answer(request), rand if chain else None))
     return chain
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
+        door.bind(("127.0.0.1", 0))
+        return int(door.getsockname()[1])
+
+
+class Lines:
+    """Evidence in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[Queried] = []
+
+    def keep(self, queried: Queried) -> None:
+        self.lines.append(queried)
+
+    def report(self, chain: Sequence[Queried]) -> None:
+        raise AssertionError(f"an honest server was accused: {chain}")
+
+
+def ask_twice(public: bytes, port: int) -> Lines:
+    """Ask a server that is being started, with our client: two answers, chained, that hold this machine's time."""
+    kept = Lines()
+    chain = RoughChain(random.Random(7), kept)
+    deadline = time.monotonic() + 60
+    while len(kept.lines) < 2:
+        source = RoughtimeSource(SystemClock(), RoughtimeServer("peer", public, "127.0.0.1", port), chain)
+        try:
+            sample = source.sample()
+        except BadTime as problem:
+            if problem.code != "no-answer" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+            continue
+        assert sample.offset.earliest <= 0 <= sample.offset.latest
+    verdict = judge(kept.lines)
+    assert isinstance(verdict, Consistent)
+    return kept

@@ -10,13 +10,11 @@ import asyncio
 import base64
 import contextlib
 import json
-import random
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -25,17 +23,12 @@ from roughly import client as roughly_client
 from roughly import server as roughly_server
 from roughly.shared import partial_sha512
 
-from tests.support.roughtime import signer
+from tests.support.roughtime import ask_twice, free_port, signer
 from timeagent.clock import SystemClock
 from timeagent.delegation import Delegations
-from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.malfeasance import Consistent, Queried, judge
-from timeagent.roughchain import RoughChain
 from timeagent.roughserver import RoughDoor, RoughServer
 from timeagent.roughwire import VERSIONS
-from timeagent.serverlist import RoughtimeServer
-from timeagent.sources.roughtime import RoughtimeSource
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -47,50 +40,11 @@ DRAFT = 0x8000000C
 CLOCK = SystemClock()
 
 
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
-
-
 def installed(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"{name} is not installed")
     return path
-
-
-class Lines:
-    """Evidence in memory."""
-
-    def __init__(self) -> None:
-        self.lines: list[Queried] = []
-
-    def keep(self, queried: Queried) -> None:
-        self.lines.append(queried)
-
-    def report(self, chain: Sequence[Queried]) -> None:
-        raise AssertionError(f"an honest server was accused: {chain}")
-
-
-def ask_twice(public: bytes, port: int) -> Lines:
-    """Ask a server that is being started, with our client: two answers, chained, that hold this machine's time."""
-    kept = Lines()
-    chain = RoughChain(random.Random(7), kept)
-    deadline = time.monotonic() + 60
-    while len(kept.lines) < 2:
-        source = RoughtimeSource(CLOCK, RoughtimeServer("peer", public, "127.0.0.1", port), chain)
-        try:
-            sample = source.sample()
-        except BadTime as problem:
-            if problem.code != "no-answer" or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-            continue
-        assert sample.offset.earliest <= 0 <= sample.offset.latest
-    verdict = judge(kept.lines)
-    assert isinstance(verdict, Consistent)
-    return kept
 
 
 @contextlib.contextmanager

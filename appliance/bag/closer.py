@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind, effective_size
 from appliance.formats.lockfile import LockEntry, LockFile, open_lock
-from appliance.formats.paths import LOCK, PRELOCK, parse_data_name
+from appliance.formats.paths import LOCK, PRELOCK
 from appliance.formats.stamped import stamp
 from timeagent.errors import Damaged, TryAgain
 
@@ -82,6 +82,7 @@ class Closer:
         self._time = context.time
         self._records = context.records
         self._node = context.node
+        self._grid = grid
         self._tmp = context.tmp(grid.birth.log)
 
     @staticmethod
@@ -139,7 +140,7 @@ class Closer:
                 return Gone()
             if LOCK in names:
                 return None
-            entries = [self._measured(bag, name) for name in names if _is_data(name)]
+            entries = [self._measured(bag, name) for name in names if self._grid.data_name(name)]
             if None not in entries:
                 return tuple(entry for entry in entries if entry is not None)
         raise TryAgain(
@@ -167,8 +168,3 @@ class Closer:
             entries=entries,
         )
         self._storage.publish(f"{bag.path}/{LOCK}", stamp(Kind.LOCK, lock, self._time), self._tmp)
-
-
-def _is_data(name: str) -> bool:
-    parsed = parse_data_name(name)
-    return parsed is not None and parsed.suffix == "msg"

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) -> LogBirth:
     """Make a log with the newest policy's span, grace and rack, or return the birth of the one that is there.
 
-    Of several that make it at once the first wins, and all return its birth. Raises BadRequest for a bad name, or a
-    kind that this version cannot write. Touches the mount.
+    Of several that make it at once the first wins, and all return its birth, which may be of another kind. Raises
+    BadRequest for a bad name. Touches the mount.
     """
-    if kind is not BagKind.MAILDIR:
-        raise BadRequest("bag-kind", f"this version makes no logs of kind {kind}", hint=f"use {BagKind.MAILDIR}")
     found = open_log(context, name)
     if found is not None:
         return found

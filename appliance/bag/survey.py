@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
+from appliance.formats.paths import LOCK, PRELOCK, SEAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,15 +61,15 @@ def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:
     for name in names:
         bag = grid.parse_bag(rack, name)
         if bag is not None:
-            bags.append(_view_bag(context, bag))
+            bags.append(_view_bag(context, grid, bag))
         elif name not in (PRELOCK, SEAL):
             strangers.append(name)
     return RackView(rack, _state(names, SEAL, BagState.SEALED), tuple(bags), tuple(strangers))
 
 
-def _view_bag(context: BagContext, bag: Bag) -> BagView:
+def _view_bag(context: BagContext, grid: Grid, bag: Bag) -> BagView:
     names = context.storage.list_afresh(bag.path) or []
-    files = tuple(name for name in names if parse_data_name(name) is not None)
+    files = tuple(name for name in names if grid.data_name(name) is not None)
     return BagView(bag, _state(names, LOCK, BagState.CLOSED), files)
 
 

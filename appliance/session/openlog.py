@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.maildir import MaildirWriter
 from appliance.bag.reader import Reader
+from appliance.bag.writers import writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.names import check_log
 from appliance.formats.paths import Grid
 from timeagent.errors import BadRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from appliance.bag.context import BagContext
+    from appliance.bag.looks import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +26,22 @@ class OpenLog:
     """Everything that is done with one log, wired once."""
 
     grid: Grid
-    writer: MaildirWriter
+    writer: Writer
     horizon: Horizon
     reader: Reader
+
+
+type Share = Callable[[Writer, Grid, Horizon], Writer]
+"""Put something before the writer of a log: the node's, which batches for all processes of a machine."""
 
 
 class LogBook:
     """The logs that one process has opened."""
 
-    def __init__(self, context: BagContext) -> None:
+    def __init__(self, context: BagContext, share: Share | None = None) -> None:
         """Open nothing yet."""
         self._context = context
+        self._share = share
         self._logs: dict[str, OpenLog] = {}
 
     def opened(self, name: str) -> OpenLog:
@@ -56,7 +64,9 @@ class LogBook:
     def _wired(self, grid: Grid) -> OpenLog:
         context = self._context
         horizon = Horizon(context, grid)
-        writer = MaildirWriter(context, grid, horizon.authority)
+        writer = writer_for(context, grid, horizon.authority)
+        if self._share is not None:
+            writer = self._share(writer, grid, horizon)
         log = OpenLog(grid, writer, horizon, Reader(context, grid, horizon))
         self._logs[grid.birth.log] = log
         return log

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from appliance.bag.maildir import FrameFile
+from appliance.bag.looks import FrameFile
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.paths import DataName
 from timeagent.canonical import encode

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from appliance.bag.maildir import FrameFile  # noqa: E402 - a script finds the repository first
+from appliance.bag.looks import FrameFile  # noqa: E402 - a script finds the repository first
 from appliance.bag.outcome import Committed  # noqa: E402
 from appliance.bag.posix import PosixStorage  # noqa: E402
 from appliance.formats.paths import PRELOCK, SEAL, DataName  # noqa: E402

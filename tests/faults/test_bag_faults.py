@@ -9,6 +9,7 @@ import pytest
 from appliance.bag.logs import create_log, open_log
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.posix import PosixStorage
+from appliance.formats.birth import BagKind
 from appliance.formats.paths import PRELOCK, Grid
 from tests.support.bags import LOG, T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
@@ -29,11 +30,11 @@ CALLS_MAX = 120
 class Scene:
     """A log with one committed message, and a second process to which something happens."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kind: BagKind) -> None:
         root.mkdir()
         self.storage = PosixStorage(root)
         self.time = HandTime(TIME_KEY, T0 + 500 * MS)
-        self.healthy = Node(self.storage, time=self.time)
+        self.healthy = Node(self.storage, time=self.time, kind=kind)
         self.early = self.healthy.file(b"early")
         assert self.healthy.writer.write(self.early) == Committed()
         self.file = self.healthy.file(b"late", sequence=2)
@@ -121,13 +122,14 @@ def judge(scene: Scene) -> None:
     assert type(scene.process().writer.write(scene.file)) is type(decided)
 
 
+@pytest.mark.parametrize("kind", list(BagKind))
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("step", STEPS)
 def test_step_that_meets_a_fault_anywhere_leaves_one_record(
-    tmp_path: Path, step: Callable[[Scene, Node], None], fault: Fault
+    tmp_path: Path, step: Callable[[Scene, Node], None], fault: Fault, kind: BagKind
 ) -> None:
     for at in range(1, CALLS_MAX):
-        scene = Scene(tmp_path / str(at))
+        scene = Scene(tmp_path / str(at), kind)
         if not suffer(scene, step, fault, at):
             assert at > 3
             judge(scene)
@@ -139,7 +141,7 @@ def test_step_that_meets_a_fault_anywhere_leaves_one_record(
 @pytest.mark.parametrize("fault", list(Fault))
 def test_birth_that_meets_a_fault_anywhere_can_be_repeated(tmp_path: Path, fault: Fault) -> None:
     for at in range(1, CALLS_MAX):
-        scene = Scene(tmp_path / str(at))
+        scene = Scene(tmp_path / str(at), BagKind.MAILDIR)
         storage = FailingStorage(scene.storage, fault, at)
         try:
             create_log(scene.process(storage).context, "other")
@@ -155,8 +157,9 @@ def test_birth_that_meets_a_fault_anywhere_can_be_repeated(tmp_path: Path, fault
 
 
 # A write error is no outcome: the file may be there, or come later.
-def test_write_reports_committed_only_for_what_it_has_seen(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "a")
+@pytest.mark.parametrize("kind", list(BagKind))
+def test_write_reports_committed_only_for_what_it_has_seen(tmp_path: Path, kind: BagKind) -> None:
+    scene = Scene(tmp_path / "a", kind)
 
     class Refusing(WrappedStorage):
         def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:

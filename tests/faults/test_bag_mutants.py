@@ -28,7 +28,7 @@ from timeagent.units import MINUTE, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.maildir import FrameFile
+    from appliance.bag.looks import FrameFile
     from appliance.bag.message import Position
     from appliance.bag.outcome import Outcome
     from appliance.bag.storage import Storage

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from appliance.bag import authority, closedbags, closer, horizon, maildir, reader, sealer
+from appliance.bag import authority, closedbags, closer, horizon, looks, maildir, reader, sealer
 from appliance.lease import ceiling, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, session, stamping
@@ -55,8 +55,8 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a writer looks before it publishes",
         _one(
-            maildir,
-            "MaildirWriter.write",
+            looks,
+            "LookingWriter.write",
             "try:\n    self._publish(file)",
             """try:
     seen = self._storage.look(file.bag.path, (PRELOCK,)) or self._authority.rack_begun(file.bag.rack)
@@ -74,21 +74,22 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a clock excuses the look",
         _one(
-            maildir,
-            "MaildirWriter._look",
-            "name = file.name.text()",
-            "name = file.name.text()\nif not self._time.now().surely_past(file.bag.end_ns):\n    return Committed()",
+            looks,
+            "LookingWriter._look",
+            "name = self._file_name(file)",
+            "name = self._file_name(file)\n"
+            "if not self._time.now().surely_past(file.bag.end_ns):\n    return Committed()",
         ),
         "committed",
     ),
     Mutant(
         "a writer does not look at the rack",
-        _one(maildir, "MaildirWriter._look", "if self._authority.rack_begun(file.bag.rack):", "if seen is None:"),
+        _one(looks, "LookingWriter._look", "if self._authority.rack_begun(file.bag.rack):", "if seen is None:"),
         "committed",
     ),
     Mutant(
         "a writer does not look at the bag",
-        _one(maildir, "MaildirWriter._look", "if PRELOCK in seen:", "if name not in seen:"),
+        _one(looks, "LookingWriter._look", "if PRELOCK in seen:", "if name not in seen:"),
         "committed",
     ),
     Mutant(
@@ -119,8 +120,8 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a directory that is gone counts as not closed",
         _one(
-            maildir,
-            "MaildirWriter._look",
+            looks,
+            "LookingWriter._look",
             "if seen is None or name not in seen:",
             "if seen is None or name not in seen:\n    return Committed()\nif seen is None:",
         ),
@@ -130,8 +131,8 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "late means not committed, without asking the lock",
         _one(
-            maildir,
-            "MaildirWriter._look",
+            looks,
+            "LookingWriter._look",
             "closed = self._authority.closer.help(file.bag)",
             "return NotCommitted('late')",
         ),
@@ -139,19 +140,18 @@ BAGS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a failed publication is reported as not committed",
-        _one(
-            maildir, "MaildirWriter.write", "return self._after_doubt(file, doubt)", "return NotCommitted(str(doubt))"
-        ),
+        _one(looks, "LookingWriter.write", "return self._after_doubt(file, doubt)", "return NotCommitted(str(doubt))"),
         "committed",
     ),
     Mutant(
         "one look after a doubtful publication",
         _one(
-            maildir,
-            "MaildirWriter._after_doubt",
+            looks,
+            "LookingWriter._after_doubt",
             "return self._look(file) if self._is_there(file) else Unknown(str(doubt))",
-            "seen = self._storage.look(file.bag.path, (PRELOCK, file.name.text()))\n"
-            "if seen and PRELOCK not in seen and file.name.text() in seen:\n"
+            "name = self._file_name(file)\n"
+            "seen = self._storage.look(file.bag.path, (PRELOCK, name))\n"
+            "if seen and PRELOCK not in seen and name in seen:\n"
             "    return Committed() if not self._authority.rack_begun(file.bag.rack) else Unknown(str(doubt))\n"
             "return Unknown(str(doubt))",
         ),
@@ -163,10 +163,10 @@ BAGS: tuple[Mutant, ...] = (
         (
             (mount, "SimulatedMount.publish", "if self.counts_links and file.links > 1:", "if file.links > 99:"),
             (
-                maildir,
-                "MaildirWriter.write",
+                looks,
+                "LookingWriter.write",
                 "return self._look(file)",
-                "return self._look(file) if self._lost is not Published.LOST else NotCommitted('taken')",
+                "return self._look(file) if self._lost.value != 'lost' else NotCommitted('taken')",
             ),
             (
                 maildir,

@@ -19,7 +19,7 @@ from timeagent.units import MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.maildir import FrameFile
+    from appliance.bag.looks import FrameFile
     from appliance.bag.outcome import Outcome
     from appliance.bag.storage import Published, Storage
 

@@ -11,10 +11,12 @@ from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log
-from appliance.bag.maildir import FrameFile, MaildirWriter
+from appliance.bag.looks import FrameFile
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
 from appliance.bag.records import RecordNumbers
+from appliance.bag.writers import writer_for
+from appliance.formats.birth import BagKind
 from appliance.formats.frame import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import DataName, Grid
@@ -89,14 +91,15 @@ class Node:
         time: HandTime | None = None,
         records: FixedRecords | None = None,
         grid: Grid | None = None,
+        kind: BagKind = BagKind.MAILDIR,
     ) -> None:
         self.time = time or HandTime(TIME_KEY, T0 + 500 * MS)
         self.records = records or FixedRecords()
         self.context = BagContext(storage, self.time, self.records, name)
-        self.grid = grid or Grid(create_log(self.context, LOG))
+        self.grid = grid or Grid(create_log(self.context, LOG, kind))
         self.authority = Authority(self.context, self.grid)
         self.closer, self.sealer = self.authority.closer, self.authority.sealer
-        self.writer = MaildirWriter(self.context, self.grid, self.authority)
+        self.writer = writer_for(self.context, self.grid, self.authority)
         self.horizon = Horizon(self.context, self.grid, self.authority)
         self.reader = Reader(self.context, self.grid, self.horizon)
         self.metronome = Metronome(self.context, self.grid, self.horizon)

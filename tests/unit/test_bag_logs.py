@@ -40,12 +40,15 @@ def test_logs_are_listed_by_their_birth_records(node: Node) -> None:
     assert list_logs(Node(MemoryStorage()).context) == [LOG]
 
 
-def test_bad_name_and_unknown_kind_are_refused(node: Node) -> None:
+def test_bad_name_is_refused(node: Node) -> None:
     with pytest.raises(BadRequest):
         create_log(node.context, "../x")
-    with pytest.raises(BadRequest, match="log"):
-        create_log(node.context, "x", BagKind.LOG)
-    assert open_log(node.context, "x") is None
+
+
+def test_kind_is_fixed_by_whoever_makes_the_log_first(node: Node) -> None:
+    assert create_log(node.context, "x", BagKind.LOG).kind is BagKind.LOG
+    assert create_log(node.context, "x", BagKind.MAILDIR).kind is BagKind.LOG
+    assert create_log(node.context, LOG, BagKind.LOG).kind is BagKind.MAILDIR
 
 
 @pytest.mark.parametrize(

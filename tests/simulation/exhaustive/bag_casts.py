@@ -16,7 +16,7 @@ from tests.support.explorer import Explorer, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from appliance.bag.maildir import FrameFile
+    from appliance.bag.looks import FrameFile
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.lockfile import LockFile

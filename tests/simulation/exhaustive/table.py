@@ -16,7 +16,8 @@ from appliance.bag import logs
 from appliance.bag.authority import Authority
 from appliance.bag.closer import Closer
 from appliance.bag.horizon import Horizon
-from appliance.bag.maildir import FrameFile, MaildirWriter
+from appliance.bag.looks import FrameFile
+from appliance.bag.maildir import MaildirWriter
 from appliance.bag.outcome import Committed, Outcome
 from appliance.bag.reader import Reader
 from appliance.bag.sealer import Sealer

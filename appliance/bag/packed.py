@@ -1,0 +1,167 @@
+"""What a pack gives to readers: the listed files of a sealed rack, by ranges, in bounded memory.
+
+A pack that is there is whole: it appeared by link(2). It is asked for where a listed file of a sealed rack is not there
+any more, and checked against the rack's seal before anything is taken from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from appliance.formats.lockfile import open_lock
+from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
+from appliance.formats.paths import LOCK, SEAL
+from timeagent.errors import BadRequest, Damaged
+from timeagent.units import rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.lockfile import LockEntry, RackSeal
+    from appliance.formats.paths import Bag, Rack
+    from timeagent.units import Instant
+
+    from .storage import Storage
+
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""How much of a pack is read at a time, so that bags in a row cost few requests."""
+_KEPT_MAX: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """One file of a pack."""
+
+    bag: str
+    name: str
+    data: bytes
+
+
+class PackedRack:
+    """The pack of one rack. Keeps its index and one window of its bytes in memory; no descriptor."""
+
+    def __init__(self, storage: Storage, path: str, index: PackIndex) -> None:
+        """Take an index that agrees with the rack's seal."""
+        self._storage = storage
+        self.path = path
+        self.index = index
+        self._window = (0, b"")
+
+    def file(self, bag: str, name: str) -> bytes | None:
+        """Return a file's bytes, unchecked; None if the pack has no such file, or is gone. Touches the mount."""
+        for number in self.index.files_of(bag):
+            if self.index.names[number] == name:
+                return self.range(int(self.index.offsets[number]), int(self.index.sizes[number]))
+        return None
+
+    def files_within(self, first_ns: Instant, last_ns: Instant) -> Iterator[PackedFile | None]:
+        """Yield the files with frames that may hold a timestamp in ``[first, last]``, unchecked; None if it is gone."""
+        rows = self.index.frames_within(first_ns, last_ns)
+        numbers: list[int] = np.unique(self.index.frames.files[rows]).tolist()
+        bags = np.searchsorted(self.index.bag_files, numbers, side="right").tolist()
+        for number, bag in zip(numbers, bags, strict=True):
+            data = self.range(int(self.index.offsets[number]), int(self.index.sizes[number]))
+            yield None if data is None else PackedFile(self.index.bags[bag - 1], self.index.names[number], data)
+
+    def range(self, offset: int, length: int) -> bytes | None:
+        """Return bytes of the pack; None if it is gone. Reads ahead: the next range is mostly in memory."""
+        start, window = self._window
+        if not start <= offset <= offset + length <= start + len(window):
+            ahead = min(max(length, WINDOW_BYTES), max(length, self.index.index_at - offset))
+            found = self._storage.read_from(self.path, offset, ahead)
+            if found is None:
+                return None
+            start, window = self._window = (offset, found)
+        return window[offset - start : offset - start + length]
+
+
+class Packs:
+    """The packs of a cluster's logs, as a reader needs them."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Touch nothing yet."""
+        self._storage = storage
+        self._kept: dict[str, PackedRack] = {}
+
+    def of(self, rack: Rack) -> PackedRack | None:
+        """Return the rack's pack, checked against its seal; None: there is none. Raises Damaged. Touches the mount."""
+        known = self._kept.get(rack.path)
+        if known is not None:
+            return known
+        found = open_packed(self._storage, rack)
+        if found is not None:
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[rack.path] = found
+        return found
+
+    def file(self, bag: Bag, entry: LockEntry) -> bytes | None:
+        """Return a listed file from its rack's pack; None if the rack has none. Raises Damaged. Touches the mount.
+
+        Checked is the pack's index; the caller checks the bytes against the list.
+        """
+        packed = self.of(bag.rack)
+        data = None if packed is None else packed.file(bag.name, entry.name)
+        if data is None:
+            self._kept.pop(bag.rack.path, None)
+        return data
+
+
+def open_packed(storage: Storage, rack: Rack) -> PackedRack | None:
+    """Open the pack of a rack and compare it with the rack's seal; None if there is none. Raises Damaged."""
+    seen = storage.look(rack.path, (PACK, SEAL)) or frozenset()
+    path = f"{rack.path}/{PACK}"
+    size = storage.size_of(path) if PACK in seen else None
+    if size is None:
+        return None
+    raw = storage.read(f"{rack.path}/{SEAL}")
+    if raw is None:
+        raise Damaged("pack-without-seal", f"{path} is there, and its rack has no seal", hint=_RESTORE)
+    index = open_pack(lambda offset, length: storage.read_from(path, offset, length), size, path)
+    maker = PackMaker(raw, f"{rack.path}/{SEAL}")
+    wrong = index.disagreement(maker.seal_digest, maker.listed, maker.bags)
+    if wrong:
+        raise Damaged("pack-disagrees", f"{path} is not the pack of its rack's seal: {wrong}", hint=_RESTORE)
+    return PackedRack(storage, path, index)
+
+
+def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
+    """Whether the files of a sealed rack are gone for good: no pack, and no directory that the seal is about.
+
+    A directory of the same name that somebody made again is void: its lock file, if it has one, is not the one that the
+    seal holds. Deliberate deletion and deletion by hand look the same from here. Touches the mount.
+    """
+    if not lists_files(seal) or PACK in (storage.look(rack.path, (PACK,)) or ()):
+        return False
+    return not any(original(storage, f"{rack.path}/{entry.bag}", entry.lock) for entry in seal.entries)
+
+
+def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
+    """Whether a bag's directory is the one that the seal is about: the lock file in it is the one in the seal."""
+    return bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
+
+
+def lists_files(seal: RackSeal) -> bool:
+    """Whether a seal lists any file: a rack without files needs no pack."""
+    return bool(listed_files(seal))
+
+
+def listed_files(seal: RackSeal) -> int:
+    """Return how many files a seal lists. Raises Damaged."""
+    return sum(len(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries) for entry in seal.entries)
+
+
+def gone(rack: Rack) -> BadRequest:
+    """Return the statement that a rack's messages are not there any more, with the way out."""
+    return BadRequest(
+        "retained",
+        f"the messages of {rack.log} from {rfc3339(rack.start_ns)} until {rfc3339(rack.end_ns)} are gone: {rack.path} "
+        "is sealed, and its pack was deleted by retention",
+        hint=f"begin at a later instant, or read a copy of the tree: leasehold bag ls {rack.log} shows what is there",
+    )
+
+
+_RESTORE: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"

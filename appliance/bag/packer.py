@@ -1,0 +1,196 @@
+"""Pack a sealed rack: one sequential file instead of its bags' directories (docs/protocol/bag.md).
+
+Any number of packers may pack the same rack at once, each may die at any line, and any of them may begin again:
+
+1. seal     it says what the rack holds; without one nothing is packed, and nothing deleted;
+2. pack     every listed file, checked against its list, into one file that appears by link(2); all make the same bytes;
+3. verify   the pack that is in place, whoever made it, read back whole and made again from its own data;
+4. sweep    only now the bags' directories: data files first, prelock and lock last, then the directory.
+
+``prelock`` and ``seal`` of the rack are never touched: with them nobody can begin an old rack again. A directory that
+reappears afterwards, because a writer was stopped for hours, is void; the next turn sweeps it. Files of other people
+are left where they are, with their directory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.pack import PACK, PackMaker
+from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
+from timeagent.errors import Damaged
+
+from .packed import WINDOW_BYTES, PackedRack, open_packed, original, retained
+from .storage import Published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.lockfile import RackSeal
+    from appliance.formats.paths import Bag, Grid, Rack
+
+    from .context import BagContext
+    from .sealer import Sealer
+
+_RESTORE: Final = "restore it from a copy of the tree: until then this rack is not packed, and nothing of it is deleted"
+
+
+class PackState(StrEnum):
+    """What is left of a rack."""
+
+    UNSEALED = "unsealed"
+    """Not sealed: nothing to pack yet."""
+    EMPTY = "empty"
+    """Sealed, and nobody wrote to it: there is nothing to pack."""
+    PACKED = "packed"
+    RETAINED = "retained"
+    """Sealed; its pack was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """What became of a rack."""
+
+    state: PackState
+    made: bool = False
+    """Whether this call published the pack."""
+    swept: int = 0
+    """Directories that this call removed."""
+    left: tuple[str, ...] = ()
+    """Directories that hold files which are not ours."""
+
+
+class _Vanished(Exception):
+    """A listed file is not there: somebody else has packed the rack, or it is damaged."""
+
+
+class Packer:
+    """Packs the racks of one log."""
+
+    def __init__(self, context: BagContext, grid: Grid, sealer: Sealer) -> None:
+        """Touch nothing yet."""
+        self._storage = context.storage
+        self._grid = grid
+        self._sealer = sealer
+        self._tmp = context.tmp(grid.birth.log)
+
+    def pack(self, rack: Rack) -> PackReport:
+        """Pack a rack if it is sealed, and sweep its directories; say what is left of it.
+
+        Raises Damaged, and deletes nothing, where a listed file or the pack is not what the seal says; Environment.
+        Touches the mount: two listings where everything is done. Memory: the largest file, and the index.
+        """
+        seal = self._sealer.sealed(rack)
+        if seal is None:
+            return PackReport(PackState.UNSEALED)
+        bags = self._bags_there(rack)
+        if not bags and self._has_pack(rack):
+            return PackReport(PackState.PACKED)
+        maker = self._maker(rack)
+        if not maker.listed:
+            return self._sweep(PackState.EMPTY, bags)
+        made = False
+        if not self._has_pack(rack):
+            try:
+                made = self._publish(rack, maker)
+            except _Vanished as missing:
+                if retained(self._storage, rack, seal):
+                    return self._sweep(PackState.RETAINED, self._void(seal, bags))
+                if not self._has_pack(rack):
+                    raise Damaged(
+                        "file-missing", f"{missing} is listed in the lock file and is not there", hint=_RESTORE
+                    ) from None
+        if not self._verified(rack):
+            return PackReport(PackState.RETAINED, made)
+        return self._sweep(PackState.PACKED, bags, made=made)
+
+    def _maker(self, rack: Rack) -> PackMaker:
+        where = f"{rack.path}/{SEAL}"
+        raw = self._storage.read(where)
+        if raw is None:
+            raise Damaged("seal-missing", f"{where} was there and is not", hint=_RESTORE)
+        return PackMaker(raw, where)
+
+    def _has_pack(self, rack: Rack) -> bool:
+        return PACK in (self._storage.look(rack.path, (PACK,)) or ())
+
+    def _bags_there(self, rack: Rack) -> list[Bag]:
+        """Return the bags that have a directory, whether the seal knows them or not."""
+        names = self._storage.list_afresh(rack.path) or ()
+        return [bag for name in names if (bag := self._grid.parse_bag(rack, name)) is not None]
+
+    def _publish(self, rack: Rack, maker: PackMaker) -> bool:
+        """Make the pack; false if one was there first, which holds the same. Raises _Vanished, Damaged."""
+        published = self._storage.publish_stream(f"{rack.path}/{PACK}", self._bytes(rack, maker), self._tmp)
+        return published is Published.WON
+
+    def _bytes(self, rack: Rack, maker: PackMaker) -> Iterator[bytes]:
+        yield maker.head
+        for each in maker.listed:
+            path = f"{rack.path}/{each.bag}/{each.entry.name}"
+            data = self._read(path)
+            if data is None:
+                raise _Vanished(path)
+            listed = data if len(data) == each.entry.size else data[: each.entry.size]
+            maker.add(listed)
+            yield listed
+        yield maker.tail()
+
+    def _read(self, path: str) -> bytes | None:
+        data = self._storage.read(path)
+        directory, _, name = path.rpartition("/")
+        # A look before absence counts: an earlier one may be in this machine's cache.
+        return self._storage.read(path) if data is None and self._storage.look(directory, (name,)) else data
+
+    def _verified(self, rack: Rack) -> bool:
+        """Read the pack in place back, and make it again; false if it is gone. Raises Damaged where it differs."""
+        packed = open_packed(self._storage, rack)
+        return packed is not None and verify(packed, self._maker(rack))
+
+    def _void(self, seal: RackSeal, bags: list[Bag]) -> list[Bag]:
+        """Return the directories that the seal is not about."""
+        locks = {entry.bag: entry.lock for entry in seal.entries}
+        return [bag for bag in bags if bag.name not in locks or not original(self._storage, bag.path, locks[bag.name])]
+
+    def _sweep(self, state: PackState, bags: list[Bag], *, made: bool = False) -> PackReport:
+        left = [bag.path for bag in bags if not self._remove(bag)]
+        return PackReport(state, made, len(bags) - len(left), tuple(left))
+
+    def _remove(self, bag: Bag) -> bool:
+        """Remove a bag's directory; false if something in it is not ours, or came meanwhile."""
+        names = self._storage.list_afresh(bag.path) or []
+        # Data first: who finds the directory half empty finds its prelock and lock, which send it to the seal.
+        for name in names:
+            if parse_data_name(name) is not None:
+                self._storage.unlink(f"{bag.path}/{name}")
+        for name in (PRELOCK, LOCK):
+            if name in names:
+                self._storage.unlink(f"{bag.path}/{name}")
+        return self._storage.remove_directory(bag.path)
+
+
+def verify(packed: PackedRack, maker: PackMaker) -> bool:
+    """Whether the pack is there; raise Damaged, naming file and offset, unless it is what the maker makes of its data.
+
+    Reads all of it, in windows.
+    """
+    index = packed.index
+    for number in range(len(maker.listed)):
+        data = packed.range(int(index.offsets[number]), int(index.sizes[number]))
+        if data is None:
+            return False
+        maker.add(data)
+    expected = ((0, maker.head), (index.index_at, maker.tail()))
+    for at, wanted in expected:
+        offset = 0
+        while offset < len(wanted):
+            part = wanted[offset : offset + WINDOW_BYTES]
+            found = packed.range(at + offset, len(part))
+            if found is None:
+                return False
+            if found != part:
+                raise Damaged("pack-damaged", f"{packed.path}, offset {at + offset}: not what its seal and files make")
+            offset += len(part)
+    return True

@@ -28,6 +28,7 @@ from timeagent.sources.assumed import AssumedSource
 from .bag.context import BagContext
 from .bag.logs import list_logs
 from .bag.posix import PosixStorage
+from .formats.birth import BagKind
 from .founding import read_marker
 from .registers import Registers
 from .runtime import default_directory, ensure_runtime
@@ -206,6 +207,17 @@ class Cluster:
     def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
         """Return a shard's numbers and all its leases, for people. Raises ShardUnavailable when it does not answer."""
         return self.routes.inspect(shard, self._random)
+
+    def create_log(self, name: str, kind: str = "maildir") -> None:
+        """Make a log of a kind, ``maildir`` or ``log``, unless it is there already. Touches the mount.
+
+        Publishing makes a log too, of kind maildir. Raises BadRequest for a bad name, for a kind that does not exist,
+        and if there is a log of that name and of the other kind.
+        """
+        if kind not in BagKind:
+            kinds = " or ".join(BagKind)
+            raise BadRequest("bad-kind", f"{kind!r} is no kind of log", hint=f"name {kinds}")
+        self.logs.opened_or_made(name, BagKind(kind))
 
     def log_names(self) -> list[str]:
         """Return the names of all logs. Touches the mount."""

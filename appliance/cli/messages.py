@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
+from appliance.formats.birth import BagKind
 from timeagent.console import Command, Progress, counted, note, print_json
 from timeagent.errors import BadRequest, LeaseholdError
 from timeagent.units import parse_span
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from appliance.bag.outcome import Outcome
+    from appliance.cluster import Cluster
     from appliance.session.session import Session
 
 BATCH_MESSAGES: Final = 4096
@@ -30,6 +32,7 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lease", metavar="NAME", action="append", required=True, help="the domain to write under; may be repeated"
     )
+    parser.add_argument("--kind", choices=tuple(BagKind), help="the kind of a log that this makes; default: maildir")
     parser.add_argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases")
     parser.add_argument("--purpose", metavar="TEXT", default="publish", help="what others see as the reason")
     add_cluster_options(parser)
@@ -60,18 +63,20 @@ def run_publish(options: argparse.Namespace) -> int:
             hint="name a file, or - for standard input",
         ) from None
     with stream, open_cluster(options) as cluster, cluster.session(options.purpose) as session:
-        return _publish(session, stream, options)
+        return _publish(cluster, session, stream, options)
 
 
-def _publish(session: Session, stream: BinaryIO, options: argparse.Namespace) -> int:
+def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argparse.Namespace) -> int:
     from appliance.bag.outcome import Committed, Unknown
 
     done = 0
     outcome: Outcome | None = None
-    progress = Progress("published")
+    progress = Progress("published", _lines(stream))
     try:
         with session.acquire(*options.lease, timeout_ns=parse_span(options.wait)) as leases:
             for batch in _batches(stream):
+                if options.kind and not done:
+                    cluster.create_log(options.log, options.kind)
                 outcome = session.publish(options.log, batch, under=leases)
                 if not isinstance(outcome, Committed):
                     break
@@ -97,6 +102,16 @@ def _publish(session: Session, stream: BinaryIO, options: argparse.Namespace) ->
     unknown = isinstance(outcome, Unknown)
     note(f"leasehold: the next batch is {'of unknown outcome' if unknown else 'not committed'}: {outcome.reason}")
     return EXIT_UNKNOWN if unknown else EXIT_NO
+
+
+def _lines(stream: BinaryIO) -> int | None:
+    """Return how many lines there will be, for a progress bar; None where nobody sees one or nobody can know."""
+    if not sys.stderr.isatty() or not stream.seekable():
+        return None
+    here = stream.tell()
+    lines = sum(1 for _ in stream)
+    stream.seek(here)
+    return lines
 
 
 COMMANDS: Final = {

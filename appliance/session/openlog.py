@@ -51,9 +51,21 @@ class LogBook:
             raise BadRequest("no-such-log", f"there is no log {name!r} in this cluster", hint="publish to it first")
         return log
 
-    def opened_or_made(self, name: str, kind: BagKind = BagKind.MAILDIR) -> OpenLog:
-        """Return the log; the first to ask makes it. Touches the mount once."""
-        return self._find(name) or self._wired(Grid(create_log(self._context, name, kind)))
+    def opened_or_made(self, name: str, kind: BagKind | None = None) -> OpenLog:
+        """Return the log; the first to ask makes it. Touches the mount once.
+
+        ``kind``: of the log that is made, a maildir by default. Raises BadRequest if that is named, and there is a log
+        of another kind.
+        """
+        log = self._find(name) or self._wired(Grid(create_log(self._context, name, kind or BagKind.MAILDIR)))
+        there = log.grid.birth.kind
+        if kind not in (None, there):
+            raise BadRequest(
+                "other-kind",
+                f"the log {name!r} is of kind {there}, not {kind}: its birth record fixes that for ever",
+                hint=f"publish to it without naming a kind, or choose another name for a log of kind {kind}",
+            )
+        return log
 
     def _find(self, name: str) -> OpenLog | None:
         if name in self._logs:

@@ -67,7 +67,8 @@ def test_node_answers_with_keys_made_elsewhere_and_another_asks_it(
 ) -> None:
     public = load_node_key(site.node_dir(), Purpose.ROUGHTIME).public
     elsewhere = tmp_path / "safe.key"
-    shutil.move(site.node_dir() / "roughtime.key", elsewhere)
+    shutil.copy(site.node_dir() / "roughtime.key", elsewhere)
+    (site.node_dir() / "roughtime.key").unlink()
     words = ["trust", "delegate", "--roughtime-key", str(elsewhere), "--out", str(site.node_dir() / "roughtime")]
     assert main([*words, "--for", "90d"]) == 0
     assert "online keys" in capsys.readouterr().out

@@ -79,7 +79,7 @@ class AgentTime:
             grown = age * drift_ppm // 1_000_000 + 1
             slewed = self._raw_ns() - page.as_of_raw_ns - age
             if not -grown <= slewed <= grown:
-                grown += abs(slewed)
+                grown += abs(slewed) * (1_000_000 + drift_ppm) // 1_000_000 + 1  # as timeagent/movement.py has it
         ahead = page.ahead
         earliest, latest = boot + ahead.earliest - grown, boot + ahead.latest + grown
         if latest - earliest > self._width_max:

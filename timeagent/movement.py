@@ -94,4 +94,6 @@ def excess_slew_ns(moved: Movement, drift_ppm: int) -> Span:
     True time elapsed is CLOCK_MONOTONIC_RAW's plus or minus drift, so CLOCK_BOOTTIME's is wrong by at most that and
     the slew. A slew within the drift bound is what the drift bound is for.
     """
-    return moved.slewed_ns if moved.slewed_ns > drift_ns(moved.elapsed_ns, drift_ppm) else 0
+    if moved.slewed_ns <= drift_ns(moved.elapsed_ns, drift_ppm):
+        return 0
+    return moved.slewed_ns + drift_ns(moved.slewed_ns, drift_ppm)  # the raw clock ran for longer than the other

@@ -156,8 +156,9 @@ def test_agent_says_what_is_true_or_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_agent_says_what_is_true_or_nothing_in_many_worlds() -> None:
-    assert violation(range(WORLDS, 20_000)) is None
+@pytest.mark.parametrize("first", range(WORLDS, 20_000, 1000))
+def test_agent_says_what_is_true_or_nothing_in_many_worlds(first: int) -> None:
+    assert violation(range(first, first + 1000)) is None
 
 
 def without_sign(report: Tracking) -> Span:

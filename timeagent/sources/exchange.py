@@ -22,7 +22,7 @@ _REPLY_BYTES_MAX = 65536
 class Exchange(Protocol):
     """Send one packet; return the first answer that is wanted."""
 
-    def __call__(self, request: bytes, wanted: Callable[[bytes], bool]) -> bytes:
+    def __call__(self, request: bytes, wanted: Callable[[bytes], bool], /) -> bytes:
         """Blocks at most for its time-out. Raises BadTime when nobody answers."""
         ...
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.framing import pieces_with_digest
 from timeagent.errors import Damaged
 
 from .closer import read_lock
+from .listedfiles import ListedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.formats.framing import Piece
-    from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
+    from appliance.formats.lockfile import LockFile, RackSeal
     from appliance.formats.paths import Bag, Grid, Rack
     from timeagent.units import Instant
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 _ONE_BY_ONE_MAX: Final = 4
 """Up to so many bags are asked for by name; for more of them their rack is listed."""
 _RACKS_KEPT: Final = 16
-_RESTORE: Final = "restore it from a copy of the tree; what this bag held cannot be read until then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +35,14 @@ class ClosedBag:
 
     bag: Bag
     lock: LockFile
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A stretch of time whose messages were given up by retention: nobody can read them any more."""
+
+    start_ns: Instant
+    end_ns: Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,14 @@ class ClosedBags:
         self._grid = grid
         self._authority = authority
         self._cluster_id = cluster_id
+        self.files = ListedFiles(storage, grid, cluster_id)
         self._known: dict[str, _Known] = {}
 
-    def between(self, start: Instant, end: Instant) -> Iterator[ClosedBag]:
+    def between(self, start: Instant, end: Instant) -> Iterator[ClosedBag | Gone]:
         """Yield the bags that exist and hold instants in ``[start, end)``, in order. ``end`` is not above the horizon.
 
-        Raises Environment, TryAgain; Damaged for a bag that was closed and has no list. Touches the mount.
+        Stretches that are gone are named where they are met. Raises Environment, TryAgain; Damaged for a bag that was
+        closed and has no list. Touches the mount.
         """
         start = max(start, self._grid.first_ns)
         while start < end:
@@ -86,19 +94,22 @@ class ClosedBags:
         found = [self._grid.parse_bag(rack, name) for name in names]
         return sorted(bag for bag in found if bag is not None and bag.end_ns > start and bag.start_ns < end)
 
-    def in_seal(self, seal: RackSeal, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag]:
+    def in_seal(self, seal: RackSeal, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | Gone]:
         """Yield what a seal says of the bags that hold instants in ``[start, end)``. Raises Damaged."""
+        asked = False
         for entry in seal.entries:
             bag = self._grid.parse_bag(rack, entry.bag)
-            if bag is not None and bag.end_ns > start and bag.start_ns < end:
-                yield ClosedBag(bag, read_lock(entry.lock, bag, self._cluster_id).lock)
+            if bag is None or bag.end_ns <= start or bag.start_ns >= end:
+                continue
+            lock = read_lock(entry.lock, bag, self._cluster_id).lock
+            if lock.entries and not asked:
+                asked = True
+                if self.files.is_gone(rack):
+                    yield Gone(max(start, rack.start_ns), min(end, rack.end_ns))
+                    return
+            yield ClosedBag(bag, lock)
 
-    def pieces(self, closed: ClosedBag) -> Iterator[tuple[str, list[Piece]]]:
-        """Yield each listed file's name and its whole pieces. Raises Damaged. One file is in memory at a time."""
-        for entry in closed.lock.entries:
-            yield entry.name, self._listed(closed.bag, entry)
-
-    def _of_rack(self, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag]:
+    def _of_rack(self, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | Gone]:
         found = self._names(rack, start, end)
         if not isinstance(found, list):
             yield from self.in_seal(found, rack, start, end)
@@ -134,21 +145,3 @@ class ClosedBags:
                 self._known.pop(next(iter(self._known)))
             self._known[rack.path] = _Known(start, end, tuple(found))
         return found
-
-    def _listed(self, bag: Bag, entry: LockEntry) -> list[Piece]:
-        path = f"{bag.path}/{entry.name}"
-        data = self._storage.read(path)
-        if data is None and self._storage.look(bag.path, (entry.name,)):
-            data = self._storage.read(path)
-        if data is None:
-            raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE)
-        return checked_pieces(data, entry, path)
-
-
-def checked_pieces(data: bytes, entry: LockEntry, path: str) -> list[Piece]:
-    """Return the whole pieces of a listed file. Raises Damaged unless it begins with the bytes that are listed."""
-    listed = data if len(data) == entry.size else data[: entry.size]
-    found, digest = pieces_with_digest(listed)
-    if len(listed) != entry.size or digest != entry.digest:
-        raise Damaged("file-altered", f"{path} does not hold the {entry.size} bytes that were listed", hint=_RESTORE)
-    return found

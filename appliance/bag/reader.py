@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import LOCK, PRELOCK
-from timeagent.errors import Damaged, TryAgain
-from timeagent.units import INSTANT_MAX
+from timeagent.errors import BadRequest, Damaged, TryAgain
+from timeagent.units import INSTANT_MAX, rfc3339
 
 from .acceptance import Judge, Refusal
 from .batch import MessageBatch, Part
-from .closedbags import ClosedBag, ClosedBags
+from .closedbags import ClosedBag, ClosedBags, Gone
 from .closer import NotDue
 from .horizon import Horizon
 from .message import START, Message, Origin, Position, before
@@ -56,9 +56,13 @@ class Level(StrEnum):
 class Reading(Iterator[MessageBatch]):
     """One pass over a log, bag by bag. Iterate; ``position`` says from where the next pass goes on."""
 
-    def __init__(self, batches: Iterator[MessageBatch], after: Position, horizon_ns: Instant, end_ns: Instant) -> None:
+    def __init__(
+        self, batches: Iterator[MessageBatch], gone: list[Gone], after: Position, horizon_ns: Instant, end_ns: Instant
+    ) -> None:
         """Belong to a reader."""
         self._batches = batches
+        self.gone = gone
+        """The stretches met so far, in order, whose messages were given up by retention."""
         self._end_ns = end_ns
         self.horizon_ns = horizon_ns
         """Every bag that begins before this instant was closed when the pass began."""
@@ -78,6 +82,27 @@ class Reading(Iterator[MessageBatch]):
 
     def _move(self, to: Position) -> None:
         self.position = max(self.position, to)
+
+
+class _Stretches:
+    """Stretches of a log that are gone, as a pass meets them."""
+
+    def __init__(self, log: str, *, ok: bool) -> None:
+        self._log = log
+        self._ok = ok
+        self.met: list[Gone] = []
+
+    def meet(self, stretch: Gone) -> None:
+        """Append a stretch, or lengthen the last one. Raises BadRequest for who asked for what is gone."""
+        if not self._ok:
+            raise BadRequest(
+                "gone",
+                f"what {self._log} held from {rfc3339(stretch.start_ns)} to {rfc3339(stretch.end_ns)} was given up",
+                hint="read from a later instant on, or say that what is gone may be left out",
+            )
+        if self.met and self.met[-1].end_ns == stretch.start_ns:
+            stretch = Gone(self.met.pop().start_ns, stretch.end_ns)
+        self.met.append(stretch)
 
 
 class Reader:
@@ -101,6 +126,8 @@ class Reader:
         until_ns: Instant | None = None,
         level: Level = Level.SETTLED,
         as_of_ns: Instant = 0,
+        *,
+        gone_ok: bool = False,
     ) -> Reading:
         """Begin a pass over the messages above a position, with timestamps up to and with ``until_ns``.
 
@@ -108,16 +135,20 @@ class Reader:
         too; helps to close what somebody began to close. ``stale-ok``: as settled, but the horizon is refreshed only if
         what this process knows of it does not reach ``as_of_ns``; the answer may be as old as that, and may end there.
 
-        Batches are not empty. Raises, here and while iterating, Environment, TryAgain, and Damaged for a file that was
-        listed and is missing or altered. Touches the mount; only bags that can hold such messages.
+        What retention gave up is an error, BadRequest, code ``gone``, where it is met; with ``gone_ok`` it is passed
+        over and named in ``Reading.gone``. Batches are not empty.
+
+        Raises, here and while iterating, Environment, TryAgain, and Damaged for a file that was listed and is missing
+        or altered. Touches the mount; only bags that can hold such messages.
         """
         until = INSTANT_MAX if until_ns is None else until_ns
         known = self.horizon.reached
         horizon = known if level is Level.STALE_OK and known >= as_of_ns else self.horizon.refresh()
         end = min(horizon, until + 1)
-        settled = self._closed_part(after, until, end)
-        batches = settled if level is not Level.LATEST else self._then_open(settled, after, until, horizon)
-        return Reading(batches, after, horizon, end)
+        gone = _Stretches(self._grid.birth.log, ok=gone_ok)
+        settled = self._closed_part(after, until, end, gone)
+        batches = settled if level is not Level.LATEST else self._then_open(settled, after, until, horizon, gone)
+        return Reading(batches, gone.met, after, horizon, end)
 
     def settled(self, after_ns: Instant = 0, until_ns: Instant | None = None) -> Iterator[Message]:
         """Yield the settled messages with a timestamp above ``after_ns``, up to and with ``until_ns``.
@@ -138,34 +169,42 @@ class Reader:
         for batch in self.batches(before(after_ns + 1), until_ns, Level.LATEST):
             yield from batch
 
-    def _closed_part(self, after: Position, until: Instant, end: Instant) -> Iterator[MessageBatch]:
+    def _closed_part(self, after: Position, until: Instant, end: Instant, gone: _Stretches) -> Iterator[MessageBatch]:
         for closed in self._closed.between(after.timestamp_ns, end):
+            if isinstance(closed, Gone):
+                gone.meet(closed)
+                continue
             batch = self._closed_bag(closed, after, until)
             if batch is not None:
                 yield batch
 
     def _then_open(
-        self, settled: Iterator[MessageBatch], after: Position, until: Instant, horizon: Instant
+        self, settled: Iterator[MessageBatch], after: Position, until: Instant, horizon: Instant, gone: _Stretches
     ) -> Iterator[MessageBatch]:
         yield from settled
         start = max(horizon, after.timestamp_ns)
         for rack in reversed(list(racks_there(self._storage, self._grid, start))):
-            for batch in self._open_rack(rack, after, until, start):
+            for batch in self._open_rack(rack, after, until, start, gone):
                 if batch is not None:
                     yield batch
 
-    def _open_rack(self, rack: Rack, after: Position, until: Instant, start: Instant) -> Iterator[MessageBatch | None]:
+    def _open_rack(
+        self, rack: Rack, after: Position, until: Instant, start: Instant, gone: _Stretches
+    ) -> Iterator[MessageBatch | None]:
         found = self._closed.there(rack, start, min(rack.end_ns, until + 1))
         if isinstance(found, list):
             for bag in found:
                 yield self._open_bag(bag, after, until)
         else:
             for closed in self._closed.in_seal(found, rack, start, until + 1):
-                yield _unsettled(self._closed_bag(closed, after, until))
+                if isinstance(closed, Gone):
+                    gone.meet(closed)
+                else:
+                    yield _unsettled(self._closed_bag(closed, after, until))
 
     def _closed_bag(self, closed: ClosedBag, after: Position, until: Instant) -> MessageBatch | None:
         judge = self._judge(RecordNumbers(closed.lock.trust_number, closed.lock.policy_number))
-        accepted = self._accepted(closed.bag, self._closed.pieces(closed), judge)
+        accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock), judge)
         complete = min(closed.bag.end_ns, until + 1)
         return _batch(accepted, after, until, settled=True, complete_ns=complete)
 

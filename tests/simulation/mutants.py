@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from appliance.bag import authority, closedbags, closer, horizon, looks, maildir, reader, sealer
+from appliance.bag import authority, closer, horizon, listedfiles, looks, maildir, reader, sealer
 from appliance.lease import ceiling, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, session, stamping
@@ -265,11 +265,12 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a closed bag is read by its directory, not by its lock",
         _one(
-            closedbags,
-            "ClosedBags.pieces",
-            "for entry in closed.lock.entries:\n    yield (entry.name, self._listed(closed.bag, entry))",
-            "for name in self._storage.list_afresh(closed.bag.path) or ():\n"
-            "    yield (name, pieces_with_digest(self._storage.read(f'{closed.bag.path}/{name}') or b'')[0])",
+            listedfiles,
+            "ListedFiles.pieces",
+            "for number, entry in enumerate(lock.entries):",
+            "for name in self._storage.list_afresh(bag.path) or ():\n"
+            "    yield (name, pieces_with_digest(self._storage.read(f'{bag.path}/{name}') or b'')[0])\n"
+            "for number, entry in ():",
         ),
         "agreement",
     ),

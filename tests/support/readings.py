@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from appliance.bag.outcome import Committed
+from appliance.formats.pack import PACK, PackMaker
+from appliance.formats.paths import SEAL
 from tests.support.bags import POLICY, T0, Node
 from tests.support.storage import MemoryStorage
 from timeagent.units import MINUTE, MS, SECOND
@@ -14,6 +16,7 @@ from timeagent.units import MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from appliance.formats.paths import Rack
     from timeagent.units import Instant
 
 type Flush = tuple[int, str, bytes, list[int]]
@@ -65,3 +68,25 @@ def seal_all(node: Node) -> None:
     """Seal every rack that was written to."""
     node.time.advance(MINUTE)
     node.sealer.seal(node.grid.rack(T0 + 2 * POLICY.rack_ns))
+
+
+def pack_rack(node: Node, rack: Rack, *, delete: bool = True) -> None:
+    """Put a pack beside the seal of a rack, and take the directories of its bags away."""
+    server = node.context.storage
+    assert isinstance(server, MemoryStorage)
+    where = f"{rack.path}/{SEAL}"
+    maker = PackMaker(server.files[where], where)
+    data = [server.files[f"{rack.path}/{each.bag}/{each.entry.name}"][: each.entry.size] for each in maker.listed]
+    for each in data:
+        maker.add(each)
+    server.files[f"{rack.path}/{PACK}"] = maker.head + b"".join(data) + maker.tail()
+    if delete:
+        delete_bags(node, rack)
+
+
+def delete_bags(node: Node, rack: Rack) -> None:
+    """Take the directories of a rack's bags away."""
+    server = node.context.storage
+    assert isinstance(server, MemoryStorage)
+    for bag in node.grid.bags(rack):
+        server.remove_tree(bag.path)

@@ -1,0 +1,150 @@
+"""Packed racks read as their directories did; what vanishes meanwhile is found in the pack; what is gone is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.bag.message import START, before
+from appliance.bag.reader import Level
+from appliance.formats.pack import PACK
+from appliance.formats.paths import SEAL
+from tests.support.bags import POLICY, T0, Node
+from tests.support.readings import delete_bags, fill, fresh_node, pack_rack, seal_all
+from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
+from timeagent.errors import BadRequest, Damaged
+from timeagent.units import MS, SECOND
+
+FLUSHES = [(second, f"n{second % 2}", b"a" * 8, [0, 1, 5]) for second in (0, 1, 1, 4, 9, 10, 12, 21)]
+RACKS = [T0 + n * POLICY.rack_ns for n in range(3)]
+
+
+@pytest.fixture
+def node() -> Node:
+    node = fresh_node()
+    fill(node, FLUSHES)
+    seal_all(node)
+    return node
+
+
+def files(node: Node) -> dict[str, bytes]:
+    storage = node.context.storage
+    assert isinstance(storage, MemoryStorage)
+    return storage.files
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_packed_racks_read_as_their_directories_did(node: Node, *, delete: bool) -> None:
+    expected = list(node.again().reader.settled())
+    latest = list(node.again().reader.latest())
+    for start in RACKS:
+        pack_rack(node, node.grid.rack(start), delete=delete)
+    assert list(node.again().reader.settled()) == expected == latest == list(node.again().reader.latest())
+    between = node.again().reader.settled(T0 + SECOND, T0 + 10 * SECOND)
+    assert [m.payload for m in between] == [
+        m.payload for m in expected if T0 + SECOND < m.timestamp_ns <= T0 + 10 * SECOND
+    ]
+
+
+def test_pack_is_read_by_ranges_one_for_each_bag(node: Node) -> None:
+    for start in RACKS:
+        pack_rack(node, node.grid.rack(start))
+    recorder = RecordingStorage(node.context.storage)
+    reader = node.again(recorder).reader
+    assert len(list(reader.settled(T0, T0 + 2 * SECOND))) == 9
+    pack = f"{node.grid.rack(T0).path}/{PACK}"
+    assert {path for verb, path in recorder.calls if verb.startswith("read_from")} == {pack}
+    assert not [path for verb, path in recorder.calls if verb == "read" and path.endswith((".msg", PACK))]
+    opened = len([verb for verb, _ in recorder.calls if verb == "read_from"])
+    list(reader.settled(T0, T0 + 2 * SECOND))
+    assert len([verb for verb, _ in recorder.calls if verb == "read_from"]) == opened + 2
+
+
+# The reader has the list and stalls; meanwhile the rack is packed and its directories go.
+@pytest.mark.parametrize("number", range(4))
+def test_file_that_vanishes_while_a_bag_is_read_is_found_in_the_pack(node: Node, number: int) -> None:
+    expected = list(node.again().reader.settled())
+    rack = node.grid.rack(T0)
+
+    class Packing(WrappedStorage):
+        left = number
+
+        def read(self, path: str) -> bytes | None:
+            if path.startswith(rack.path) and path.endswith(".msg"):
+                if self.left == 0:
+                    pack_rack(node, rack)
+                self.left -= 1
+            return self.inner.read(path)
+
+    storage = Packing(node.context.storage)
+    assert list(node.again(storage).reader.settled()) == expected
+    assert storage.left == -1
+
+
+# The lock file was read while the rack was not sealed; by now it is sealed and packed.
+def test_bag_that_was_closed_and_is_packed_by_now_is_read_from_the_pack() -> None:
+    node = fresh_node()
+    fill(node, FLUSHES)
+    node.time.midpoint_ns = T0 + 14 * SECOND
+    node.horizon.settle(T0 + 9 * SECOND)
+    expected = node.settled()
+    assert expected
+    seal_all(node)
+    pack_rack(node, node.grid.rack(T0))
+    assert [m.payload for batch in node.reader.batches(level=Level.STALE_OK) for m in batch] == expected
+
+
+@pytest.mark.parametrize("damage", ["altered", "short", "not the pack of this rack", "another seal's"])
+def test_damaged_pack_is_damage_and_named(node: Node, damage: str) -> None:
+    first, second = node.grid.rack(RACKS[0]), node.grid.rack(RACKS[1])
+    pack_rack(node, first)
+    path = f"{first.path}/{PACK}"
+    data = files(node)[path]
+    if damage == "altered":
+        files(node)[path] = data[:1000] + bytes([data[1000] ^ 1]) + data[1001:]
+    elif damage == "short":
+        files(node)[path] = data[:-1]
+    else:
+        pack_rack(node, second)
+        files(node)[path] = files(node)[f"{second.path}/{PACK}"]
+    with pytest.raises(Damaged) as caught:
+        node.again().settled()
+    assert path in caught.value.message
+
+
+def test_listed_file_that_is_in_neither_is_damage(node: Node) -> None:
+    rack = node.grid.rack(T0)
+    lost = next(path for path in files(node) if path.startswith(rack.path) and path.endswith(".msg"))
+    del files(node)[lost]
+    with pytest.raises(Damaged) as caught:
+        node.again().settled()
+    assert lost in caught.value.message
+
+
+def test_what_retention_gave_up_is_refused_by_name_and_may_be_left_out(node: Node) -> None:
+    expected = list(node.again().reader.settled())
+    for start in RACKS[:2]:
+        pack_rack(node, node.grid.rack(start))
+        del files(node)[f"{node.grid.rack(start).path}/{PACK}"]
+    assert f"{node.grid.rack(T0).path}/{SEAL}" in files(node)
+    with pytest.raises(BadRequest, match=r"from 2023-11-14T22:20:00\S* to 2023-11-14T22:20:10") as caught:
+        node.again().settled()
+    assert caught.value.code == "gone"
+    reading = node.again().reader.batches(gone_ok=True)
+    assert [m for batch in reading for m in batch] == [m for m in expected if m.timestamp_ns >= RACKS[2]]
+    assert [(each.start_ns, each.end_ns) for each in reading.gone] == [(RACKS[0], RACKS[2])]
+    later = node.again().reader.batches(before(RACKS[2]))
+    assert sum(len(batch) for batch in later) == 3
+    assert later.gone == []
+
+
+# Nothing was there to be given up: an empty rack is no gap.
+def test_sealed_rack_without_messages_is_not_gone() -> None:
+    node = fresh_node()
+    fill(node, [(21, "n1", b"a" * 8, [0])])
+    seal_all(node)
+    for start in RACKS[:2]:
+        delete_bags(node, node.grid.rack(start))
+    reading = node.again().reader.batches(START)
+    assert [len(batch) for batch in reading] == [1]
+    assert reading.gone == []
+    assert node.time.midpoint_ns > T0 + 500 * MS

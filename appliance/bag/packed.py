@@ -1,43 +1,25 @@
-"""What a pack gives to readers: the listed files of a sealed rack, by ranges, in bounded memory.
+"""What is left of a sealed rack: its pack, checked against the seal and read by ranges; or nothing any more.
 
-A pack that is there is whole: it appeared by link(2). It is asked for where a listed file of a sealed rack is not there
-any more, and checked against the rack's seal before anything is taken from it.
+A pack that is there is whole: it appeared by link(2).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from appliance.formats.lockfile import open_lock
 from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
 from appliance.formats.paths import LOCK, SEAL
-from timeagent.errors import BadRequest, Damaged
-from timeagent.units import rfc3339
+from timeagent.errors import Damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.lockfile import LockEntry, RackSeal
-    from appliance.formats.paths import Bag, Rack
-    from timeagent.units import Instant
+    from appliance.formats.lockfile import RackSeal
+    from appliance.formats.paths import Rack
 
     from .storage import Storage
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """How much of a pack is read at a time, so that bags in a row cost few requests."""
-_KEPT_MAX: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class PackedFile:
-    """One file of a pack."""
-
-    bag: str
-    name: str
-    data: bytes
 
 
 class PackedRack:
@@ -57,15 +39,6 @@ class PackedRack:
                 return self.range(int(self.index.offsets[number]), int(self.index.sizes[number]))
         return None
 
-    def files_within(self, first_ns: Instant, last_ns: Instant) -> Iterator[PackedFile | None]:
-        """Yield the files with frames that may hold a timestamp in ``[first, last]``, unchecked; None if it is gone."""
-        rows = self.index.frames_within(first_ns, last_ns)
-        numbers: list[int] = np.unique(self.index.frames.files[rows]).tolist()
-        bags = np.searchsorted(self.index.bag_files, numbers, side="right").tolist()
-        for number, bag in zip(numbers, bags, strict=True):
-            data = self.range(int(self.index.offsets[number]), int(self.index.sizes[number]))
-            yield None if data is None else PackedFile(self.index.bags[bag - 1], self.index.names[number], data)
-
     def range(self, offset: int, length: int) -> bytes | None:
         """Return bytes of the pack; None if it is gone. Reads ahead: the next range is mostly in memory."""
         start, window = self._window
@@ -76,38 +49,6 @@ class PackedRack:
                 return None
             start, window = self._window = (offset, found)
         return window[offset - start : offset - start + length]
-
-
-class Packs:
-    """The packs of a cluster's logs, as a reader needs them."""
-
-    def __init__(self, storage: Storage) -> None:
-        """Touch nothing yet."""
-        self._storage = storage
-        self._kept: dict[str, PackedRack] = {}
-
-    def of(self, rack: Rack) -> PackedRack | None:
-        """Return the rack's pack, checked against its seal; None: there is none. Raises Damaged. Touches the mount."""
-        known = self._kept.get(rack.path)
-        if known is not None:
-            return known
-        found = open_packed(self._storage, rack)
-        if found is not None:
-            if len(self._kept) >= _KEPT_MAX:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[rack.path] = found
-        return found
-
-    def file(self, bag: Bag, entry: LockEntry) -> bytes | None:
-        """Return a listed file from its rack's pack; None if the rack has none. Raises Damaged. Touches the mount.
-
-        Checked is the pack's index; the caller checks the bytes against the list.
-        """
-        packed = self.of(bag.rack)
-        data = None if packed is None else packed.file(bag.name, entry.name)
-        if data is None:
-            self._kept.pop(bag.rack.path, None)
-        return data
 
 
 def open_packed(storage: Storage, rack: Rack) -> PackedRack | None:
@@ -152,16 +93,6 @@ def lists_files(seal: RackSeal) -> bool:
 def listed_files(seal: RackSeal) -> int:
     """Return how many files a seal lists. Raises Damaged."""
     return sum(len(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries) for entry in seal.entries)
-
-
-def gone(rack: Rack) -> BadRequest:
-    """Return the statement that a rack's messages are not there any more, with the way out."""
-    return BadRequest(
-        "retained",
-        f"the messages of {rack.log} from {rfc3339(rack.start_ns)} until {rfc3339(rack.end_ns)} are gone: {rack.path} "
-        "is sealed, and its pack was deleted by retention",
-        hint=f"begin at a later instant, or read a copy of the tree: leasehold bag ls {rack.log} shows what is there",
-    )
 
 
 _RESTORE: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"

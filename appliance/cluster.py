@@ -31,11 +31,12 @@ from .bag.posix import PosixStorage
 from .formats.birth import BagKind
 from .founding import read_marker
 from .registers import Registers
-from .runtime import default_directory, ensure_runtime
+from .runtime import default_directory, ensure_runtime, group_id
 from .session.openlog import LogBook
 from .session.session import Session
 from .settings import Settings, find_settings
 from .shards import ShardHost, ShardRoutes
+from .trustwatch import TrustWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,6 +114,8 @@ class Cluster:
         self._lock = Lock()
         self._closed = False
         self._routes: ShardRoutes | None = None
+        self._trust_lock = Lock()
+        self._trust: TrustWatch | None = None
         self._sessions: WeakSet[Session] = WeakSet()
 
     @property
@@ -177,12 +180,27 @@ class Cluster:
             self._check_open()
             if self._routes is None:
                 runtime = ensure_runtime(
-                    self.settings.runtime or default_directory(self.registers.cluster_id, self.settings.node)
+                    self.settings.runtime or default_directory(self.registers.cluster_id, self.settings.node),
+                    group=group_id(self.settings.group),
                 )
                 seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
                 host = ShardHost(self._storage, self.registers, self.settings, self.time, self.policy, runtime, seed)
-                self._routes = ShardRoutes(host, self.map, self.settings, self.time, self.policy, runtime)
+                self._routes = ShardRoutes(
+                    host, self.map, self.settings, self.time, self.policy, runtime, self.watch_trust
+                )
             return self._routes
+
+    def watch_trust(self) -> TrustWatch:
+        """Return who is trusted now, kept up by a thread that looks every second. Begins when first asked.
+
+        Touches the mount then. Raises Damaged, NotTrusted, Environment.
+        """
+        with self._trust_lock:
+            if self._trust is None:
+                own = Registers(self._storage, self.registers.cluster_id, Verifier(self.settings.root_key))
+                self._trust = TrustWatch(own, self.time)
+                self._trust.start()
+            return self._trust
 
     def _check_open(self) -> None:
         if self._process != os.getpid():
@@ -206,7 +224,7 @@ class Cluster:
 
     def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
         """Return a shard's numbers and all its leases, for people. Raises ShardUnavailable when it does not answer."""
-        return self.routes.inspect(shard, self._random)
+        return self.routes.inspect(shard)
 
     def create_log(self, name: str, kind: str = "maildir") -> None:
         """Make a log of a kind, ``maildir`` or ``log``, unless it is there already. Touches the mount.
@@ -252,6 +270,8 @@ class Cluster:
         with self._lock:
             self._closed = True
         with contextlib.ExitStack() as everything:
+            if self._trust is not None:
+                everything.callback(self._trust.close)
             if self._routes is not None:
                 everything.callback(self._routes.close)
             for session in list(self._sessions):

@@ -1,19 +1,33 @@
-"""The node daemon: runs the shards that the map gives to this node, and the metronome for every log."""
+"""The node daemon: the shards that the map gives to this node, its doors, and the metronome for every log."""
 
 from __future__ import annotations
 
 import logging
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
+from timeagent.console import counted
 from timeagent.errors import Environment, LeaseholdError, ShardUnavailable
+from timeagent.notify import Notifier
 from timeagent.units import MS, SECOND
 
 from .bag.metronome import Metronome
+from .lease import tls
+from .lease.door import Door
+from .metrics import NodeCollector, exposition
+from .observed import Observed, pages
+from .pulse import Pulse
+from .runtime import group_id
+from .webdoor import Answer, WebDoor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
     from threading import Event
 
     from .cluster import Cluster
+    from .formats.address import Address
+    from .lease.server import ShardServer
 
 _log = logging.getLogger(__name__)
 
@@ -24,19 +38,35 @@ NEW_LOGS_NS: Final = SECOND
 """How often new logs are looked for."""
 
 
+HTTP_SOCKET: Final = "http.sock"
+"""The read-only door, in the tmpfs directory, unless the settings say otherwise."""
+
+
 class Node:
     """One node's daemon over an open cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        """Run nothing yet."""
+    def __init__(self, cluster: Cluster, notifier: Notifier | None = None, version: str = "") -> None:
+        """Run nothing yet. ``notifier``: the supervisor; default the one of this process's environment."""
         self._cluster = cluster
+        self._notifier = notifier or Notifier()
+        self._version = version
+        self._door: Door | None = None
+        self._door_thread: Thread | None = None
+        self._web: WebDoor | None = None
+        self._observed: Observed | None = None
+        self._said: tuple[str, int] = ("", 0)
         self._metronomes: dict[str, Metronome] = {}
         self._looked_ns: int | None = None
 
     def start(self) -> list[int]:
-        """Run this node's shards; return their numbers. Raises Environment if another process of this machine does."""
+        """Run this node's shards and open its doors; return the shards' numbers. Call close() whatever comes of it.
+
+        Raises Environment if another process of this machine runs one, or an address is taken.
+        """
         routes = self._cluster.routes
         shards = routes.own_shards()
+        trust = self._cluster.watch_trust()
+        routes.host.serve_nodes(trust, Pulse(self._notifier, self._cluster.time))
         for shard in shards:
             if not routes.host.try_host(shard, self._cluster.map):
                 raise Environment(
@@ -44,7 +74,76 @@ class Node:
                     f"another process of this machine runs shard {shard}",
                     hint="stop it first: there is one daemon per node",
                 )
+        self._open_doors()
+        self._notifier.ready(self._status())
         return shards
+
+    @property
+    def address(self) -> Address | None:
+        """Where other nodes are answered, or None."""
+        return None if self._door is None else self._door.address
+
+    @property
+    def web_address(self) -> Address | Path | None:
+        """Where people are answered, or None before start()."""
+        return None if self._web is None else self._web.place
+
+    def _open_doors(self) -> None:
+        cluster, settings = self._cluster, self._cluster.settings
+        host, runtime = cluster.routes.host, cluster.routes.runtime
+        trust = cluster.watch_trust()
+
+        def server_of(shard: int) -> ShardServer | None:
+            hosted = host.hosted(shard)
+            return None if hosted is None else hosted.server
+
+        if settings.listen is not None:
+            context = tls.server_context(settings.tls_key())
+            self._door = Door(settings.listen, context, trust, cluster.map.cluster_id, server_of, cluster.time)
+            self._door_thread = Thread(target=self._door.run, name="leasehold-door", daemon=True)
+            self._door_thread.start()
+        observed = self._observed = Observed(host, cluster.map, settings.node, cluster.time, cluster.policy, runtime)
+        collector = NodeCollector(settings.node, self._version, observed, host, self._door, trust)
+        shown = pages(observed, cluster.map, lambda: exposition(collector))
+
+        def answer(path: str, query: Mapping[str, str]) -> Answer | None:
+            return shown[path](query) if path in shown else None
+
+        place = settings.http or runtime / HTTP_SOCKET
+        self._web = collector.web = WebDoor(place, answer, cluster.time, group_id(settings.group))
+        self._web.start()
+
+    def stopping(self) -> None:
+        """Say that it stops from now on; both doors stay open until close(), so that leases can be given back."""
+        if self._observed is not None:
+            self._observed.stopping = True
+        self._notifier.stopping()
+        self._notifier.status("stopping: waiting until every lease is relinquished or over")
+
+    def close(self) -> None:
+        """Close both doors: to be called after the cluster is closed. Idempotent."""
+        if self._web is not None:
+            self._web.close()
+        if self._door is not None and self._door_thread is not None:
+            self._door.stop()
+            self._door_thread.join()
+
+    def _status(self) -> str:
+        """Return in one line how it goes."""
+        assert self._observed is not None
+        ill = self._observed.unready()
+        shards = counted(len(self._observed.own_shards), "shard")
+        where = f", reached at {self._door.address}" if self._door else ""
+        return f"{self._cluster.settings.node}: {shards}{where}; " + ("; ".join(ill) or "ready")
+
+    def _tell(self) -> None:
+        """Tell the supervisor how it goes, when that has changed."""
+        boot = self._cluster.time.boot_ns()
+        if self._observed is not None and boot - self._said[1] >= NEW_LOGS_NS:
+            status = self._status()
+            if status != self._said[0]:
+                self._notifier.status(status)
+            self._said = status, boot
 
     def run(self, stop: Event) -> None:
         """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat.
@@ -57,6 +156,7 @@ class Node:
         while not stop.is_set():
             self._cluster.time.sleep(BEAT_NS)
             self.beat()
+            self._tell()
             for shard, why in self._cluster.routes.host.ended().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
 

@@ -7,13 +7,14 @@ flock(2) on that local tmpfs, never on the mount; the kernel drops it when its p
 from __future__ import annotations
 
 import fcntl
+import grp
 import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakSet
 
-from timeagent.errors import Environment
+from timeagent.errors import BadConfiguration, Environment
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,8 +44,11 @@ def file_system_of(path: Path, mounts: str) -> str:
     return found
 
 
-def ensure_runtime(path: Path, mounts: str | None = None) -> Path:
-    """Create the node's directory, for its user alone, once it is sure that it is on tmpfs. Raises Environment."""
+def ensure_runtime(path: Path, mounts: str | None = None, group: int | None = None) -> Path:
+    """Create the node's directory, for its user alone, once it is sure that it is on tmpfs. Raises Environment.
+
+    ``group``: who else may enter it, to use the sockets there; the directories above it are not changed.
+    """
     said = _MOUNTS.read_text(encoding="utf-8") if mounts is None else mounts
     longest = len(os.fsencode(shard_socket(path, 0)))
     if longest > _SOCKET_BYTES_MAX:
@@ -59,6 +63,9 @@ def ensure_runtime(path: Path, mounts: str | None = None) -> Path:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
         owner = path.stat().st_uid
+        if group is not None and owner == os.geteuid():
+            os.chown(path, -1, group)
+            path.chmod(0o750)
     except OSError as problem:
         raise Environment(
             "no-runtime",
@@ -79,6 +86,18 @@ def _refuse_lasting(path: Path, existing: Path, mounts: str) -> None:
             f"{path} is on {kind}, not on tmpfs: a lease shard must forget everything when the machine stops",
             hint="mount a tmpfs (every Linux has /dev/shm), or set runtime in node.toml to a directory on one",
         )
+
+
+def group_id(name: str) -> int | None:
+    """Return the number of a Unix group; None for no name. Raises BadConfiguration for one that is not there."""
+    if not name:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise BadConfiguration(
+            "no-group", f"this machine has no group {name!r}", hint="see `group` in node.toml"
+        ) from None
 
 
 def shard_socket(runtime: Path, shard: int) -> Path:

@@ -1,12 +1,14 @@
 """How a process reaches the shards of its cluster, and how a machine's own shard comes to run.
 
-Another node's shard is reached at the address that the settings name. The own shard runs in whichever process of this
+Another node's shard is reached over TLS at the address that the trust record names, or, if it is on this machine, over
+the Unix socket in the directory that the settings name. The own shard runs in whichever process of this
 machine took the lock on tmpfs first, a daemon or an application; the others reach it over its Unix socket. When that
 process ends, the next call takes its place: a new incarnation with an empty database.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
@@ -14,20 +16,23 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.units import MS, SECOND
 
-from .formats.lease import Holder
 from .formats.paths import chain_path
+from .lease import tls
 from .lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
-from .lease.client import LeaseClient, Unavailable
+from .lease.chainthread import ChainThread
 from .lease.server import ShardServer
 from .lease.shard import NotYet, Shard, StoppedOrderly
 from .lease.spool import LedgerSpool
 from .lease.store import LeaseStore
-from .lease.transport import UnixTransport
+from .lease.transport import TlsTransport, UnixTransport
+from .lease.wire import PAGE_LEASES_MAX, PROTOCOL_VERSION, Hello, Inspect, Page
 from .registers import StoredChain, StoredLedger
-from .runtime import LocalLock, shard_socket
+from .runtime import LocalLock, group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
+    import ssl
+    from collections.abc import Callable
     from pathlib import Path
 
     from timeagent.clock import NodeTime
@@ -38,10 +43,12 @@ if TYPE_CHECKING:
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap
     from .lease.shard import Stop
-    from .lease.transport import Transport
+    from .lease.transport import SocketTransport, Transport
     from .lease.wire import LeaseView, Reply, Request, ShardNumbers
+    from .pulse import Pulse
     from .registers import Registers
     from .settings import Settings
+    from .trustwatch import TrustWatch
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +56,12 @@ PAUSE_NS: Final = 20 * MS
 """How long to wait before the mount, or a stopping shard, is asked again."""
 
 START_TRIES: Final = 50
+LOOK_ATTEMPTS: Final = 3
+"""How many attempts' time a shard has to answer people."""
+
+LEDGER_END_NS: Final = 5 * SECOND
+"""How long the end of a shard waits for the mount to take the last blocks of its ledger."""
+
 STOP_SLACK_NS: Final = 2 * SECOND
 """How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
 
@@ -61,16 +74,18 @@ class HostedShard:
         shard: Shard,
         store: LeaseStore,
         server: ShardServer,
+        chain: ChainThread,
         spool: LedgerSpool,
         guard: Lock,
         time: NodeTime,
         policy: Policy,
     ) -> None:
         """Begin to serve a started shard."""
+        self.server = server
+        self.spool = spool
         self._shard = shard
         self._store = store
-        self._server = server
-        self._spool = spool
+        self.chain = chain
         self._guard = guard
         self._time = time
         self._patience_ns = policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
@@ -108,10 +123,11 @@ class HostedShard:
 
     def abandon(self) -> None:
         """Just end, as in a crash: a successor's floor is then the ceiling."""
-        self._server.stop()
+        self.server.stop()
         self._threads[0].join()
-        self._spool.close()
-        self._threads[1].join()
+        self.chain.close()
+        self.spool.close()
+        self._threads[1].join(LEDGER_END_NS / SECOND)
         self._store.close()
 
     def _stop_once(self) -> Stop | None:
@@ -147,6 +163,18 @@ class ShardHost:
         self._hosted: dict[int, tuple[HostedShard, LocalLock]] = {}
         self._lock = Lock()
         self._closed = False
+        self._trust: TrustWatch | None = None
+        self._pulse: Pulse | None = None
+
+    def serve_nodes(self, trust: TrustWatch, pulse: Pulse) -> None:
+        """Let shards that begin from now on serve other nodes too, and beat in the daemon's pulse."""
+        self._trust = trust
+        self._pulse = pulse
+
+    def hosted(self, shard: int) -> HostedShard | None:
+        """Return a shard that runs here now. Thread-safe; never waits for one that is being started."""
+        found = self._hosted.get(shard)
+        return None if found is None else found[0]
 
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
         """Run a shard here unless another process of this machine does. True: it runs, here.
@@ -185,11 +213,11 @@ class ShardHost:
         """Stop every shard that runs here, orderly, then give up its lock. Idempotent; for good."""
         with self._lock:
             self._closed = True
-            while self._hosted:
-                _, (hosted, lock) = self._hosted.popitem()
+            for shard, (hosted, lock) in list(self._hosted.items()):
                 try:
-                    hosted.stop()
+                    hosted.stop()  # it is reached until then: holders give back what they have
                 finally:
+                    del self._hosted[shard]
                     lock.release()
 
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
@@ -197,9 +225,8 @@ class ShardHost:
         cluster_id = self._registers.cluster_id
         identity = ShardIdentity(cluster_id, shard_map.number, shard, self._settings.node, incarnation)
         signer = self._settings.witness_key()
-        chain = CeilingChain(
-            StoredChain(self._storage, chain_path(shard_map.number, shard)), self._time, signer, self._policy, identity
-        )
+        stored = StoredChain(self._storage, chain_path(shard_map.number, shard))
+        chain = ChainThread(CeilingChain(stored, self._time, signer, self._policy, identity), self._time, self._policy)
         spool = LedgerSpool(StoredLedger(self._storage, shard_map.number, shard, incarnation))
         store = LeaseStore(self._runtime / f"shard-{shard:04d}.db")
         try:
@@ -213,7 +240,7 @@ class ShardHost:
         identity: ShardIdentity,
         shard_map: ShardMap,
         store: LeaseStore,
-        chain: CeilingChain,
+        chain: ChainThread,
         signer: Signer,
         spool: LedgerSpool,
     ) -> HostedShard:
@@ -233,8 +260,8 @@ class ShardHost:
             began = running.start()
             if isinstance(began, Extended):
                 guard = Lock()
-                server = ShardServer(running, shard_socket(self._runtime, shard), guard)
-                return HostedShard(running, store, server, spool, guard, self._time, self._policy)
+                server = self._server(running, shard, guard)
+                return HostedShard(running, store, server, chain, spool, guard, self._time, self._policy)
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
             why = began.reason
@@ -243,6 +270,20 @@ class ShardHost:
             "chain-in-doubt",
             f"shard {shard} cannot begin: {why}",
             hint="the first record of its chain has to be linked: see whether the root is writable and has room",
+        )
+
+    def _server(self, running: Shard, shard: int, guard: Lock) -> ShardServer:
+        name, pulse = f"shard {shard}", self._pulse
+        if pulse is not None:
+            pulse.watch(name)
+        return ShardServer(
+            running,
+            shard_socket(self._runtime, shard),
+            guard,
+            clock=self._time,
+            trust=self._trust,
+            group=group_id(self._settings.group),
+            on_loop=(lambda: pulse.beat(name)) if pulse is not None else (lambda: None),
         )
 
 
@@ -266,17 +307,26 @@ class ShardRoutes:
     """One process's way to every shard."""
 
     def __init__(
-        self, host: ShardHost, shard_map: ShardMap, settings: Settings, time: NodeTime, policy: Policy, runtime: Path
+        self,
+        host: ShardHost,
+        shard_map: ShardMap,
+        settings: Settings,
+        time: NodeTime,
+        policy: Policy,
+        runtime: Path,
+        trust: Callable[[], TrustWatch],
     ) -> None:
-        """Reach nothing yet."""
+        """Reach nothing yet. ``trust`` is asked for when another node is reached for the first time."""
         self.host = host
         self._map = shard_map
         self._settings = settings
         self._time = time
         self._policy = policy
-        self._runtime = runtime
+        self.runtime = runtime
+        self._trust = trust
+        self._context: ssl.SSLContext | None = None
         self._transports: dict[int, Transport] = {}
-        self._sockets: list[UnixTransport] = []
+        self._sockets: list[SocketTransport] = []
         self._lock = Lock()
 
     def shard_of(self, domain: str) -> int:
@@ -294,55 +344,92 @@ class ShardRoutes:
                 self._transports[shard] = self._made(shard)
             return self._transports[shard]
 
-    def _made(self, shard: int) -> Transport:
+    def where(self, shard: int) -> str:
+        """Return where a shard is reached, in words: a socket's path, an address, or why nowhere."""
         owner = self._map.owners[shard]
         if owner == self._settings.node:
-            return OwnShard(self.host, shard, self._map, self._socket(self._runtime, shard))
+            return str(shard_socket(self.runtime, shard))
         if owner in self._settings.peers:
-            return self._socket(self._settings.peers[owner], shard)
-        raise ShardUnavailable(
-            "no-address",
-            f"shard {shard} belongs to node {owner}, and {self._settings.directory / 'node.toml'} has no address of it",
-            hint=f"run this on {owner}, or add it under [peers]",
-        )
+            return str(shard_socket(self._settings.peers[owner], shard))
+        return str(self._trust().address_of(owner) or "no address")
 
-    def _socket(self, runtime: Path, shard: int) -> UnixTransport:
-        transport = UnixTransport(shard_socket(runtime, shard), self._time)
-        self._sockets.append(transport)
-        return transport
+    def _made(self, shard: int) -> Transport:
+        line = self._line(shard)
+        self._sockets.append(line)
+        if self._map.owners[shard] == self._settings.node:
+            assert isinstance(line, UnixTransport)
+            return OwnShard(self.host, shard, self._map, line)
+        return line
 
-    def inspect(self, shard: int, randomness: random.Random) -> tuple[ShardNumbers, list[LeaseView]]:
-        """Return a shard's numbers and all its leases, unsigned. Never starts a shard. Raises ShardUnavailable."""
+    def _line(self, shard: int) -> SocketTransport:
+        """Return a new transport to a shard's socket. Raises ShardUnavailable when none is known."""
         owner = self._map.owners[shard]
-        runtime = self._runtime if owner == self._settings.node else self._settings.peers.get(owner)
-        if runtime is None:
-            self._made(shard)
-        assert runtime is not None
-        socket = shard_socket(runtime, shard)
-        if not socket.exists():
-            raise ShardUnavailable(
-                "not-running",
-                f"shard {shard} at node {owner} is not running (there is no {socket})",
-                hint=f"no process of {owner} runs it now: leasehold node run, on {owner}",
-            )
-        transport = UnixTransport(socket, self._time)
-        holder = Holder(node=self._settings.node, process=0, boot=bytes(16), incarnation=bytes(8))
-        client = LeaseClient(transport, self._time, self._policy, holder, randomness)
-        found: list[LeaseView] = []
-        try:
+        greeting = Hello(
+            version=PROTOCOL_VERSION, cluster_id=self._map.cluster_id, node=self._settings.node, shard=shard
+        )
+        runtime = self.runtime if owner == self._settings.node else self._settings.peers.get(owner)
+        line: SocketTransport
+        if runtime is not None:
+            line = UnixTransport(shard_socket(runtime, shard), self._time, greeting)
+        else:
+            trust = self._trust()
+            if trust.address_of(owner) is None:
+                trust.look()
+                raise ShardUnavailable(
+                    "no-address",
+                    f"shard {shard} belongs to node {owner}, and trust record {trust.number} says nowhere where it "
+                    "answers",
+                    hint=f"say it: leasehold trust move {owner} HOST:PORT; or run this on {owner}",
+                )
+            if self._context is None:
+                self._context = tls.client_context(self._settings.tls_key())
+            line = TlsTransport(owner, self._context, trust, self._time, greeting)
+        return line
+
+    def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
+        """Return a shard's numbers and all its leases, unsigned. Never starts a shard. Raises ShardUnavailable."""
+        with contextlib.closing(self._to_look(shard)) as line:
+            found: list[LeaseView] = []
             while True:
-                page = client.inspect(found[-1].domain if found else "")
-                if isinstance(page, Unavailable):
-                    raise ShardUnavailable(
-                        page.code,
-                        f"shard {shard} at node {owner} does not answer: {page.message}",
-                        hint=f"no process of {owner} runs it now: leasehold node run, on {owner}",
-                    )
+                page = self._page(line, shard, found[-1].domain if found else "", PAGE_LEASES_MAX)
                 found += page.leases
                 if not page.more:
                     return page.numbers, found
-        finally:
-            transport.close()
+
+    def numbers(self, shard: int) -> ShardNumbers:
+        """Return how a shard stands, unsigned. Never starts a shard. Raises ShardUnavailable."""
+        with contextlib.closing(self._to_look(shard)) as line:
+            return self._page(line, shard, "", 1).numbers
+
+    def _to_look(self, shard: int) -> SocketTransport:
+        """Return a transport of the caller's own to a shard that runs. Raises ShardUnavailable."""
+        line = self._line(shard)
+        if isinstance(line, UnixTransport) and not line.path.exists():
+            raise ShardUnavailable(
+                "not-running",
+                f"shard {shard} at node {self._map.owners[shard]} is not running (there is no {line})",
+                hint=self._hint(shard),
+            )
+        return line
+
+    def _page(self, line: SocketTransport, shard: int, after: str, leases_max: int) -> Page:
+        try:
+            (reply,) = line.call(
+                [Inspect(after_domain=after, leases_max=leases_max)], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns
+            )
+        except ShardUnavailable as problem:
+            raise ShardUnavailable(
+                problem.code,
+                f"shard {shard} at node {self._map.owners[shard]} does not answer: {problem.message}",
+                hint=self._hint(shard) if problem.code == "no-answer" else problem.hint,
+            ) from None
+        if not isinstance(reply, Page):
+            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
+        return reply
+
+    def _hint(self, shard: int) -> str:
+        owner = self._map.owners[shard]
+        return f"no process of {owner} runs it now: leasehold node run, on {owner}"
 
     def close(self) -> None:
         """Close the connections; stop what is hosted here, orderly."""

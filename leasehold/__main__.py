@@ -19,6 +19,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
     "trust": ("appliance.cli.trust", "which nodes the cluster knows: ls, revoke, move"),
     "node": ("appliance.cli.node", "run this node's shards and metronome"),
+    "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer"),
     "lease": ("appliance.cli.leases", "who holds what: ls, show, hold"),
     "publish": ("appliance.cli.messages", "write messages under a lease"),
     "read": ("appliance.cli.reading", "read a log's messages in order"),

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
+from appliance.lease.showing import lease_fields
 from timeagent.console import Command, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, parse_span, span_text
@@ -38,24 +39,6 @@ def run_lease(options: argparse.Namespace) -> int:
     verbs = {"ls": _list, "show": _show, "hold": _hold}
     with open_cluster(options) as cluster:
         return verbs[options.verb](cluster, options)
-
-
-def lease_fields(view: LeaseView) -> dict[str, object]:
-    """Return a lease as JSON shows it."""
-    return {
-        "domain": view.domain,
-        "mode": view.mode,
-        "phase": view.phase,
-        "node": view.holder.node,
-        "process": view.holder.process,
-        "purpose": view.holder.purpose,
-        "correlation_id": view.correlation_id.hex(),
-        "fence": view.fence,
-        **instant_fields("granted", view.granted_ns),
-        **instant_fields("expiry", view.expiry_ns),
-        **instant_fields("floor", view.floor_ns),
-        **instant_fields("settle_to", view.settle_to_ns),
-    }
 
 
 def _line(view: LeaseView, now: Instant) -> str:

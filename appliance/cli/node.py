@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+from dataclasses import replace
 from threading import Event
 from typing import Final
 
@@ -14,25 +15,47 @@ from timeagent.console import Command, note, print_json
 def _add_node(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     run = verbs.add_parser("run", help="run until SIGTERM or SIGINT, then stop orderly")
+    run.add_argument(
+        "--listen", metavar="HOST[:PORT]", help="answer other nodes there (default: `listen` in node.toml)"
+    )
+    run.add_argument("--http", metavar="HOST:PORT", help="answer HTTP there (default: `http` in node.toml)")
     add_cluster_options(run)
 
 
 def run_node(options: argparse.Namespace) -> int:
     """Run the daemon in the foreground."""
+    from importlib.metadata import version
+
+    from appliance.formats.address import parse_address
     from appliance.node import Node
 
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    with open_cluster(options) as cluster:
-        node = Node(cluster)
-        shards = node.start()
-        if options.json:
-            print_json("leasehold.node", {"node": cluster.settings.node, "shards": shards})
-        note(f"leasehold: node {cluster.settings.node} runs shards {shards or 'none'}")
-        node.run(stop)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
-        note("leasehold: stopping: waiting until every lease is relinquished or over")
+    cluster = open_cluster(options)
+    if options.listen:
+        cluster.settings = replace(cluster.settings, listen=parse_address(options.listen))
+    if options.http:
+        cluster.settings = replace(cluster.settings, http=parse_address(options.http))
+    node = Node(cluster, version=version("leasehold"))
+    try:
+        with cluster:
+            shards = node.start()
+            if options.json:
+                places = {"address": node.address, "http": node.web_address}
+                print_json(
+                    "leasehold.node",
+                    {"node": cluster.settings.node, "shards": shards}
+                    | {name: None if place is None else str(place) for name, place in places.items()},
+                )
+            reached = f", reached at {node.address}" if node.address else ""
+            note(f"leasehold: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
+            node.run(stop)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
+            node.stopping()
+            note("leasehold: stopping: waiting until every lease is relinquished or over")
+    finally:
+        node.close()
     return 0
 
 

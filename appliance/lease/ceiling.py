@@ -14,7 +14,7 @@ rests on. A step that failed leaves doubt, never a right: the same bytes are lin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
 from timeagent.units import rfc3339
@@ -74,6 +74,33 @@ class InDoubt:
 
 
 type Extension = Extended | Deposed | InDoubt
+
+
+class RightToGrant(Protocol):
+    """What a shard asks of its chain: the chain itself, or one that links by a thread of its own."""
+
+    @property
+    def number(self) -> int:
+        """See ``CeilingChain``; so are the others."""
+        ...
+
+    @property
+    def ceiling_ns(self) -> Instant: ...
+
+    @property
+    def deposed(self) -> Deposed | None: ...
+
+    @property
+    def floor_ns(self) -> Instant: ...
+
+    @property
+    def settle_to_ns(self) -> Instant: ...
+
+    def begin(self) -> Extension: ...
+
+    def extend(self) -> Extension: ...
+
+    def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension: ...
 
 
 @dataclass(frozen=True, slots=True)

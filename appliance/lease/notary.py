@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
 
     from ..formats.witness import Batch
-    from .ceiling import CeilingChain, ShardIdentity
+    from .ceiling import RightToGrant, ShardIdentity
     from .ports import LedgerSink
 
 
 class Notary:
     """The head chain of one incarnation. A batch counts once it is published; until then it can be dropped."""
 
-    def __init__(self, identity: ShardIdentity, signer: Signer, chain: CeilingChain, ledger: LedgerSink) -> None:
+    def __init__(self, identity: ShardIdentity, signer: Signer, chain: RightToGrant, ledger: LedgerSink) -> None:
         """Take the ports."""
         self._identity = identity
         self._signer = signer

@@ -62,7 +62,8 @@ class ServerCounts:
     turns: int = 0
     turn_ns: int = 0
     """Time spent in turns, waiting for the mount included."""
-    loops: int = 0
+    looped_ns: int = 0
+    """When the loop went round last, since boot; 0: never."""
     throttled: int = 0
     closed: Counter[str] = field(default_factory=Counter)
     """Connections that ended, by reason."""
@@ -117,7 +118,7 @@ class ShardServer:
         self._checked_ns = 0
         self._deaf_until = 0
         self._stopping = False
-        self.counts = ServerCounts()
+        self.counts = ServerCounts(looped_ns=self._clock.boot_ns())
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -171,6 +172,9 @@ class ShardServer:
         ``name``: the node; ``key_id``: the key that the trust record is asked about from now on.
         """
         assert self._trust is not None
+        if self._stopping:
+            connection.close()
+            return
         self._arrivals.append(_Arrival(connection, name, key_id, received))
         self._rouse()
 
@@ -220,8 +224,7 @@ class ShardServer:
 
     def _loop_once(self) -> None:
         ready = self._selector.select(self._patience())
-        self.counts.loops += 1
-        now = self._clock.boot_ns()
+        now = self.counts.looped_ns = self._clock.boot_ns()
         active = self._waiting | self._throttled
         self._waiting, self._throttled = {}, {}
         for key, events in ready:

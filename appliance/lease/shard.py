@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ..formats.policy import Policy
     from ..formats.shardmap import ShardMap
     from ..formats.witness import Batch
-    from .ceiling import CeilingChain, ShardIdentity
+    from .ceiling import RightToGrant, ShardIdentity
     from .ports import LedgerSink
     from .store import LeaseStore
 
@@ -126,7 +126,7 @@ class Shard:
         policy: Policy,
         *,
         store: LeaseStore,
-        chain: CeilingChain,
+        chain: RightToGrant,
         time: NodeTime,
         signer: Signer,
         ledger: LedgerSink,

@@ -48,6 +48,11 @@ class LedgerSpool:
         self.blocks_lost = 0
         """How many blocks were given up at the end."""
 
+    @property
+    def bytes_waiting(self) -> int:
+        """How many bytes wait for the mount."""
+        return self._bytes
+
     def append(self, data: bytes) -> None:
         """Queue a block; never waits. Raises Environment when the queue is full or closed: the block is lost."""
         with self._changed:

@@ -223,17 +223,17 @@ class UnixTransport(SocketTransport):
     def __init__(self, path: Path, clock: Counter, greeting: Hello | None = None) -> None:
         """Take the socket's path. Connects to nothing yet."""
         super().__init__(clock, greeting)
-        self._path = path
+        self.path = path
 
     def __str__(self) -> str:
         """Return the socket's path."""
-        return str(self._path)
+        return str(self.path)
 
     def _connect(self, until: int) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._arm(connection, until)
-            connection.connect(str(self._path))
+            connection.connect(str(self.path))
         except BaseException:
             connection.close()
             raise
@@ -276,7 +276,11 @@ class TlsTransport(SocketTransport):
         except BaseException:
             plain.close()
             raise
-        self._keys[connection] = key_id(tls.peer_key(connection))
+        try:
+            self._keys[connection] = key_id(tls.peer_key(connection))
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _check(self, connection: socket.socket) -> None:

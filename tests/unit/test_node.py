@@ -163,7 +163,7 @@ def test_daemon_ends_by_name_when_its_shard_is_deposed(site: Site) -> None:
         node.start()
         hosted, _ = cluster.routes.host._hosted[0]
         assert cluster.routes.host.ended() == {}
-        hosted._shard._chain._depose("another incarnation linked record 7")
+        hosted.chain.deposed = hosted.chain._chain._depose("another incarnation linked record 7")
         ended = daemon_ends(node)
     assert ended.code == "shard-ended"
     assert "record 7" in ended.message
@@ -174,7 +174,7 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
         node = Node(cluster)
         node.start()
         hosted, _ = cluster.routes.host._hosted[0]
-        hosted._server.stop()
+        hosted.server.stop()
         hosted._threads[0].join(20)
         ended = daemon_ends(node)
     assert ended.code == "shard-ended"

@@ -1,0 +1,43 @@
+"""A lease and a shard's numbers as JSON shows them: the same fields on the command line and at the read-only door."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from timeagent.console import instant_fields
+
+if TYPE_CHECKING:
+    from .wire import LeaseView, ShardNumbers
+
+
+def lease_fields(view: LeaseView) -> dict[str, Any]:
+    """Return a lease as JSON shows it."""
+    return {
+        "domain": view.domain,
+        "mode": view.mode,
+        "phase": view.phase,
+        "node": view.holder.node,
+        "process": view.holder.process,
+        "purpose": view.holder.purpose,
+        "correlation_id": view.correlation_id.hex(),
+        "fence": view.fence,
+        **instant_fields("granted", view.granted_ns),
+        **instant_fields("expiry", view.expiry_ns),
+        **instant_fields("floor", view.floor_ns),
+        **instant_fields("settle_to", view.settle_to_ns),
+    }
+
+
+def shard_fields(numbers: ShardNumbers) -> dict[str, Any]:
+    """Return how a shard stands as JSON shows it."""
+    return {
+        "incarnation": numbers.incarnation.hex(),
+        "leases": numbers.leases,
+        "domains": numbers.domains,
+        "ceiling_number": numbers.ceiling_number,
+        **instant_fields("ceiling", numbers.ceiling_ns),
+        **instant_fields("floor", numbers.floor_ns),
+        **instant_fields("settle_to", numbers.settle_to_ns),
+        "batches": numbers.batches,
+        "ledger_blocks_lost": numbers.blocks_lost,
+    }

@@ -1,0 +1,154 @@
+"""The node's numbers for Prometheus. Each is read when it is asked for; nothing is counted here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from timeagent.units import SECOND
+
+from .webdoor import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from .lease.door import Door
+    from .observed import Observed
+    from .shards import HostedShard, ShardHost
+    from .trustwatch import TrustWatch
+    from .webdoor import WebDoor
+
+_SHARD: Final = ("shard",)
+
+
+class NodeCollector(Collector):
+    """Gathers one node's numbers. What has no answer now is left out, never zero."""
+
+    def __init__(
+        self,
+        node: str,
+        version: str,
+        observed: Observed,
+        host: ShardHost,
+        door: Door | None = None,
+        trust: TrustWatch | None = None,
+    ) -> None:
+        """Take what is asked. ``web`` is set once there is a door that shows this."""
+        self._node = node
+        self._version = version
+        self._observed = observed
+        self._host = host
+        self._door = door
+        self._trust = trust
+        self.web: WebDoor | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family. Asks each shard of this node once, for a bounded time."""
+        yield InfoMetricFamily("leasehold_node", "This node.", value={"node": self._node, "version": self._version})
+        yield _gauge("leasehold_node_healthy", "1 if every loop goes round.", not self._observed.ill())
+        yield _gauge("leasehold_node_ready", "1 if leases can be asked for.", not self._observed.unready())
+        radius = self._observed.radius_ns()
+        if radius is not None:
+            yield _gauge("leasehold_time_radius_seconds", "How well the time is known here.", radius / SECOND)
+        hosted = {shard: each for shard in self._observed.own_shards if (each := self._host.hosted(shard)) is not None}
+        yield from self._shards()
+        yield from _servers(hosted)
+        yield from self._doors()
+
+    def _shards(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("leasehold_shard_up", "1 if the shard answers.", labels=_SHARD)
+        leases = GaugeMetricFamily("leasehold_shard_leases", "Leases that are out.", labels=_SHARD)
+        domains = GaugeMetricFamily("leasehold_shard_domains", "Domains that are remembered.", labels=_SHARD)
+        ceiling = GaugeMetricFamily(
+            "leasehold_shard_ceiling_timestamp_seconds", "Until when the shard may grant.", labels=_SHARD
+        )
+        batches = CounterMetricFamily("leasehold_shard_batches", "Batches signed by this incarnation.", labels=_SHARD)
+        lost = CounterMetricFamily(
+            "leasehold_shard_ledger_blocks_lost", "Blocks that the ledger's queue refused.", labels=_SHARD
+        )
+        for shard in self._observed.own_shards:
+            numbers = self._observed.numbers(shard)
+            up.add_metric([str(shard)], numbers is not None)
+            if numbers is not None:
+                leases.add_metric([str(shard)], numbers.leases)
+                domains.add_metric([str(shard)], numbers.domains)
+                ceiling.add_metric([str(shard)], numbers.ceiling_ns / SECOND)
+                batches.add_metric([str(shard)], numbers.batches)
+                lost.add_metric([str(shard)], numbers.blocks_lost)
+        yield from (up, leases, domains, ceiling, batches, lost)
+
+    def _doors(self) -> Iterator[Metric]:
+        if self._trust is not None:
+            yield _gauge("leasehold_trust_record_number", "The newest trust record known here.", self._trust.number)
+            yield CounterMetricFamily(
+                "leasehold_trust_look_failures", "Looks for a newer trust record that failed.", self._trust.failures
+            )
+        if self._door is not None:
+            yield CounterMetricFamily("leasehold_door_let_in", "Connections let in by TCP.", self._door.let_in)
+            refused = CounterMetricFamily(
+                "leasehold_door_refused", "Connections refused by TCP, by reason.", labels=("reason",)
+            )
+            for reason, count in sorted(self._door.refused.copy().items()):
+                refused.add_metric([reason], count)
+            yield refused
+        if self.web is not None:
+            answered = CounterMetricFamily(
+                "leasehold_http_answers", "Answers at the read-only door, by status.", labels=("status",)
+            )
+            for status, count in sorted(self.web.answered.copy().items()):
+                answered.add_metric([str(status)], count)
+            yield answered
+
+
+def _servers(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
+    """Yield what the servers and the threads behind them count themselves: no shard is asked."""
+    connections = GaugeMetricFamily("leasehold_server_connections", "Connections that are open.", labels=_SHARD)
+    accepted = CounterMetricFamily("leasehold_server_connections_accepted", "Connections taken in.", labels=_SHARD)
+    closed = CounterMetricFamily(
+        "leasehold_server_connections_closed", "Connections that ended, by reason.", labels=("shard", "reason")
+    )
+    calls = CounterMetricFamily("leasehold_server_calls", "Calls answered.", labels=_SHARD)
+    requests = CounterMetricFamily("leasehold_server_requests", "Requests in those calls.", labels=_SHARD)
+    turns = CounterMetricFamily("leasehold_server_turns", "Turns: one transaction and one signature.", labels=_SHARD)
+    seconds = CounterMetricFamily("leasehold_server_turn_seconds", "Time spent in turns.", labels=_SHARD)
+    throttled = CounterMetricFamily(
+        "leasehold_server_throttled", "How often a peer had asked for more than it may.", labels=_SHARD
+    )
+    waits = GaugeMetricFamily(
+        "leasehold_ceiling_waits_for_mount", "1 while a ceiling record waits for the mount.", labels=_SHARD
+    )
+    spooled = GaugeMetricFamily("leasehold_ledger_spool_bytes", "Bytes of the ledger that wait.", labels=_SHARD)
+    failed = CounterMetricFamily(
+        "leasehold_ledger_append_failures", "Appends to the ledger that failed: gaps in it.", labels=_SHARD
+    )
+    for shard, each in sorted(hosted.items()):
+        label, counts = [str(shard)], each.server.counts
+        connections.add_metric(label, each.server.connections)
+        accepted.add_metric(label, counts.accepted)
+        for reason, count in sorted(counts.closed.copy().items()):
+            closed.add_metric([*label, reason], count)
+        calls.add_metric(label, counts.calls)
+        requests.add_metric(label, counts.requests)
+        turns.add_metric(label, counts.turns)
+        seconds.add_metric(label, counts.turn_ns / SECOND)
+        throttled.add_metric(label, counts.throttled)
+        waits.add_metric(label, each.chain.waits_for_the_mount)
+        spooled.add_metric(label, each.spool.bytes_waiting)
+        failed.add_metric(label, each.spool.appends_failed)
+    yield from (connections, accepted, closed, calls, requests, turns, seconds, throttled, waits, spooled, failed)
+
+
+def _gauge(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, what, value)
+
+
+def exposition(collector: NodeCollector) -> Answer:
+    """Return what Prometheus reads: the text format, version 0.0.4."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return Answer(200, generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)

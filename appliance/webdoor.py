@@ -1,0 +1,272 @@
+"""The read-only door for people and Prometheus: a small HTTP/1.1 server for GET and HEAD, one answer a connection.
+
+It can be asked by anybody who reaches its address, so everything that a visitor costs is bounded: the number of
+visitors, the bytes of a request, the time from accept to end. It changes nothing and reads no body. It is on loopback
+or a Unix socket unless the settings say otherwise; there is no encryption and no password.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from threading import BoundedSemaphore, Thread
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+from timeagent.errors import BadRequest, Environment, LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from timeagent.units import Span
+
+    from .formats.address import Address
+
+_log = logging.getLogger(__name__)
+
+VISITORS_MAX: Final = 16
+REQUEST_BYTES_MAX: Final = 8 * 1024
+HEADERS_MAX: Final = 64
+VISIT_NS: Final[Span] = 5 * SECOND
+"""How long a visitor may take to ask, and to read the answer, together."""
+
+ACCEPT_PAUSE_NS: Final[Span] = SECOND // 10
+
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Waiting(Protocol):
+    """A clock that counts and waits."""
+
+    def boot_ns(self) -> int:
+        """Return nanoseconds since boot."""
+        ...
+
+    def sleep(self, span: Span) -> None:
+        """Wait about that long."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a visitor gets."""
+
+    status: int
+    body: bytes
+    type: str = TEXT
+
+
+class _Bad(Exception):
+    """The request cannot be answered."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+def _bad(status: int, why: str) -> _Bad:
+    return _Bad(Answer(status, f"{why}\n".encode()))
+
+
+class WebDoor:
+    """Answers visitors, each by a thread of its own, until it is closed."""
+
+    def __init__(
+        self,
+        place: Address | Path,
+        answer: Callable[[str, Mapping[str, str]], Answer | None],
+        clock: Waiting,
+        group: int | None = None,
+    ) -> None:
+        """Listen; nobody is answered before start(). ``answer``: for a path and its query; None: there is no such path.
+
+        ``group``: who may use the Unix socket beside this user. Raises Environment.
+        """
+        self._answer = answer
+        self._clock = clock
+        self._boot_ns = clock.boot_ns
+        self._room = BoundedSemaphore(VISITORS_MAX)
+        self._closed = False
+        self.place: Address | Path = place
+        """Where it answers; with port 0, the port that was free."""
+        self.answered: Counter[int] = Counter()
+        """How many answers were given, by status."""
+        self._socket_file: Path | None = None
+        self._allowed: frozenset[str] | None = None
+        try:
+            if isinstance(place, Path):
+                self._listener = self._at_path(place, group)
+            else:
+                self._listener = socket.create_server(
+                    (place.host, place.port), family=socket.AF_INET6 if ":" in place.host else socket.AF_INET
+                )
+                self.place = type(place)(place.host, self._listener.getsockname()[1])
+                if _is_loopback(place.host):
+                    # A page in this machine's browser must not read it under a name that it made point here.
+                    self._allowed = frozenset({"localhost", "127.0.0.1", "[::1]", place.host, f"[{place.host}]"})
+        except OSError as problem:
+            raise Environment(
+                "no-http", f"cannot answer HTTP at {place}: {problem}", hint="see `http` in node.toml"
+            ) from None
+        self._thread = Thread(target=self._run, name="leasehold-http", daemon=True)
+
+    def _at_path(self, place: Path, group: int | None) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            place.unlink(missing_ok=True)
+            listener.bind(str(place))
+            place.chmod(0o600)
+            if group is not None:
+                os.chown(place, -1, group)
+                place.chmod(0o660)
+            listener.listen(VISITORS_MAX)
+        except OSError:
+            listener.close()
+            raise
+        self._socket_file = place
+        return listener
+
+    def start(self) -> None:
+        """Begin to answer, in threads of its own."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer nobody any more; who is being answered has until its time is over. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._listener.close()
+        if self._socket_file is not None:
+            self._socket_file.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                visitor, _ = self._listener.accept()
+            except OSError as problem:
+                if self._closed:
+                    return
+                _log.warning("accept-failed reason=%s", problem.strerror)
+                self._clock.sleep(ACCEPT_PAUSE_NS)  # no descriptors: the listener stays ready all the same
+                continue
+            if not self._room.acquire(blocking=False):
+                self._tell(visitor, Answer(503, b"too many visitors\n"), self._boot_ns() + SECOND // 10)
+                visitor.close()
+                continue
+            Thread(target=self._visit, args=(visitor,), name="leasehold-visitor", daemon=True).start()
+
+    def _visit(self, visitor: socket.socket) -> None:
+        until = self._boot_ns() + VISIT_NS
+        try:
+            with visitor:
+                try:
+                    head = self._read(visitor, until)
+                    method, path, query = self._parsed(head)
+                    answer = self._made(path, query)
+                except _Bad as bad:
+                    method, answer = "GET", bad.answer
+                if answer is not None:
+                    self._tell(visitor, answer, until, body=method == "GET")
+        finally:
+            self._room.release()
+
+    def _made(self, path: str, query: Mapping[str, str]) -> Answer:
+        try:
+            return self._answer(path, query) or Answer(404, b"there is no such page\n")
+        except BadRequest as problem:
+            return Answer(400, f"{problem}\n".encode())
+        except LeaseholdError as problem:
+            return Answer(503, f"{problem}\n".encode())
+        except Exception:  # noqa: BLE001 - a page that cannot be made must not cost the thread's place
+            _log.exception("page-failed path=%s", path)
+            return Answer(500, b"this page could not be made: the log says why\n")
+
+    def _read(self, visitor: socket.socket, until: int) -> bytes:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            if len(data) > REQUEST_BYTES_MAX:
+                raise _bad(431, "the request is too long")
+            try:
+                visitor.settimeout(max(1, until - self._boot_ns()) / SECOND)
+                part = visitor.recv(REQUEST_BYTES_MAX)
+            except TimeoutError:
+                raise _bad(408, "the request took too long") from None
+            except OSError:
+                part = b""
+            if not part:
+                raise _bad(400, "the request ends in its middle")
+            data += part
+        head, _, body = data.partition(b"\r\n\r\n")
+        if len(head) > REQUEST_BYTES_MAX:
+            raise _bad(431, "the request is too long")
+        if body:
+            raise _bad(400, "a request has no body here, and there is one a connection")
+        return head
+
+    def _parsed(self, head: bytes) -> tuple[str, str, dict[str, str]]:
+        try:
+            first, *rest = head.decode("ascii").split("\r\n")
+            method, target, version = first.split(" ")
+            headers = [line.split(":", 1) for line in rest]
+            named = {name.lower(): value.strip() for name, value in headers}
+            address = urlsplit(target)
+            query = dict(parse_qsl(address.query, keep_blank_values=True, strict_parsing=bool(address.query)))
+        except ValueError:
+            raise _bad(400, "this is no HTTP request") from None
+        if version not in ("HTTP/1.0", "HTTP/1.1") or not target.startswith("/"):
+            raise _bad(400, "this is no HTTP request")
+        if len(headers) > HEADERS_MAX or len(named) != len(headers):
+            raise _bad(431, "too many headers, or one of them twice")
+        if method not in ("GET", "HEAD"):
+            raise _bad(405, "GET and HEAD only: nothing can be changed here")
+        if named.get("content-length", "0") != "0" or "transfer-encoding" in named:
+            raise _bad(400, "a request has no body here")
+        host = named.get("host", "localhost")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+        if self._allowed is not None and name.lower() not in self._allowed:
+            raise _bad(421, "this door is for this machine: ask localhost")
+        return method, address.path, query
+
+    def _tell(self, visitor: socket.socket, answer: Answer, until: int, *, body: bool = True) -> None:
+        self.answered[answer.status] += 1
+        head = (
+            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n"
+            f"Content-Type: {answer.type}\r\n"
+            f"Content-Length: {len(answer.body)}\r\n"
+            + ("Allow: GET, HEAD\r\n" if answer.status == 405 else "")  # noqa: PLR2004 - a status
+            + "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        )
+        with contextlib.suppress(OSError):
+            visitor.settimeout(max(1, until - self._boot_ns()) / SECOND)
+            visitor.sendall(head.encode("ascii") + (answer.body if body else b""))
+            visitor.shutdown(socket.SHUT_WR)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

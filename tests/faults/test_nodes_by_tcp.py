@@ -1,0 +1,205 @@
+"""Three nodes, each a process, which reach each other by TCP alone: leases, revocation, pauses, orderly ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import struct
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.paths import chain_path
+from appliance.lease import tls
+from appliance.lease.wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, Refused, encode_call
+from appliance.registers import StoredChain
+from appliance.trust import revoke_node
+from tests.support.cluster import wait_until
+from tests.support.daemons import Daemons, free_port
+from tests.support.nodes import read_answer, read_exactly
+from timeagent.clock import SystemClock
+from timeagent.errors import ShardUnavailable, TryAgain
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.cluster import Cluster
+
+NODES = ("node1", "node2", "node3")
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    with Daemons(tmp_path, *NODES) as each:
+        yield each
+
+
+def domain_of(cluster: Cluster, node: str) -> str:
+    """A domain whose shard belongs to a node."""
+    return next(name for n in range(999) if cluster.map.owners[cluster.map.shard_of(name := f"d{n}")] == node)
+
+
+def test_lease_of_another_node_is_taken_by_the_library_and_by_the_command(daemons: Daemons) -> None:
+    daemons.start(*NODES)
+    with daemons.site.open("node1") as cluster, cluster.session("here") as session:
+        wanted = [domain_of(cluster, node) for node in NODES]
+        with session.acquire(*wanted) as leases:
+            session.publish("log", [b"1"], under=leases)
+            shown = daemons.leasehold("node3", "lease", "show", wanted[1], "--json")
+            assert shown.returncode == 0, shown.stderr
+            assert json.loads(shown.stdout)["lease"]["purpose"] == "here"
+            refused = daemons.leasehold("node3", "lease", "hold", wanted[1], "--seconds", "0", "--wait", "0s")
+            assert refused.returncode == 75, refused.stderr
+        held = daemons.leasehold("node1", "lease", "hold", wanted[1], "--seconds", "0", "--json")
+        assert held.returncode == 0, held.stderr
+        assert json.loads(held.stdout.splitlines()[0])["domain"] == wanted[1]
+        assert [m.payload for m in cluster.read("log", level="latest")] == [b"1"]
+    said = json.loads(daemons.leasehold("node1", "shards", "--json").stdout)
+    assert [(each["node"], each["answers"]) for each in said["shards"]] == [(node, True) for node in NODES]
+    assert said["shards"][1]["where"] == str(daemons.site.settings["node2"].listen)
+    assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
+
+
+def test_shards_says_which_node_does_not_answer(daemons: Daemons) -> None:
+    daemons.start("node1", "node2")
+    shown = daemons.leasehold("node1", "shards")
+    assert shown.returncode == 0
+    first, second, third = shown.stdout.splitlines()
+    assert "incarnation" in first
+    assert "incarnation" in second
+    assert "no answer" in third
+    assert "[no-answer]" in third
+    alone = daemons.leasehold("node3", "shards", "--json")
+    assert [each["answers"] for each in json.loads(alone.stdout)["shards"]] == [True, True, False]
+
+
+def test_nothing_answers_and_shards_says_so_by_its_exit_code(daemons: Daemons) -> None:
+    assert daemons.leasehold("node2", "shards").returncode == 69
+
+
+# The node's own process notices nothing: it is the others that let it in no more.
+def test_revoked_node_loses_what_it_reached_and_the_others_go_on(daemons: Daemons) -> None:
+    daemons.start("node1", "node2")
+    site = daemons.site
+    with site.open("node3") as revoked, revoked.session("revoked") as session, site.open("node1") as other:
+        domain = domain_of(revoked, "node2")
+        session.relinquish(session.acquire(domain))
+        revoke_node(site.registers, site.root_key, "node3", revoked.time.now().midpoint)
+
+        def is_refused() -> bool:
+            try:
+                session.relinquish(session.acquire(domain, timeout_ns=0))
+            except (ShardUnavailable, TryAgain) as problem:
+                return "revoked" in problem.message
+            return False
+
+        wait_until(CLOCK, is_refused, 60 * SECOND)
+        with other.session() as well, well.acquire(domain):
+            pass
+
+
+def test_stranger_and_other_versions_are_told_why(daemons: Daemons) -> None:
+    daemons.start("node1", "node2")
+    site = daemons.site
+    listen = site.settings["node2"].listen
+    assert listen is not None
+
+    def answer_to(hello: Hello) -> Refused:
+        plain = socket.create_connection((listen.host, listen.port), timeout=20)
+        with tls.client_context(site.settings["node1"].tls_key()).wrap_socket(plain) as connection:
+            connection.sendall(encode_call([hello]))
+            (reply,) = read_answer(connection)
+            assert isinstance(reply, Refused)
+            return reply
+
+    good = Hello(version=PROTOCOL_VERSION, cluster_id=site.cluster_id, node="node1", shard=1)
+    newer = Hello(version=PROTOCOL_VERSION + 1, cluster_id=site.cluster_id, node="node1", shard=1)
+    foreign = Hello(version=PROTOCOL_VERSION, cluster_id=bytes(16), node="node1", shard=1)
+    elsewhere = Hello(version=PROTOCOL_VERSION, cluster_id=site.cluster_id, node="node1", shard=0)
+    codes = [answer_to(each).code for each in (newer, foreign, elsewhere)]
+    assert codes == ["protocol-version", "other-cluster", "not-here"]
+    plain = socket.create_connection((listen.host, listen.port), timeout=20)
+    with tls.client_context(site.settings["node1"].tls_key()).wrap_socket(plain) as connection:
+        connection.sendall(encode_call([good]))
+        (length,) = struct.unpack(">I", read_exactly(connection, LENGTH_BYTES))
+        assert b"welcome" in read_exactly(connection, length)
+
+
+# A stopped process accepts connections (the kernel does) and answers none: every attempt has to end by itself.
+def test_node_that_stands_still_costs_its_callers_their_time_out_and_nothing_after(daemons: Daemons) -> None:
+    daemons.start("node1", "node2")
+    with daemons.site.open("node1") as cluster, cluster.session() as session:
+        mine, theirs = domain_of(cluster, "node1"), domain_of(cluster, "node2")
+        session.relinquish(session.acquire(theirs))
+        daemons.send("node2", signal.SIGSTOP)
+        try:
+            with pytest.raises((ShardUnavailable, TryAgain)):
+                session.acquire(theirs, timeout_ns=0)
+            session.relinquish(session.acquire(mine))  # whoever else answers is not affected
+        finally:
+            daemons.send("node2", signal.SIGCONT)
+
+        def answers() -> bool:
+            try:
+                session.relinquish(session.acquire(theirs, timeout_ns=SECOND))
+            except (ShardUnavailable, TryAgain):
+                return False
+            return True
+
+        wait_until(CLOCK, answers, 60 * SECOND)
+
+
+def test_orderly_end_waits_for_a_lease_that_another_node_has_and_takes_it_back(daemons: Daemons) -> None:
+    daemons.start("node1", "node2")
+    with daemons.site.open("node1") as cluster, cluster.session() as session:
+        shard = cluster.map.owners.index("node2")
+        domain, other = [name for n in range(99) if cluster.map.shard_of(name := f"d{n}") == shard][:2]
+        leases = session.acquire(domain)
+        daemons.send("node2", signal.SIGTERM)
+
+        def grants_nothing_more() -> bool:
+            try:
+                session.relinquish(session.acquire(other, timeout_ns=0))
+            except (ShardUnavailable, TryAgain) as problem:
+                return "stopping" in problem.message
+            return False
+
+        wait_until(CLOCK, grants_nothing_more)
+        assert daemons.running["node2"].poll() is None
+        session.relinquish(leases)
+        assert daemons.running["node2"].wait(60) == 0
+    chain = StoredChain(daemons.site.storage, chain_path(1, shard))
+    data = chain.read(chain.list_afresh()[-1])
+    assert data is not None
+    assert open_ceiling(data, "newest")[0].kind is CeilingKind.ORDERLY
+
+
+def test_systemd_is_told_and_people_are_answered(daemons: Daemons, tmp_path: Path) -> None:
+    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    systemd.settimeout(60)
+    systemd.bind(str(tmp_path / "notify"))
+    port = free_port()
+    settings = daemons.site.node_dir("node1") / "node.toml"
+    settings.write_text(settings.read_text().replace("listen =", f'http = "127.0.0.1:{port}"\nlisten ='))
+    daemons.start("node1", environment={"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"})
+    assert daemons.said["node1"]["http"] == f"127.0.0.1:{port}"
+    said = [systemd.recv(4096).decode()]
+    assert said[0].startswith("READY=1")
+    assert "STATUS=node1" in said[0]
+    while "WATCHDOG=1" not in said:
+        said.append(systemd.recv(4096).decode())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20) as answer:
+        assert answer.read() == b"ok\n"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        assert b'leasehold_shard_up{shard="0"} 1.0' in answer.read()
+    assert daemons.stop("node1") == 0
+    while not any(each.startswith("STOPPING=1") for each in said):
+        said.append(systemd.recv(4096).decode())
+    systemd.close()
+    assert not (daemons.site.tmpfs / "node1" / "http.sock").exists()

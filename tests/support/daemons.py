@@ -1,0 +1,89 @@
+"""Real node daemons that reach each other by TCP on loopback, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from appliance.formats.address import Address
+from appliance.settings import save_settings
+from appliance.trust import move_node
+from tests.support.cluster import Site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Daemons:
+    """A site whose nodes know each other by address alone. Close it: it ends only what it started."""
+
+    def __init__(self, path: Path, *nodes: str) -> None:
+        self.site = Site(path, nodes)
+        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.said: dict[str, dict[str, Any]] = {}
+        for node in nodes:
+            address = Address("127.0.0.1", free_port())
+            move_node(self.site.registers, self.site.root_key, node, address)
+            self.site.settings[node] = replace(self.site.settings[node], peers={}, listen=address)
+            save_settings(self.site.settings[node])
+
+    def start(self, *nodes: str, environment: dict[str, str] | None = None) -> None:
+        """Start daemons, and wait until each says what it runs."""
+        for node in nodes:
+            command = [sys.executable, "-m", "leasehold", "node", "run", "--json", *self.site.options(node)]
+            log = (self.site.node_dir(node) / "stderr.log").open("ab")
+            with log:
+                self.running[node] = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(environment or {})}
+                )
+        for node in nodes:
+            out = self.running[node].stdout
+            assert out is not None
+            line = out.readline()
+            assert line, (self.site.node_dir(node) / "stderr.log").read_text()
+            self.said[node] = json.loads(line)
+
+    def leasehold(self, node: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run one command of a node to its end."""
+        command = [sys.executable, "-m", "leasehold", *words, *self.site.options(node)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    def send(self, node: str, number: signal.Signals) -> None:
+        self.running[node].send_signal(number)
+
+    def stop(self, node: str) -> int:
+        """End one orderly; return its exit code."""
+        process = self.running.pop(node)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+        return code
+
+    def close(self) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.wait(60)
+            assert process.stdout is not None
+            process.stdout.close()
+        self.site.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

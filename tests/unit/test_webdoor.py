@@ -1,0 +1,274 @@
+"""The read-only door: small answers to small questions, and a visitor who behaves badly costs nobody else anything."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance import webdoor
+from appliance.formats.address import Address
+from appliance.node import Node
+from appliance.webdoor import Answer, WebDoor
+from tests.support.cluster import Site, sites, wait_until
+from tests.support.daemons import free_port
+from timeagent.clock import SystemClock
+from timeagent.errors import BadRequest, Environment, ShardUnavailable
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+CLOCK = SystemClock()
+
+
+def answer(path: str, query: Mapping[str, str]) -> Answer | None:
+    match path:
+        case "/hello":
+            return Answer(200, f"hello {dict(query)}\n".encode())
+        case "/away":
+            raise ShardUnavailable("away", "nobody is there")
+        case "/bad":
+            raise BadRequest("bad", "this cannot be asked")
+        case "/bug":
+            raise RuntimeError("planted")
+    return None
+
+
+@pytest.fixture
+def door() -> Iterator[WebDoor]:
+    each = WebDoor(Address("127.0.0.1", 0), answer, CLOCK)
+    each.start()
+    yield each
+    each.close()
+
+
+def connected(door: WebDoor) -> socket.socket:
+    place = door.place
+    assert isinstance(place, Address)
+    return socket.create_connection((place.host, place.port), timeout=20)
+
+
+def exchanged(visitor: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    data = b""
+    with visitor:
+        while part := visitor.recv(65536):
+            data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *rest = head.decode().split("\r\n")
+    return int(first.split(" ")[1]), dict(line.split(": ", 1) for line in rest), body
+
+
+def asked(door: WebDoor, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    visitor = connected(door)
+    visitor.sendall(request)
+    return exchanged(visitor)
+
+
+def test_get_has_an_answer_with_its_length_and_head_the_same_without_the_body(door: WebDoor) -> None:
+    status, headers, body = asked(door, b"GET /hello?a=1&b= HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (status, body) == (200, b"hello {'a': '1', 'b': ''}\n")
+    assert headers["Content-Length"] == str(len(body))
+    assert headers["Connection"] == "close"
+    assert asked(door, b"HEAD /hello?a=1&b= HTTP/1.0\r\n\r\n") == (200, headers, b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
+def test_nothing_but_get_and_head_is_allowed(door: WebDoor, method: str) -> None:
+    status, headers, _ = asked(door, f"{method} /hello HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert status == 405
+    assert headers["Allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /nowhere HTTP/1.1\r\n\r\n", 404),
+        (b"GET /away HTTP/1.1\r\n\r\n", 503),
+        (b"GET /bad HTTP/1.1\r\n\r\n", 400),
+        (b"GET /hello HTTP/2.0\r\n\r\n", 400),
+        (b"GET http://x/hello HTTP/1.1\r\n\r\n", 400),
+        (b"GET /hello\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"GET /hello?a&b HTTP/1.1\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 400),
+        (b"GET /hello HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", 431),
+        (b"GET /hello HTTP/1.1\r\n" + b"".join(b"h%d: x\r\n" % n for n in range(65)) + b"\r\n", 431),
+        (b"GET /hello HTTP/1.1\r\nh: " + b"x" * webdoor.REQUEST_BYTES_MAX + b"\r\n\r\n", 431),
+        (b"x" * (webdoor.REQUEST_BYTES_MAX + 1), 431),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+    ],
+)
+def test_bad_request_is_refused_by_its_status(door: WebDoor, request_: bytes, status: int) -> None:
+    assert asked(door, request_)[0] == status
+
+
+def test_page_that_breaks_is_said_to_and_the_door_stays_open(door: WebDoor, caplog: pytest.LogCaptureFixture) -> None:
+    assert asked(door, b"GET /bug HTTP/1.1\r\n\r\n")[0] == 500
+    assert "page-failed path=/bug" in caplog.text
+    assert asked(door, b"GET /hello HTTP/1.1\r\n\r\n")[0] == 200
+
+
+# A page in a browser of this machine may have a name that its owner makes point to 127.0.0.1.
+def test_loopback_door_answers_under_this_machines_names_only(door: WebDoor) -> None:
+    assert isinstance(door.place, Address)
+    for host in ("localhost", "127.0.0.1", f"localhost:{door.place.port}", "[::1]:80"):
+        assert asked(door, f"GET /hello HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())[0] == 200
+    assert asked(door, b"GET /hello HTTP/1.1\r\nHost: evil.example\r\n\r\n")[0] == 421
+    assert asked(door, b"GET /hello HTTP/1.1\r\nHost: evil.example:80\r\n\r\n")[0] == 421
+
+
+def test_slow_visitors_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webdoor, "VISIT_NS", SECOND)
+    monkeypatch.setattr(webdoor, "VISITORS_MAX", 2)
+    door = WebDoor(Address("127.0.0.1", 0), answer, CLOCK)
+    door.start()
+    slow = [connected(door) for _ in range(2)]
+    for each in slow:
+        each.sendall(b"GET /hel")
+    wait_until(CLOCK, lambda: door._room._value == 0)
+    assert asked(door, b"")[0] == 503
+    assert [exchanged(each)[0] for each in slow] == [408, 408]
+    wait_until(CLOCK, lambda: door._room._value == 2)
+    assert asked(door, b"GET /hello HTTP/1.1\r\n\r\n")[0] == 200
+    door.close()
+
+
+def test_visitor_who_leaves_is_forgotten(door: WebDoor) -> None:
+    for _ in range(3 * webdoor.VISITORS_MAX):
+        connected(door).close()
+    wait_until(CLOCK, lambda: door._room._value == webdoor.VISITORS_MAX)
+    assert asked(door, b"GET /hello HTTP/1.1\r\n\r\n")[0] == 200
+
+
+def test_unix_socket_is_for_its_user_and_is_removed(tmp_path: Path) -> None:
+    place = tmp_path / "http.sock"
+    place.touch()
+    door = WebDoor(place, answer, CLOCK)
+    door.start()
+    assert place.stat().st_mode & 0o777 == 0o600
+    visitor = socket.socket(socket.AF_UNIX)
+    visitor.connect(str(place))
+    visitor.sendall(b"GET /hello HTTP/1.1\r\nHost: anything\r\n\r\n")
+    assert exchanged(visitor)[0] == 200
+    door.close()
+    door.close()
+    assert not place.exists()
+
+
+def test_place_that_is_taken_is_an_error_with_the_way_out(door: WebDoor) -> None:
+    with pytest.raises(Environment) as refused:
+        WebDoor(door.place, answer, CLOCK)
+    assert refused.value.code == "no-http"
+    assert "http" in refused.value.hint
+
+
+# -- what a node shows -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path, "node1", "node2")
+
+
+def shown(place: Path, path: str) -> tuple[int, bytes]:
+    visitor = socket.socket(socket.AF_UNIX)
+    visitor.settimeout(20)
+    visitor.connect(str(place))
+    visitor.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    status, _, body = exchanged(visitor)
+    return status, body
+
+
+def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        place = node.web_address
+        assert isinstance(place, type(site.root))
+        domains = [name for n in range(999) if cluster.map.shard_of(name := f"d{n:03d}") == 0][:300]
+        with cluster.session("shown") as session, session.acquire(*domains):
+            assert shown(place, "/healthz") == (200, b"ok\n")
+            assert shown(place, "/readyz") == (200, b"ok\n")
+            first = json.loads(shown(place, "/v1/leases?shard=0&limit=280")[1])["shards"][0]
+            assert [each["domain"] for each in first["leases"]] == domains[:280]
+            assert first["more"] is True
+            rest = json.loads(shown(place, f"/v1/leases?shard=0&after={domains[279]}")[1])["shards"][0]
+            assert [each["domain"] for each in rest["leases"]] == domains[280:]
+            assert rest["more"] is False
+            shards = json.loads(shown(place, "/v1/shards")[1])
+            assert shards["schema"] == "leasehold.shards"
+            assert [(each["node"], each["here"], each["answers"]) for each in shards["shards"]] == [
+                ("node1", True, True),
+                ("node2", False, False),
+            ]
+            assert shards["shards"][0]["leases"] == 300
+            status, metrics = shown(place, "/metrics")
+            assert status == 200
+            for line in (
+                b'leasehold_shard_leases{shard="0"} 300.0',
+                b'leasehold_shard_up{shard="0"} 1.0',
+                b"leasehold_node_ready 1.0",
+                b'leasehold_http_answers_total{status="200"}',
+            ):
+                assert line in metrics
+        for query in ("limit=10001", "limit=-1", "limit=x", "shard=2", "shard=9999999999999", "after=a&shard="):
+            assert shown(place, f"/v1/leases?{query}")[0] == 400, query
+    node.close()
+
+
+def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        place = node.web_address
+        assert isinstance(place, type(site.root))
+        hosted = cluster.routes.host.hosted(0)
+        assert hosted is not None
+        hosted.server.stop()
+        hosted._threads[0].join(20)
+        status, why = shown(place, "/healthz")
+        assert (status, why) == (503, b"shard 0 has ended: its server has ended; the log says why\n")
+        assert shown(place, "/readyz")[0] == 503
+        assert b'leasehold_shard_up{shard="0"} 0.0' in shown(place, "/metrics")[1]
+        assert b"leasehold_node_healthy 0.0" in shown(place, "/metrics")[1]
+        assert shown(place, "/v1/leases")[0] == 503
+    node.close()
+
+
+def test_loop_that_stands_still_is_ill_and_a_stopping_node_is_not_ready(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        observed = node._observed
+        assert observed is not None
+        monkeypatch.setattr("appliance.observed.STILL_NS", -SECOND)
+        assert observed.ill() == ["shard 0 stands still"]
+        monkeypatch.undo()
+        assert observed.unready() == []
+        node.stopping()
+        assert observed.unready() == ["the node is stopping"]
+        assert observed.ill() == []
+    node.close()
+
+
+def test_every_metric_is_in_the_operators_table(site: Site, repository: Path) -> None:
+    with site.open() as cluster:
+        cluster.settings = replace(cluster.settings, listen=Address("127.0.0.1", free_port()))
+        node = Node(cluster)
+        node.start()
+        place = node.web_address
+        assert isinstance(place, type(site.root))
+        text = shown(place, "/metrics")[1].decode()
+    node.close()
+    names = {line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    table = (repository / "docs/operators.md").read_text(encoding="utf-8")
+    assert {name for name in names if f"`{name}`" not in table} == set()

@@ -40,7 +40,9 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
         "--public", metavar="FILE", required=True, help="lines `ssh-ed25519 AAAA... NODE:PURPOSE`, as rotate prints"
     )
     purposes = [str(purpose) for purpose in Purpose]
-    rotate.add_argument("--purpose", action="append", choices=purposes, help="only these keys (default: all)")
+    rotate.add_argument(
+        "--purpose", action="append", choices=purposes, help="only these keys (default: all that are here)"
+    )
     for verb in (issue, rotate):
         verb.add_argument(
             "--overlap", metavar="SPAN", help="how long the earlier keys stay valid beside the new ones (default: 1d)"
@@ -104,11 +106,12 @@ def _issue(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.trust import issue
-    from timeagent.keyfiles import stage_keys, take_up
+    from timeagent.keyfiles import newest_number, stage_keys, take_up
     from timeagent.keys import public_line
 
     node, directory = cluster.settings.node, cluster.settings.directory
-    purposes = [Purpose(each) for each in options.purpose or Purpose]
+    here = [purpose for purpose in Purpose if newest_number(directory, purpose)]  # a long-term key may be elsewhere
+    purposes = [Purpose(each) for each in options.purpose or here]
     key = _root_key(cluster, options) if options.root_key else None
     staged = stage_keys(directory, purposes)
     number = cluster.registers.newest().trust

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from typing import TYPE_CHECKING
 
@@ -127,6 +128,38 @@ def test_every_flipped_bit_of_an_answer_is_noticed() -> None:
         spoiled[bit // 8] ^= 1 << bit % 8
         with pytest.raises(BadAnswer):
             open_answer(WITNESS.public, request, bytes(spoiled))
+
+
+def mutated(chance: random.Random, answer: bytes) -> bytes:
+    data = bytearray(answer)
+    match chance.randrange(5):
+        case 0:
+            return chance.randbytes(chance.randrange(700))
+        case 1:
+            return bytes(data[: chance.randrange(len(data))])
+        case 2:  # header, number of tags, offsets
+            struct.pack_into("<I", data, 8 + 4 * chance.randrange(16), chance.choice([0, 1, 7, 2**31, 2**32 - 1]))
+        case 3:
+            place = 4 * chance.randrange(len(data) // 4 - 8)
+            data[place : place + 32] = chance.randbytes(4 * chance.randrange(12))
+        case _:
+            for _ in range(chance.randrange(1, 20)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
+
+
+# A hostile server must not end the thread that asks it: one error, whatever comes.
+def test_whatever_a_server_sends_there_is_one_error() -> None:
+    chance = random.Random(11)
+    request = make_request(WITNESS.public, NONCE)
+    answer = WITNESS.answer(request)
+    for _ in range(20_000):
+        spoiled = mutated(chance, answer)
+        if spoiled == answer:
+            continue
+        nonce_of(spoiled)
+        with pytest.raises(BadAnswer):
+            open_answer(WITNESS.public, request, spoiled)
 
 
 def test_answer_to_another_request_or_of_another_server_is_refused() -> None:

@@ -90,6 +90,13 @@ def test_rotated_keys_are_used_and_the_earlier_ones_end_after_the_overlap(say: S
     say("publish", "log", "--lease", "a", stdin=b"signed with the new key\n")
 
 
+def test_key_that_is_kept_elsewhere_is_not_rotated_here(say: Say) -> None:
+    (say.site.node_dir() / "roughtime.key").unlink()
+    say.rooted("trust", "rotate")
+    assert [key["purpose"] for key in say.listed()[4:]] == ["time", "witness", "tls"]
+    assert not list(say.site.node_dir().glob("roughtime*"))
+
+
 def test_root_key_need_not_come_to_the_node(say: Say, tmp_path: Path) -> None:
     lines = say("trust", "rotate", "--purpose", "witness", status=1)
     assert lines.rstrip().endswith(" node1:witness")

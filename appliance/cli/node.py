@@ -6,10 +6,13 @@ import argparse
 import signal
 from dataclasses import replace
 from threading import Event
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
 from timeagent.console import Command, note, print_json
+
+if TYPE_CHECKING:
+    from appliance.cluster import Cluster
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +23,13 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--http", metavar="HOST:PORT", help="answer HTTP there (default: `http` in node.toml)")
     add_cluster_options(run)
+
+
+def time_words(cluster: Cluster) -> str:
+    """Return where a cluster's times come from, for people."""
+    if cluster.time_by_agent:
+        return "from the node's agent (leasehold time run)"
+    return "made in this process: no agent runs (leasehold time run)"
 
 
 def run_node(options: argparse.Namespace) -> int:
@@ -45,12 +55,20 @@ def run_node(options: argparse.Namespace) -> int:
                 places = {"address": node.address, "http": node.web_address}
                 print_json(
                     "leasehold.node",
-                    {"node": cluster.settings.node, "shards": shards}
+                    {
+                        "node": cluster.settings.node,
+                        "shards": shards,
+                        "time": "agent" if cluster.time_by_agent else "embedded",
+                    }
                     | {name: None if place is None else str(place) for name, place in places.items()},
                 )
             reached = f", reached at {node.address}" if node.address else ""
             note(f"leasehold: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
-            node.run(stop)
+            note(f"leasehold: time {time_words(cluster)}")
+            try:
+                node.run(stop)
+            finally:
+                node.stop()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
             node.stopping()
             note("leasehold: stopping: waiting until every lease is relinquished or over")

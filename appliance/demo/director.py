@@ -81,6 +81,8 @@ class Director:
         for _ in self.machines:
             self.await_event(lambda event: event.get("schema") == "leasehold.node", "the daemons to start")
         with self.open_cluster() as cluster, cluster.session("opening accounts") as session:
+            maker = "comes from the node's agent" if cluster.time_by_agent else "is made in each process: no agent runs"
+            self.narrate(f"Time {maker}.")
             for number in range(ACCOUNTS):
                 with session.acquire(account(number)) as leases:
                     entry = Opening(id=f"open-{number:02d}", account=account(number), amount=OPENING_AMOUNT)

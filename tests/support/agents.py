@@ -1,0 +1,135 @@
+"""Real agents: `leasehold time run` as a process, over a root of its own, with the settings that a test wants."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from appliance.runtime import default_directory
+from appliance.settings import Settings, load_settings
+from timeagent.agenttime import AgentTime
+from timeagent.clock import SystemClock, boot_id
+from timeagent.keys import public_line
+from timeagent.units import DAY, SECOND
+
+REPOSITORY = Path(__file__).parents[2]
+SILENT = 'chrony = ""\nclockbound = ""\nkernel = false\n'
+
+
+def leasehold(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command; LEASEHOLD_ROOT is not passed on."""
+    environment = {name: value for name, value in os.environ.items() if name != "LEASEHOLD_ROOT"}
+    done = subprocess.run(
+        [sys.executable, "-m", "leasehold", *words],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def until(what: Callable[[], object], tries: int = 600) -> None:
+    """Wait until something is so; give up after many looks."""
+    for _ in range(tries):
+        if what():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never came to be so")
+
+
+class Node:
+    """One node: its directory, its settings, its agent's process."""
+
+    def __init__(self, directory: Path, root: Path, settings: Settings, cluster_id: bytes) -> None:
+        self.directory = directory
+        self.root = root
+        self.settings = settings
+        self.runtime = default_directory(cluster_id, settings.node)
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        return ["--root", str(self.root), "--node-dir", str(self.directory)]
+
+    def public_key(self) -> str:
+        return public_line(self.settings.time_key().public, self.settings.node)
+
+    def start(self, toml: str = SILENT, *prefix: str) -> Self:
+        """Start the agent; return when it says that it runs."""
+        (self.directory / "time.toml").write_text(toml)
+        environment = {name: value for name, value in os.environ.items() if name != "LEASEHOLD_ROOT"}
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "leasehold", "time", "run", *self.words, "--allow-root", "--json"],
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert '"leasehold.time.run"' in self.process.stdout.readline()
+        return self
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+    def end(self) -> None:
+        """Whatever it does: it is over."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def time(self, radius_ns_max: int = DAY) -> AgentTime:
+        boot = bytes.fromhex(boot_id().replace("-", ""))
+        key = self.settings.time_key().id
+        return AgentTime(self.runtime, SystemClock(), boot=boot, key_id=key, radius_ns_max=radius_ns_max)
+
+    def now(self, check: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as leasehold() has it
+        fields: dict[str, Any] = json.loads(leasehold("time", "now", *self.words, "--json", check=check).stdout)
+        return fields
+
+    def sources(self) -> dict[str, dict[str, Any]]:
+        shown = json.loads(leasehold("time", "sources", *self.words, "--json").stdout)
+        return {each["source"]: each for each in shown["sources"]}
+
+    def evidence(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in sorted((self.directory / "evidence").glob("*.json"))]
+
+
+def found(tmp_path: Path, *names: str, assume: str = "5ms") -> list[Node]:
+    """Make a root and its nodes."""
+    root = tmp_path / "root"
+    root.mkdir()
+    nodes = []
+    for index, name in enumerate(names):
+        directory = tmp_path / name
+        if index == 0:
+            words = ["init", str(root), "--assume-radius", assume]
+        else:
+            words = ["join", str(root), "--root-key", str(tmp_path / names[0] / "root.key")]
+        leasehold(*words, "--node", name, "--node-dir", str(directory), "--allow-root", "--json")
+        nodes.append(directory)
+    from appliance.bag.posix import PosixStorage
+    from appliance.founding import read_marker
+
+    cluster_id = read_marker(PosixStorage(root), root).cluster_id
+    return [Node(directory, root, load_settings(directory), cluster_id) for directory in nodes]
+
+
+def age_of(times: AgentTime) -> int:
+    """How old the page is now, in seconds of CLOCK_BOOTTIME."""
+    return (times.boot_ns() - times._reader.page().as_of_boot_ns) // SECOND

@@ -19,8 +19,9 @@ from appliance.registers import Registers
 from appliance.trust import admit
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.keys import FastRegisters, FastSigner
-from tests.simulation.mount import Server, SimulatedMount
+from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.server import Server
 from timeagent.keys import Signer
 from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND

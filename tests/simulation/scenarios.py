@@ -16,8 +16,9 @@ from tests.simulation.actors.reader import Reading
 from tests.simulation.actors.session import Application, Forgetful, Regular
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
+from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
-from tests.simulation.mount import MountMishaps, SimulatedMount
+from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import NetworkMishaps
 from tests.simulation.scheduler import PAUSES, Mishaps, Process
 from tests.simulation.world import Conditions, World
@@ -52,6 +53,8 @@ def bags(seed: int, *, traced: bool = False) -> World:
         ),
         lies=chance.choice(("none", "none", "none", "seconds", "seconds", "steps", "hours")),
         outages=harsh < 0.25,
+        delegations=0.1 < harsh < 0.4,
+        permissions=0.3 < harsh < 0.5,
         lasts_ns=chance.choice((4, 6, 9) if brief else (5, 9, 14)) * SECOND,
         steps_max=2_500,
     )
@@ -93,6 +96,8 @@ def crowd(seed: int, *, traced: bool = False) -> World:
         ),
         lies="closers",
         outages=chance.random() < 0.1,
+        delegations=chance.random() < 0.3,
+        permissions=chance.random() < 0.1,
         lasts_ns=chance.choice((2, 3, 4)) * SECOND,
         starts_ns=int(chance.choice((2.0, 4.2, 4.6)) * SECOND),
         steps_max=1_500,
@@ -206,6 +211,8 @@ def leases(seed: int, *, traced: bool = False) -> World:
         lies=chance.choice(("none", "none", "none", "none", "seconds", "steps", "hours")),
         partitions=chance.random() < 0.4,
         outages=chance.random() < 0.15,
+        delegations=chance.random() < 0.3,
+        permissions=chance.random() < 0.1,
         lasts_ns=chance.choice((3, 4, 6) if brief else (6, 10, 16)) * SECOND,
         steps_max=700 if brief else 6_000,
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.storage import Published
+from appliance.bag.storage import PATH_ABSENT, Published, Storage
+from tests.simulation.client import ABSENCE_NS_MAX, MountMishaps
 from tests.simulation.cluster import T0
-from tests.simulation.mount import ABSENCE_NS_MAX, MountMishaps, Server, SimulatedMount
+from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
+from tests.simulation.server import Server
 from timeagent.errors import Environment
 from timeagent.units import HOUR, MS, SECOND
 
@@ -192,6 +195,188 @@ def test_s11_a_link_whose_reply_was_lost_counts_as_won() -> None:
 
     assert scene.play(body) == [Published.WON] * 20
     assert scene.a.repeats > 5
+
+
+def delegated(scene: Scene) -> None:
+    """Let the second client read d/x until it has a delegation of it."""
+    scene.server.delegates = True
+    file = scene.server.new(b"v1")
+    scene.server.directories["d"]["x"] = file
+    while file not in scene.server.delegations:
+        assert scene.b.read("d/x") == b"v1"
+
+
+def test_s12_who_is_cut_off_reads_old_bytes_by_its_delegation_and_new_ones_after_the_heal() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        delegated(scene)
+        healed = scene.b.cut_until = scene.scheduler.now + 100 * SECOND
+        scene.a.append("d/x", b"v2", 2)
+        scene.saw.append((scene.b.read("d/x"), scene.scheduler.now < healed))
+        scene.scheduler.sleep(100 * SECOND)
+        scene.saw.append(scene.b.read("d/x"))
+
+    assert scene.play(body) == [(b"v1", True), b"v1v2"]
+
+
+@pytest.mark.parametrize("verb", ["append", "unlink"])
+def test_s12_who_changes_a_delegated_file_waits_for_a_holder_that_is_cut_off_until_its_lease_is_over(verb: str) -> None:
+    waits = []
+    for cut_ns in (0, 5 * SECOND, 100 * SECOND):
+        scene = Scene()
+
+        def body(scene: Scene = scene, cut_ns: int = cut_ns) -> None:
+            delegated(scene)
+            began = scene.scheduler.now
+            scene.b.cut_until = began + cut_ns
+            scene.a.ensure_marker("d/beside")
+            scene.saw.append(scene.scheduler.now - began < SECOND)
+            if verb == "append":
+                scene.a.append("d/x", b"v2", 2)
+            else:
+                scene.a.unlink("d/x")
+            waits.append((scene.scheduler.now - began) // SECOND)
+
+        assert scene.play(body) == [True]
+    assert waits == [0, 5, 13]
+
+
+def test_s12_who_answers_is_recalled_and_reads_what_is_new() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        delegated(scene)
+        scene.a.append("d/x", b"v2", 2)
+        scene.saw.append(scene.b.read("d/x"))
+
+    assert scene.play(body) == [b"v1v2"]
+
+
+def test_s12_without_delegations_a_reader_that_is_cut_off_waits() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.a.publish("d/x", b"v1", "tmp")
+        scene.b.read("d/x")
+        healed = scene.b.cut_until = scene.scheduler.now + 7 * SECOND
+        scene.saw.extend([scene.b.read("d/x"), scene.scheduler.now >= healed])
+
+    assert scene.play(body) == [b"v1", True]
+
+
+@pytest.mark.parametrize(("uid", "lands"), [(1000, True), (1001, False), (0, True)])
+def test_s13_what_was_opened_before_a_chmod_lands_for_the_owner_and_for_root(uid: int, *, lands: bool) -> None:
+    scene = Scene()
+    scene.a.publish("d/x", b"1", "tmp")
+    scene.a.uid = uid
+    file = scene.a._opened("d/x", 1)
+    scene.server.chmod("d/x", writable=False)
+    with nullcontext() if lands else pytest.raises(Environment, match="permission denied"):
+        scene.a._written("d/x", file, b"2", 1)
+    assert file.data == (b"12" if lands else b"1")
+    with nullcontext() if uid == 0 else pytest.raises(Environment, match="permission denied"):
+        scene.a.append("d/x", b"3", len(file.data))
+
+
+def test_s13_nothing_is_made_linked_or_removed_in_a_directory_without_permission_but_by_root() -> None:
+    scene = Scene()
+    scene.b.uid = 0
+
+    def body() -> None:
+        scene.a.ensure_marker("d/old")
+        scene.server.chmod("d", writable=False)
+        changes: list[Callable[[SimulatedMount], object]] = [
+            lambda mount: mount.ensure_marker("d/x"),
+            lambda mount: mount.publish("d/y", b"", "tmp"),
+            lambda mount: mount.ensure_directory("d/e"),
+            lambda mount: mount.append("d/z", b"1", 0),
+            lambda mount: mount.unlink("d/old"),
+        ]
+        for change in changes:
+            with pytest.raises(Environment, match="permission denied"):
+                change(scene.a)
+        scene.saw.append(scene.a.ensure_marker("d/old"))
+        for change in changes:
+            change(scene.b)
+        scene.saw.append(scene.a.list_afresh("d"))
+
+    assert scene.play(body) == [True, ["e", "x", "y", "z"]]
+
+
+# st_mode and access() lie for as long as attributes are cached; an opening does not.
+def test_s14_a_chmod_of_another_client_counts_at_the_next_opening_and_no_verb_tells_a_mode() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.a.append("d/x", b"1", 0)
+        scene.server.chmod("d/x", writable=False)
+        with pytest.raises(Environment, match="permission denied"):
+            scene.a.append("d/x", b"2", 1)
+        scene.server.chmod("d/x", writable=True)
+        scene.saw.append(scene.a.append("d/x", b"2", 1))
+
+    assert scene.play(body) == [2]
+    verbs = [name for name in vars(Storage) if not name.startswith("_")]
+    assert not [verb for verb in verbs if "mode" in verb or "access" in verb or "stat" in verb]
+
+
+@pytest.mark.parametrize("verb", ["read", "ensure_marker", "publish", "append"])
+def test_estale_a_directory_that_was_made_again_is_absent_once_for_who_knows_the_old_one(verb: str) -> None:
+    scene = Scene()
+    verbs: dict[str, Callable[[], object]] = {
+        "read": lambda: scene.b.read("d/e/x") == b"1",
+        "ensure_marker": lambda: scene.b.ensure_marker("d/e/y"),
+        "publish": lambda: scene.b.publish("d/e/y", b"", "tmp") is Published.WON,
+        "append": lambda: scene.b.append("d/e/y", b"1", 0) == 1,
+    }
+
+    def body() -> None:
+        scene.b.ensure_directory("d/e")
+        scene.b.list_afresh("d/e")
+        scene.a.remove_directory("d/e")
+        scene.a.ensure_directory("d/e")
+        scene.a.publish("d/e/x", b"1", "tmp")
+        for _ in range(2):
+            try:
+                scene.saw.append(verbs[verb]())
+            except Environment as problem:
+                scene.saw.append(problem.code == PATH_ABSENT and "absent")
+
+    assert scene.play(body) == ["absent" if verb == "append" else False, True]
+
+
+def test_estale_who_opens_the_directory_anew_finds_the_one_that_is_there() -> None:
+    scene = Scene()
+
+    def body() -> None:
+        scene.b.ensure_directory("d/e")
+        scene.b.list_afresh("d/e")
+        scene.a.remove_directory("d/e")
+        scene.a.ensure_directory("d/e")
+        scene.a.publish("d/e/x", b"1", "tmp")
+        scene.saw.extend([scene.b.look("d/e", ("x",)), scene.b.read("d/e/x")])
+
+    assert scene.play(body) == [frozenset({"x"}), b"1"]
+
+
+def test_a_failed_append_was_done_was_done_in_part_or_not_or_will_be_done() -> None:
+    sizes = set()
+    for seed in range(300):
+        scene = Scene(seed, MountMishaps(failure=2))
+
+        def body(scene: Scene = scene) -> None:
+            try:
+                scene.a.append("d/x", b"123456", 0)
+            except Environment:
+                file = scene.server.find("d/x")
+                before = -1 if file is None else len(file.data)
+                scene.scheduler.sleep(60 * SECOND)
+                file = scene.server.find("d/x")
+                sizes.add((before, -1 if file is None else len(file.data)))
+
+        scene.play(body)
+    assert {(-1, -1), (-1, 0), (0, 0), (0, 6), (6, 6), (3, 3)} <= sizes
 
 
 def test_s15_the_server_has_a_clock_of_its_own() -> None:

@@ -6,18 +6,21 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.simulation.client import MountMishaps
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import NODES, T0, founded
 from tests.simulation.history import History
-from tests.simulation.mount import File, MountMishaps, Server, SimulatedMount
+from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import Network, NetworkMishaps
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
+from tests.simulation.server import Server
 from timeagent.trust import Purpose
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.simulation.server import File
     from timeagent.units import Instant, Span
 
 
@@ -43,6 +46,9 @@ class Conditions:
     """How far apart closers' clocks are made to be, so that they meet writers."""
     partitions: bool = False
     outages: bool = False
+    delegations: bool = False
+    permissions: bool = False
+    """Whether somebody takes write permissions away for a while."""
     lasts_ns: Span = 8 * SECOND
     starts_ns: Span | None = None
     """After the start of a rack; the middle of it if left out."""
@@ -66,6 +72,8 @@ class World:
         self.history = History()
         self.server = Server(self.scheduler)
         self.server.copy_from(self.founded.server)
+        self.server.delegates = conditions.delegations
+        self.server.lease_ns = 2 * SECOND
         self.network = Network(self.scheduler, conditions.network, encoded=conditions.encoded)
         self.machines = {name: Machine(name) for name in NODES}
         self.lying = False
@@ -73,6 +81,8 @@ class World:
         chance = self.scheduler.stream("clocks")
         self.times = {name: self._time(name, chance.random() * 2 - 1, chance.randint(-150, 150)) for name in NODES}
         self.mounts = {name: SimulatedMount(self.server, name, conditions.mount) for name in NODES}
+        for name, mount in self.mounts.items():
+            mount.machine = self.machines[name]
         self.server.clock_offset_ns = int((chance.random() * 2 - 1) * 30 * MS)
         self._numbers = 0
         self.linger_ns: Span = 0
@@ -174,6 +184,9 @@ class World:
                 self.scheduler.call_at(
                     self._some_time(chance.random()), self._outage(chance.random(), chance.choice(NODES))
                 )
+        if self.conditions.permissions:
+            for _ in range(chance.choice((1, 2))):
+                self.scheduler.call_at(self._some_time(chance.random()), self._chmod(chance.random()))
         if self.conditions.partitions:
             for _ in range(chance.choice((1, 2, 3))):
                 pair = chance.sample(NODES, 2)
@@ -189,6 +202,23 @@ class World:
             else:
                 self.scheduler.note("  is cut off from the file server:", f"{node} for {span / SECOND:.3f} s")
                 self.mounts[node].cut_until = self.scheduler.now + span
+
+        return begin
+
+    def _chmod(self, share: float) -> Callable[[], None]:
+        """Take the write permission of a directory of a log, or of a file in it, away for a while."""
+
+        def begin() -> None:
+            paths = sorted(path for path in self.server.directories if path.startswith("logs/"))
+            path = paths[int(share * len(paths))]
+            names = self.server.directories[path]
+            files = sorted(name for name, file in names.items() if file is not None)
+            if files and share * 1_000 % 2 > 1:
+                path = f"{path}/{files[-1]}"
+            self.scheduler.note("  may not be written to for a while:", path)
+            self.server.chmod(path, writable=False)
+            until = self.scheduler.now + int((share * 100 % 1) * 2 * SECOND)
+            self.scheduler.call_at(until, lambda: self.server.chmod(path, writable=True))
 
         return begin
 

@@ -28,7 +28,7 @@ from timeagent.errors import Damaged
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
     from tests.simulation.history import Key
-    from tests.simulation.mount import File, Server
+    from tests.simulation.server import File, Server
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,209 @@
+"""One client of the file server: its requests, what becomes of them on their way, and what it remembers.
+
+The rules are listed in mount.py, which makes the port of it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from greenlet import GreenletExit
+
+from tests.simulation.server import REVOKED_AFTER_NS
+from timeagent.errors import Environment, LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.scheduler import Machine
+    from tests.simulation.server import File, Server
+    from timeagent.units import Instant, Span
+
+ABSENCE_NS_MAX: Span = 30 * SECOND
+NEVER = 2**62
+OWNER = 1000
+"""The uid to which all files belong."""
+
+
+@lru_cache(maxsize=8192)
+def _levels(path: str) -> tuple[tuple[str, str], ...]:
+    """Return the directory and the name of a path, and of each directory above it."""
+    found = []
+    while path:
+        parent, _, name = path.rpartition("/")
+        found.append((parent, name))
+        path = parent
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class MountMishaps:
+    """How often a mount misbehaves: once in about so many verbs that change something; 0: never."""
+
+    failure: int = 0
+    lost_reply: int = 0
+    slow: int = 0
+    late: float = 0.2
+    """Which share of what fails is done later."""
+    later_ns: Span = 20 * SECOND
+    """How much later, at most."""
+
+
+class Client:
+    """One client of the server, used by the processes of one machine."""
+
+    def __init__(self, server: Server, name: str, mishaps: MountMishaps = MountMishaps()) -> None:
+        self.server = server
+        self.scheduler = server.scheduler
+        self.mishaps = mishaps
+        self.cut_until: Instant = 0
+        """Cut off from the server until then: requests wait."""
+        self.machine: Machine | None = None
+        self.uid = OWNER
+        self.failures = 0
+        self.repeats = 0
+        self._delegated: dict[str, tuple[File, bytes]] = {}
+        """What reads are answered with, without asking the server."""
+        self._handles: dict[str, dict[str, File | None]] = {}
+        """The directories that this client has opened."""
+        self._absent: dict[str, dict[str, Instant]] = {}
+        self._numbers = 0
+        stream = self.scheduler.stream(f"mount {name}")
+        self._random = stream.random
+        self._stream = stream
+        self._fail_in = self._draw(mishaps.failure)
+        self._repeat_in = self._draw(mishaps.lost_reply)
+        self._slow_in = self._draw(mishaps.slow)
+
+    def _draw(self, once_in: int) -> int:
+        return 1 + int(self._stream.expovariate(1 / once_in)) if once_in else NEVER
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, verb: str, path: str) -> None:
+        """Let a request that changes nothing reach the server, which may take long."""
+        now = self.scheduler.now
+        extra = 0
+        if self.cut_until > now or self.server.away_until > now:
+            extra = max(self.cut_until, self.server.away_until) - now
+        self._slow_in -= 1
+        if self._slow_in <= 0:
+            self._slow_in = self._draw(self.mishaps.slow)
+            extra += int(self._random() ** 4 * 8 * SECOND)
+        self.scheduler.step(verb, path, extra)
+
+    def _change[T](
+        self, verb: str, path: str, effect: Callable[[], T], partly: Callable[[], object] = lambda: None
+    ) -> T:
+        """Let a request that changes something reach the server. It may fail, or die with its process, half-way."""
+        try:
+            self._ask(verb, path)
+        except GreenletExit:
+            # The process is gone; its request may be on the way.
+            if not self.scheduler.stopping and self._random() < 0.3:
+                self._later(verb, path, effect)
+            raise
+        self._fail_in -= 1
+        if self._fail_in > 0:
+            return effect()
+        self._fail_in = self._draw(self.mishaps.failure)
+        self.failures += 1
+        late = self.mishaps.late
+        chance = self._random()
+        if chance < late:
+            self.scheduler.note("  fails, and will be done:", path)
+            self._later(verb, path, effect)
+        elif chance < late + (1 - late) / 2:
+            self.scheduler.note("  fails, and is done:", path)
+            effect()
+        elif chance < late + (1 - late) * 3 / 4:
+            self.scheduler.note("  is refused, there is no space:", path)
+            raise Environment("mount-full", f"{verb} {path}: no space left on device", hint="free space")
+        else:
+            self.scheduler.note("  fails, and is not done, or in part:", path)
+            partly()
+        raise Environment("mount-failed", f"{verb} {path}: input/output error", hint="ask again")
+
+    def _later(self, verb: str, path: str, effect: Callable[[], object]) -> None:
+        delay = int(self._random() ** 6 * self.mishaps.later_ns)
+
+        def arrive() -> None:
+            self.scheduler.note("  reaches the server late:", f"{verb} {path}")
+            with suppress(LeaseholdError):
+                effect()
+
+        self.scheduler.call_at(self.scheduler.now + delay, arrive)
+
+    def _ask_permission(self, verb: str, path: str) -> None:
+        """Refuse to change a directory that may not be written to, at the moment in which the server is asked."""
+        read_only = self.server.read_only
+        if read_only and self.uid and path.rpartition("/")[0] in read_only:
+            raise Environment("mount-refused", f"{verb} {path}: permission denied", hint="look at owner and mode")
+
+    def _recall(self, path: str) -> None:
+        """Wait until nobody answers reads of the file by itself, or is cut off and its lease has run out."""
+        file = self.server.find(path)
+        if file is None or file not in self.server.delegations:
+            return
+        for holder in self.server.delegations.pop(file):
+            silent_until = max(holder.cut_until, holder.machine.paused_until if holder.machine is not None else 0)
+            now = self.scheduler.now
+            if holder is not self and silent_until > now:
+                patience = self.server.lease_ns + REVOKED_AFTER_NS
+                self.scheduler.step("wait for a delegation", path, min(silent_until - now, patience))
+            if holder is self or silent_until <= self.scheduler.now:
+                holder._delegated = {
+                    name: held for name, held in holder._delegated.items() if held[0] is not file
+                }  # else it goes on to answer by itself, until it hears from the server
+
+    def _answers_by_itself(self, path: str) -> bytes | None:
+        if path not in self._delegated:
+            return None
+        file, data = self._delegated[path]
+        known = self in self.server.delegations.get(file, ())
+        if known or self.cut_until > self.scheduler.now:
+            return data
+        del self._delegated[path]
+        return None
+
+    def _stale(self, directory: str) -> bool:
+        """Whether this client knows a directory of that name that is gone; it knows better afterwards."""
+        if directory not in self.server.removed:
+            return False
+        known = self._handles.pop(directory, None)
+        return known is not None and known is not self.server.directories.get(directory)
+
+    # -- what this client remembers ------------------------------------------------------------------------------------
+
+    def _hidden(self, path: str) -> bool:
+        """Whether a remembered absence answers for this path, of itself or of a directory above it."""
+        if not self._absent:
+            return False
+        absent = self._absent
+        for parent, name in _levels(path):
+            if parent in absent:
+                until = absent[parent].get(name)
+                if until is not None:
+                    if until > self.scheduler.now:
+                        return True
+                    del absent[parent][name]
+        return False
+
+    def _remember_absent(self, path: str) -> None:
+        """Remember the highest name on this path that is not there."""
+        while True:
+            parent, _, name = path.rpartition("/")
+            if parent in self.server.directories:
+                break
+            path = parent
+        span = int(self._random() * ABSENCE_NS_MAX)
+        self._absent.setdefault(parent, {})[name] = self.scheduler.now + span
+
+    def _forget(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        if parent in self._absent:
+            self._absent[parent].pop(name, None)

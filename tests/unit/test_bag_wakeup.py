@@ -5,7 +5,8 @@ from threading import Thread
 
 import pytest
 
-from appliance.bag.wakeup import LocalWait, is_local
+from appliance.bag.localfs import is_local
+from appliance.bag.wakeup import LocalWait
 from timeagent.clock import SystemClock
 from timeagent.units import MS, SECOND
 

@@ -63,7 +63,7 @@ class ClosedBags:
         self._grid = grid
         self._authority = authority
         self._cluster_id = cluster_id
-        self.files = ListedFiles(storage, grid, cluster_id)
+        self.files = ListedFiles(storage)
         self._known: dict[str, _Known] = {}
 
     def between(self, start: Instant, end: Instant) -> Iterator[ClosedBag | Gone]:
@@ -104,7 +104,7 @@ class ClosedBags:
             lock = read_lock(entry.lock, bag, self._cluster_id).lock
             if lock.entries and not asked:
                 asked = True
-                if self.files.is_gone(rack):
+                if self.files.is_gone(rack, seal):
                     yield Gone(max(start, rack.start_ns), min(end, rack.end_ns))
                     return
             yield ClosedBag(bag, lock)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from .batch import MessageBatch
+    from .closedbags import Gone
     from .message import Position
     from .reader import Reader
 
@@ -50,13 +51,20 @@ class Follower:
         level: Level = Level.SETTLED,
         poll_ns: Span = POLL_NS,
         help_closing: Callable[[], object] | None = None,
+        gone_ok: bool = False,
     ) -> None:
-        """Touch nothing yet. ``help_closing`` is called before each look, to close what is due: a metronome's turn."""
+        """Touch nothing yet.
+
+        ``help_closing`` is called before each look, to close what is due: a metronome's turn. ``gone_ok``: what
+        retention gave up is left out and named in ``gone``, instead of an error.
+        """
         self._reader = reader
         self._wait = wait
         self._level = level
         self._poll_ns = poll_ns
         self._help = help_closing
+        self._gone_ok = gone_ok
+        self.gone: list[Gone] = []
         self.position = after
         """Everything settled up to here was handed out; a follower that begins here repeats and misses nothing."""
         self.overtaken = 0
@@ -77,7 +85,7 @@ class Follower:
             self._wait(self._poll_ns, self._reader.horizon.reached)
 
     def _pass(self) -> Iterator[MessageBatch]:
-        reading = self._reader.batches(self.position, level=self._level)
+        reading = self._reader.batches(self.position, level=self._level, gone_ok=self._gone_ok)
         try:
             for batch in reading:
                 chosen = batch if self._level is not Level.LATEST else self._unseen(batch)
@@ -88,6 +96,7 @@ class Follower:
                     yield chosen
         finally:
             self.position = reading.position
+            self.gone += reading.gone
 
     def _unseen(self, batch: MessageBatch) -> MessageBatch:
         """Return what stands above all that was handed out, and count what a bag gained below it."""

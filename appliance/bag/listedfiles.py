@@ -10,42 +10,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import pieces_with_digest
-from appliance.formats.pack import PACK, open_pack
 from timeagent.errors import Damaged
+
+from .packed import open_packed, retained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.framing import Piece
-    from appliance.formats.lockfile import LockEntry, LockFile
-    from appliance.formats.pack import PackIndex
-    from appliance.formats.paths import Bag, Grid, Rack
+    from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
+    from appliance.formats.paths import Bag, Rack
 
+    from .packed import PackedRack
     from .storage import Storage
 
-_PACKS_KEPT: Final = 4
+_PACKS_KEPT: Final = 2
 _RESTORE: Final = "restore it from a copy of the tree; what this bag held cannot be read until then"
 
 
 class ListedFiles:
     """Opens the listed files of one log's closed bags."""
 
-    def __init__(self, storage: Storage, grid: Grid, cluster_id: bytes) -> None:
+    def __init__(self, storage: Storage) -> None:
         """Touch nothing yet."""
         self._storage = storage
-        self._grid = grid
-        self._cluster_id = cluster_id
-        self._packs: dict[str, PackIndex] = {}
+        self._packs: dict[str, PackedRack] = {}
 
-    def is_gone(self, rack: Rack) -> bool:
+    def is_gone(self, rack: Rack, seal: RackSeal) -> bool:
         """Whether a sealed rack, whose seal lists files, has been given up. Touches the mount; opens a pack."""
-        if rack.path in self._packs:
-            return False
-        names = self._storage.list_afresh(rack.path) or ()
-        if PACK not in names and any(self._grid.parse_bag(rack, name) is not None for name in names):
-            return False
-        # The listing is not one instant: a pack may have appeared in its course, and the directories vanished.
-        return self._pack(rack) is None
+        return self._pack(rack) is None and retained(self._storage, rack, seal)
 
     def pieces(self, bag: Bag, lock: LockFile) -> Iterator[tuple[str, list[Piece]]]:
         """Yield each listed file's name and its whole pieces, in order. Raises Damaged.
@@ -69,29 +62,27 @@ class ListedFiles:
             yield entry.name, _checked(data, entry, path)
 
     def _from_pack(
-        self, pack: PackIndex, bag: Bag, entries: tuple[LockEntry, ...]
+        self, pack: PackedRack, bag: Bag, entries: tuple[LockEntry, ...]
     ) -> Iterator[tuple[str, list[Piece]]]:
         """Yield the files that remain of a bag: they stand end to end, and are read at once."""
         if not entries:
             return
-        path = f"{bag.rack.path}/{PACK}"
-        number = next((n for n in pack.files_of(bag.name) if pack.names[n] == entries[0].name), None)
-        offset = pack.index_at if number is None else int(pack.offsets[number])
-        data = self._storage.read_from(path, offset, sum(entry.size for entry in entries)) or b""
+        names = pack.index.names
+        number = next((n for n in pack.index.files_of(bag.name) if names[n] == entries[0].name), None)
+        offset = pack.index.index_at if number is None else int(pack.index.offsets[number])
+        data = pack.range(offset, sum(entry.size for entry in entries)) or b""
         at = 0
         for entry in entries:
-            yield entry.name, _checked(data[at : at + entry.size], entry, f"{path}, {bag.name}/{entry.name}")
+            yield entry.name, _checked(data[at : at + entry.size], entry, f"{pack.path}, {bag.name}/{entry.name}")
             at += entry.size
 
-    def _pack(self, rack: Rack) -> PackIndex | None:
-        """Open the pack of a rack, or return None if there is none. Raises Damaged."""
-        path = f"{rack.path}/{PACK}"
-        size = self._storage.size_of(path) if self._storage.look(rack.path, (PACK,)) else None
-        if size is None:
+    def _pack(self, rack: Rack) -> PackedRack | None:
+        """Open the pack of a rack, or return None if there is none. Raises Damaged, also if it is not its seal's."""
+        if rack.path in self._packs:
+            return self._packs[rack.path]
+        pack = open_packed(self._storage, rack)
+        if pack is None:
             return None
-        pack = open_pack(lambda offset, length: self._storage.read_from(path, offset, length), size, path)
-        if (pack.head.cluster_id, pack.head.log, pack.head.rack) != (self._cluster_id, rack.log, rack.path):
-            raise Damaged("pack-misplaced", f"{path} is the pack of {pack.head.rack}", hint=_RESTORE)
         if len(self._packs) >= _PACKS_KEPT:
             self._packs.pop(next(iter(self._packs)))
         self._packs[rack.path] = pack

@@ -13,12 +13,13 @@ import msgspec
 from appliance.cli.opening import add_cluster_options, open_cluster
 from timeagent.console import Command, Progress, counted, instant_fields, note
 from timeagent.errors import BadRequest
-from timeagent.units import parse_instant, parse_span
+from timeagent.units import parse_instant, parse_span, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from appliance.bag.batch import MessageBatch
+    from appliance.bag.closedbags import Gone
     from appliance.bag.follow import Wait
     from appliance.bag.message import Message, Position
     from appliance.cluster import Cluster
@@ -140,13 +141,23 @@ def _position(text: str | None, log: str) -> Position:
 
 
 def _conclude(
-    options: argparse.Namespace, schema: str, fields: Mapping[str, object], rejected: Mapping[str, int]
+    options: argparse.Namespace,
+    schema: str,
+    fields: Mapping[str, object],
+    rejected: Mapping[str, int],
+    gone: Sequence[Gone],
 ) -> None:
-    """Say on standard error what was rejected; with --json everything about the reading, as one object."""
+    """Say on standard error what was rejected or is gone; with --json everything about the reading, as one object."""
     if options.json:
         every = {"schema": schema, "version": 1, "log": options.log, **fields}
-        note(msgspec.json.encode(every | {"rejected": dict(sorted(rejected.items()))}).decode())
+        every["rejected"] = dict(sorted(rejected.items()))
+        every["gone"] = [instant_fields("start", each.start_ns) | instant_fields("end", each.end_ns) for each in gone]
+        note(msgspec.json.encode(every).decode())
         return
+    for each in gone:
+        note(
+            f"leasehold: what was there from {rfc3339(each.start_ns)} to {rfc3339(each.end_ns)} was given up: retention"
+        )
     for reason, count in sorted(rejected.items()):
         note(f"leasehold: {count} rejected: {reason}")
 
@@ -165,7 +176,7 @@ def run_read(options: argparse.Namespace) -> int:
             cluster.settle(options.log, cluster.time.now().latest)
         reader = cluster.logs.opened(options.log).reader
         as_of = cluster.time.now().earliest - parse_span(options.as_of) if level is Level.STALE_OK else 0
-        reading = reader.batches(after, until, level, as_of)
+        reading = reader.batches(after, until, level, as_of, gone_ok=True)
         output = _Output(options)
         cut: Position | None = None
         try:
@@ -184,7 +195,7 @@ def run_read(options: argparse.Namespace) -> int:
         if cut is not None and not options.json:
             note(f"leasehold: there is more; it goes on with --after {cursor}")
         said = {"messages": output.messages, "cursor": cursor, **instant_fields("horizon", reading.horizon_ns)}
-        _conclude(options, "leasehold.read", said, reader.rejected)
+        _conclude(options, "leasehold.read", said, reader.rejected, reading.gone)
     return 0
 
 
@@ -220,6 +231,7 @@ def run_tail(options: argparse.Namespace) -> int:
             after,
             level=Level(options.level),
             poll_ns=poll,
+            gone_ok=True,
             help_closing=(lambda: metronome.turn(cluster.time.now())) if options.settle else None,
         )
         output = _Output(options)
@@ -236,13 +248,14 @@ def run_tail(options: argparse.Namespace) -> int:
         if not options.json:
             note(f"leasehold: {counted(output.messages, 'message')}; it goes on with --from {cursor}")
         said = {"messages": output.messages, "overtaken": follower.overtaken, "cursor": cursor}
-        _conclude(options, "leasehold.tail", said, log.reader.rejected)
+        _conclude(options, "leasehold.tail", said, log.reader.rejected, follower.gone)
     return 0
 
 
 def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
     """Return how to wait: by time; on a local file system also until something appears."""
-    from appliance.bag.wakeup import LocalWait, is_local
+    from appliance.bag.localfs import is_local
+    from appliance.bag.wakeup import LocalWait
 
     if is_local(cluster.root):
         return until_the_end.enter_context(LocalWait(cluster.root, lambda instant: log.grid.rack(instant).path))

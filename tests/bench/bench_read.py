@@ -33,13 +33,17 @@ if str(ROOT) not in sys.path:
 
 from appliance.bag.outcome import Committed  # noqa: E402 - a script finds the repository first
 from appliance.bag.posix import PosixStorage  # noqa: E402
+from appliance.formats.pack import PACK, PackMaker  # noqa: E402
+from appliance.formats.paths import SEAL  # noqa: E402
 from tests.support.bags import T0, Node, witness  # noqa: E402
 from timeagent.units import HOUR, MS, SECOND  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from appliance.bag.maildir import FrameFile
+    from appliance.bag.looks import FrameFile
+    from appliance.bag.storage import Storage
+    from appliance.formats.paths import Rack
 
 MESSAGE_BYTES: Final = 300
 FRAME_MESSAGES: Final = 256
@@ -64,7 +68,30 @@ def build(root: Path, messages: int) -> Node:
         assert node.writer.write(_flush(node, number, at, token, granted)) == Committed()
     node.time.midpoint_ns += HOUR
     node.sealer.seal(node.grid.rack(at))
+    rack = node.grid.rack(T0)
+    while rack.start_ns <= at:
+        pack_rack(node.context.storage, rack)
+        for path in (root / rack.path).glob("*/*.msg"):
+            path.unlink()
+        rack = node.grid.next_rack(rack)
     return node
+
+
+def pack_rack(storage: Storage, rack: Rack) -> None:
+    """Put the pack of a sealed rack beside its seal."""
+    where = f"{rack.path}/{SEAL}"
+    maker = PackMaker(storage.read(where) or b"", where)
+    paths = [f"{rack.path}/{each.bag}/{each.entry.name}" for each in maker.listed]
+
+    def chunks() -> Iterator[bytes]:
+        yield maker.head
+        for path in paths:
+            data = storage.read(path) or b""
+            maker.add(data)
+            yield data
+        yield maker.tail()
+
+    storage.publish_stream(f"{rack.path}/{PACK}", chunks(), f"{rack.path}/tmp")
 
 
 def _flush(node: Node, number: int, at: int, token: bytes, granted: bytes) -> FrameFile:

@@ -23,7 +23,6 @@ from .roughwire import NONCE_BYTES, Answer, BadAnswer, chained_nonce, nonce_of, 
 
 RESPONSES_MAX: Final = 1024
 """More than any honest chain that proves something: two answers do."""
-REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _PUBLIC_BYTES: Final = 32
 

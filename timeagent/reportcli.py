@@ -20,11 +20,6 @@ _CONSISTENT: Final = 1
 _UNVERIFIED: Final = 3
 
 
-def looks_like_report(data: bytes) -> bool:
-    """Whether these bytes are to be read as a report: a signed time never begins so."""
-    return data.lstrip()[:1] == b"{"
-
-
 def verify_report(data: bytes, where: str, *, as_json: bool) -> int:
     """Judge a report and say so; return the exit code. Raises Damaged, naming ``where``."""
     chain = decode_report(data, where)

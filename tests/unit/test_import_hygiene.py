@@ -76,3 +76,10 @@ def test_optimised_python_is_refused_at_start(repository: Path, by: str) -> None
     assert done.returncode == 2
     assert "-O" in done.stderr
     assert done.stdout == ""
+
+
+# A fifth of a second that only who judges a report has to wait.
+def test_time_command_loads_no_roughtime_before_it_is_asked_for(repository: Path) -> None:
+    modules = modules_after("import timeagent.cli", repository)
+    assert "timeagent.cli" in modules
+    assert loaded(modules, "roughly", "asyncio") == []

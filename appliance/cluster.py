@@ -26,15 +26,20 @@ from timeagent.sources.adjtimex import KernelSource
 from timeagent.sources.assumed import AssumedSource
 
 from .bag.context import BagContext
+from .bag.listedfiles import ListedFiles
+from .bag.localfs import is_local
 from .bag.logs import list_logs
 from .bag.posix import PosixStorage
 from .formats.birth import BagKind
 from .founding import read_marker
+from .nodewriter.client import NodeWriterClient
+from .nodewriter.service import NodeWriter
+from .nodewriter.shared import SharedWriter
 from .registers import Registers
-from .runtime import default_directory, ensure_runtime, group_id
+from .runtime import default_directory, ensure_runtime, group_id, writer_socket
 from .session.openlog import LogBook
 from .session.session import Session
-from .settings import Settings, find_settings
+from .settings import Settings, Sharing, find_settings
 from .shards import ShardHost, ShardRoutes
 from .trustwatch import TrustWatch
 
@@ -46,8 +51,11 @@ if TYPE_CHECKING:
     from timeagent.sources.port import Source
     from timeagent.units import Instant
 
+    from .bag.horizon import Horizon
+    from .bag.looks import Writer
     from .bag.reader import Message
     from .bag.storage import Storage
+    from .formats.paths import Grid
     from .formats.policy import Policy
     from .lease.wire import LeaseView, ShardNumbers
 
@@ -107,7 +115,16 @@ class Cluster:
         self.map = registers.newest_map()
         self.time = node_time(settings, registers.cluster_id, self.policy)
         self.context = BagContext(storage, self.time, registers, settings.node)
-        self.logs = LogBook(self.context)
+        self._door = NodeWriterClient(
+            writer_socket(runtime_of(settings, registers.cluster_id)),
+            registers.cluster_id,
+            settings.node,
+            self.time,
+            self.policy.attempt_timeout_ns,
+        )
+        chosen = settings.node_writer
+        shares = chosen is Sharing.ALWAYS or (chosen is Sharing.AUTO and not is_local(root))
+        self.logs = LogBook(self.context, self._shared if shares else None)
         self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
         self._storage = storage
         self._process = os.getpid()
@@ -180,8 +197,7 @@ class Cluster:
             self._check_open()
             if self._routes is None:
                 runtime = ensure_runtime(
-                    self.settings.runtime or default_directory(self.registers.cluster_id, self.settings.node),
-                    group=group_id(self.settings.group),
+                    runtime_of(self.settings, self.registers.cluster_id), group=group_id(self.settings.group)
                 )
                 seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
                 host = ShardHost(self._storage, self.registers, self.settings, self.time, self.policy, runtime, seed)
@@ -211,6 +227,17 @@ class Cluster:
             )
         if self._closed:
             raise BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
+
+    def _shared(self, own: Writer, grid: Grid, horizon: Horizon) -> Writer:
+        """Hand frames to the node's writer first, where a daemon runs one."""
+        files = ListedFiles(self._storage)
+        return SharedWriter(own, self._door, grid, horizon.authority, files)
+
+    def node_writer(self) -> NodeWriter:
+        """Return what batches the frames of this machine's processes, with logs and an incarnation of its own."""
+        incarnation = self._random.randbytes(8)
+        own = LogBook(self.context)
+        return NodeWriter(self.registers.cluster_id, self.settings.node, incarnation, own.opened)
 
     def session(self, purpose: str = "") -> Session:
         """Begin a session: one writer incarnation with its leases. ``purpose`` shows who holds what, and why."""
@@ -274,6 +301,7 @@ class Cluster:
                 everything.callback(self._trust.close)
             if self._routes is not None:
                 everything.callback(self._routes.close)
+            everything.callback(self._door.close)
             for session in list(self._sessions):
                 everything.callback(session.close)
 
@@ -286,6 +314,11 @@ class Cluster:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def runtime_of(settings: Settings, cluster_id: bytes) -> Path:
+    """Return a node's directory on tmpfs, which need not be there yet."""
+    return settings.runtime or default_directory(cluster_id, settings.node)
 
 
 def known_nodes(registers: Registers) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The node daemon: the shards that the map gives to this node, its doors, and the metronome for every log."""
+"""The node daemon: its shards and doors, the writer of its machine, and the metronome for every log."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from timeagent.notify import Notifier
 from timeagent.units import MS, SECOND
 
 from .bag.metronome import Metronome
+from .cluster import runtime_of
 from .lease import tls
 from .lease.door import Door
 from .metrics import NodeCollector, exposition
+from .nodewriter.server import NodeWriterServer
 from .observed import Observed, pages
 from .pulse import Pulse
-from .runtime import group_id
+from .runtime import LocalLock, group_id, writer_socket
 from .webdoor import Answer, WebDoor
 
 if TYPE_CHECKING:
@@ -57,11 +59,13 @@ class Node:
         self._said: tuple[str, int] = ("", 0)
         self._metronomes: dict[str, Metronome] = {}
         self._looked_ns: int | None = None
+        self._writer: tuple[NodeWriterServer, LocalLock] | None = None
 
     def start(self) -> list[int]:
-        """Run this node's shards and open its doors; return the shards' numbers. Call close() whatever comes of it.
+        """Run this node's shards and its writer, open its doors; return the shards' numbers.
 
-        Raises Environment if another process of this machine runs one, or an address is taken.
+        Call stop() and close() whatever comes of it. Raises Environment if another process of this machine runs one, or
+        an address is taken.
         """
         routes = self._cluster.routes
         shards = routes.own_shards()
@@ -74,6 +78,7 @@ class Node:
                     f"another process of this machine runs shard {shard}",
                     hint="stop it first: there is one daemon per node",
                 )
+        self._start_writer()
         self._open_doors()
         self._notifier.ready(self._status())
         return shards
@@ -159,6 +164,34 @@ class Node:
             self._tell()
             for shard, why in self._cluster.routes.host.ended().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
+
+    def _start_writer(self) -> None:
+        """Batch what the processes of this machine write. One process of the machine does."""
+        runtime = runtime_of(self._cluster.settings, self._cluster.registers.cluster_id)
+        lock = LocalLock(runtime / "writer.lock")
+        if not lock.try_acquire():
+            raise Environment(
+                "writer-runs-already",
+                f"another process of this machine runs the node's writer: it holds {runtime / 'writer.lock'}",
+                hint="stop it first: there is one daemon per node",
+            )
+        try:
+            server = NodeWriterServer(self._cluster.node_writer(), writer_socket(runtime))
+        except BaseException:
+            lock.release()
+            raise
+        server.start()
+        self._writer = (server, lock)
+
+    def stop(self) -> None:
+        """Write and answer what the writer was handed, and end it. Idempotent. The shards end with their cluster."""
+        if self._writer is not None:
+            server, lock = self._writer
+            self._writer = None
+            try:
+                server.stop()
+            finally:
+                lock.release()
 
     def beat(self) -> None:
         """Look for new logs now and then; give each log's metronome a turn."""

@@ -105,6 +105,11 @@ def shard_socket(runtime: Path, shard: int) -> Path:
     return runtime / f"shard-{shard:04d}.sock"
 
 
+def writer_socket(runtime: Path) -> Path:
+    """Return the socket by which a node's writer is reached on this machine."""
+    return runtime / "writer.sock"
+
+
 class LocalLock:
     """An exclusive lock of this machine; held until ``release`` or the end of the process."""
 

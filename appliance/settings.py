@@ -7,6 +7,7 @@ root_key = "ssh-ed25519 AAAA... leasehold-root"   # pinned: what this node takes
 listen = "0.0.0.0:7420"                           # where `node run` answers other nodes
 http = "127.0.0.1:7421"                           # where it answers people and Prometheus; or "unix:/run/x.sock"
 group = "monitoring"                              # who else may use the Unix sockets
+node_writer = "auto"                              # share files with other processes: auto, always, never
 
 [peers]                                           # how to reach the shards of other nodes
 node2 = "unix:/dev/shm/leasehold-0/5f3a..."
@@ -20,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +46,15 @@ UNIX: Final = "unix:"
 SYSTEM_DIRECTORY: Final = Path("/etc/leasehold")
 
 
+class Sharing(StrEnum):
+    """Whether a process hands what it publishes to its node's writer, where a daemon runs one."""
+
+    AUTO = "auto"
+    """If the root is not on a local file system: there a publication costs more than asking somebody to make it."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     root: str
@@ -52,6 +63,7 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     listen: str = ""
     http: str = ""
     group: str = ""
+    node_writer: Sharing = Sharing.AUTO
     peers: dict[str, str] = {}
 
 
@@ -73,6 +85,7 @@ class Settings:
     """Where ``node run`` answers HTTP; None: on a Unix socket in the tmpfs directory."""
     group: str = ""
     """The Unix group that may use the sockets on tmpfs beside the node's own user; empty: nobody."""
+    node_writer: Sharing = Sharing.AUTO
 
     def time_key(self) -> Signer:
         """Return the key that signs times. Raises NotTrusted, BadConfiguration."""
@@ -146,6 +159,7 @@ def load_settings(directory: Path) -> Settings:
         _address(path, "listen", raw.listen) if raw.listen else None,
         _http(path, raw.http) if raw.http else None,
         raw.group,
+        raw.node_writer,
     )
 
 
@@ -176,6 +190,8 @@ def save_settings(settings: Settings) -> None:
         lines.append(f"listen = {_quoted(str(settings.listen))}")
     if settings.http:
         lines.append(f"http = {_quoted(UNIX * isinstance(settings.http, Path) + str(settings.http))}")
+    if settings.node_writer is not Sharing.AUTO:
+        lines.append(f'node_writer = "{settings.node_writer}"')
     if settings.group:
         lines.append(f"group = {_quoted(settings.group)}")
     if settings.peers:

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 RETRY_NS: Final = SECOND
 """How long nobody is called again who did not listen."""
 
+SILENCE_NS: Final = 5 * SECOND
+"""How long nobody is called again who did not answer in time: each such call costs the whole patience."""
+
 
 class NotTaken(Enum):
     """Nothing was handed in: write it yourself."""
@@ -93,11 +96,12 @@ class NodeWriterClient:
         self._process = os.getpid()
         self._number = 0
         self._not_before_ns = 0
+        self._silent_until_ns = 0
 
     def submit(self, bag: Bag, frames: bytes) -> Handed:
         """Hand whole frames of a bag in and wait for what becomes of them. Blocks up to the patience."""
         with self._lock:
-            link = self._connected()
+            link = self._connected() if self._time.boot_ns() >= self._silent_until_ns else None
             if link is None:
                 return NotTaken.NOT_TAKEN
             self._number += 1
@@ -114,6 +118,7 @@ class NodeWriterClient:
         with self._lock:
             link.calls.pop(number, None)
         if call.answer is None:
+            self._silent_until_ns = self._time.boot_ns() + SILENCE_NS
             return Doubt(f"the node's writer said nothing for {span_text(self._patience_ns)}", link.incarnation)
         return _handed(call.answer, link.incarnation)
 

@@ -10,7 +10,7 @@ import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from appliance.bag.maildir import FrameFile
+from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Unknown
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
@@ -22,6 +22,7 @@ from .batcher import Batcher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from appliance.bag.looks import Writer
     from appliance.bag.outcome import Outcome
     from appliance.formats.paths import Bag, Grid
 
@@ -34,14 +35,6 @@ TRIES: Final = 2
 """An attempt in doubt is tried once more, as it is: that is safe, and tells a lost reply from a failure."""
 
 
-class FileWriter(Protocol):
-    """Writes files into the bags of one log: MaildirWriter and its like."""
-
-    def write(self, file: FrameFile) -> Outcome:
-        """Publish a file and find out what became of it. Touches the mount."""
-        ...
-
-
 class WritableLog(Protocol):
     """An open log, as far as a writer needs it."""
 
@@ -51,7 +44,7 @@ class WritableLog(Protocol):
         ...
 
     @property
-    def writer(self) -> FileWriter:
+    def writer(self) -> Writer:
         """What writes into them."""
         ...
 
@@ -98,14 +91,14 @@ class NodeWriter:
         return bag
 
     def _write(self, bag: Bag, data: bytes) -> Outcome:
+        log = self._log(bag.log)
         with self._lock:
             self._sequence += 1
-            name = DataName(self.node, self.incarnation, self._sequence, "msg")
-        writer = self._log(bag.log).writer
+            name = DataName(self.node, self.incarnation, self._sequence, log.grid.birth.kind.suffix)
         file = FrameFile(bag, name, data)
         outcome: Outcome = Unknown("not tried")
         for _ in range(TRIES):
-            outcome = writer.write(file)
+            outcome = log.writer.write(file)
             if not isinstance(outcome, Unknown):
                 return outcome
         _log.warning("flush-in-doubt bag=%s reason=%s", bag.path, outcome)

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
-from appliance.bag.closedbags import ClosedBag
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.framing import pieces
 from timeagent.errors import LeaseholdError
@@ -20,24 +17,12 @@ from .client import Doubt, NotTaken
 
 if TYPE_CHECKING:
     from appliance.bag.authority import Authority
-    from appliance.bag.closedbags import ClosedBags
-    from appliance.bag.maildir import FrameFile
+    from appliance.bag.listedfiles import ListedFiles
+    from appliance.bag.looks import FrameFile, Writer
     from appliance.bag.outcome import Outcome
     from appliance.formats.paths import Bag, Grid
 
     from .client import Handed
-
-
-class OwnWriter(Protocol):
-    """Writes files of this process: MaildirWriter and its like."""
-
-    def write(self, file: FrameFile) -> Outcome:
-        """Publish a file and find out what became of it. Never raises for what the mount does. Touches the mount."""
-        ...
-
-    def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
-        """Decide an attempt by closing its bag. Raises Damaged. Touches the mount, may wait."""
-        ...
 
 
 class Door(Protocol):
@@ -51,13 +36,13 @@ class Door(Protocol):
 class SharedWriter:
     """Writes the files of one process into the bags of one log, through its node's writer where that answers."""
 
-    def __init__(self, own: OwnWriter, door: Door, grid: Grid, authority: Authority, closed: ClosedBags) -> None:
+    def __init__(self, own: Writer, door: Door, grid: Grid, authority: Authority, files: ListedFiles) -> None:
         """Touch nothing yet."""
         self._own = own
         self._door = door
         self._grid = grid
         self._authority = authority
-        self._closed = closed
+        self._files = files
         self._doubts: dict[tuple[str, str], bytes] = {}
         """Attempts that the node's writer may have written, or may still: by bag and name, with its incarnation."""
 
@@ -104,16 +89,11 @@ class SharedWriter:
             return Unknown(f"{file.bag.path} is not closed")
         if contents.lock is None:
             return own
-        theirs = tuple(
-            entry
-            for entry in contents.lock.entries
-            if (name := self._grid.data_name(entry.name)) is not None
-            and (name.writer, name.incarnation) == (file.name.writer, incarnation)
-        )
         wanted = [piece.payload for piece in pieces(file.data)[0]]
-        listed = ClosedBag(file.bag, msgspec.structs.replace(contents.lock, entries=theirs))
-        for _, found in self._closed.pieces(listed):
-            if any(piece.payload in wanted for piece in found):
+        for listed, found in self._files.pieces(file.bag, contents.lock):
+            name = self._grid.data_name(listed)
+            theirs = name is not None and (name.writer, name.incarnation) == (file.name.writer, incarnation)
+            if theirs and any(piece.payload in wanted for piece in found):
                 return Committed()
         return own
 

@@ -119,11 +119,18 @@ def test_beat_without_usable_time_is_logged_and_the_next_one_comes(
 
 def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:
     with site.open() as cluster, site.open() as other:
-        assert Node(cluster).start() == [0]
+        node = Node(cluster)
+        assert node.start() == [0]
         with pytest.raises(Environment) as refused:
             Node(other).start()
         assert refused.value.code == "shard-runs-already"
         assert refused.value.hint
+        with pytest.raises(Environment) as refused:
+            node._start_writer()
+        assert refused.value.code == "writer-runs-already"
+        node.stop()
+        node._start_writer()
+        node.stop()
 
 
 def test_daemon_keeps_the_pace_until_it_is_told_to_stop(site: Site) -> None:

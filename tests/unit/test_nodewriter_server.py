@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 import pytest
 
-from appliance.bag.maildir import FrameFile
+from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Grid
 from appliance.nodewriter.client import Doubt, NodeWriterClient, NotTaken
@@ -39,6 +39,9 @@ class Log:
         assert self.go.wait(30)
         self.files.append(file)
         return self.outcomes.pop(0) if self.outcomes else Committed()
+
+    def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -200,6 +203,7 @@ def test_who_waits_in_vain_is_in_doubt_and_knows_where_to_look(
     file = node.file()
     assert client.submit(file.bag, file.data) == Doubt("the node's writer said nothing for 50 ms", WRITER)
     log.go.set()
+    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN, "it is left alone for a while"
     client.close()
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from appliance.bag.closedbags import ClosedBags
-from appliance.bag.maildir import FrameFile
+from appliance.bag.listedfiles import ListedFiles
+from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Bag
 from appliance.nodewriter.client import Doubt, Handed, NotTaken
@@ -81,7 +81,7 @@ def world(door: Callable[[Door], None] = lambda _: None) -> World:
     node = Node(server)
     there = Door(Node(server, grid=node.grid))
     door(there)
-    closed = ClosedBags(server, node.grid, node.authority, CLUSTER)
+    closed = ListedFiles(server)
     shared = SharedWriter(node.writer, there, node.grid, node.authority, closed)
     file = frame_file(node, [b"m"], witnesses=(witness(node.time),))
     return World(server, node, there, shared, file)
@@ -209,7 +209,7 @@ def test_no_failure_of_the_mount_makes_an_outcome_untrue(
     w = world(silent if written == "at once" else idle)
     failing = FailingStorage(w.server, fault, at)
     node = Node(failing, grid=w.node.grid)
-    closed = ClosedBags(failing, node.grid, node.authority, CLUSTER)
+    closed = ListedFiles(failing)
     shared = SharedWriter(node.writer, w.door, node.grid, node.authority, closed)
     told = [shared.write(w.file)]
     if written == "after the doubt":
@@ -245,9 +245,7 @@ def test_a_door_that_speaks_again_is_not_asked_about_what_it_was_silent_on() -> 
     w = world(silent)
     failing = FailingStorage(w.server, Fault.NOT_DONE, 1)
     node = Node(failing, grid=w.node.grid)
-    shared = SharedWriter(
-        node.writer, w.door, node.grid, node.authority, ClosedBags(failing, node.grid, node.authority, CLUSTER)
-    )
+    shared = SharedWriter(node.writer, w.door, node.grid, node.authority, ListedFiles(failing))
     assert isinstance(shared.write(w.file), Unknown), "the door wrote it, in silence"
     assert isinstance(shared.write(w.file), Unknown), "the own file could not be made"
     w.close()

@@ -12,6 +12,7 @@ from appliance import settings as module
 from appliance.formats.address import Address
 from appliance.settings import (
     Settings,
+    Sharing,
     find_settings,
     is_there,
     load_settings,
@@ -48,8 +49,8 @@ def test_settings_are_read_back_as_they_were_written(
 
 
 @pytest.mark.parametrize("http", [Address("::1", 7421), Path("/run/x y.sock")])
-def test_addresses_are_read_back_as_they_were_written(tmp_path: Path, http: Address | Path) -> None:
-    saved = settings(tmp_path, listen=Address("0.0.0.0", 7420), http=http, group="watchers")
+def test_addresses_and_choices_are_read_back_as_they_were_written(tmp_path: Path, http: Address | Path) -> None:
+    saved = settings(tmp_path, listen=Address("0.0.0.0", 7420), http=http, group="watchers", node_writer=Sharing.NEVER)
     save_settings(saved)
     assert load_settings(tmp_path) == saved
 

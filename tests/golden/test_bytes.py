@@ -15,6 +15,7 @@ from appliance.formats.marker import decode_marker
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import body_digest, open_signed, open_stamped
+from appliance.formats.view import open_checkpoint
 from appliance.formats.witness import SignedWitness
 from tests.support import values
 from timeagent.canonical import decode
@@ -119,6 +120,11 @@ def seal(data: bytes) -> None:
     assert stamped.signed_time("f").verified_by(TIME_KEY, body_digest(Kind.SEAL, stamped.body))
 
 
+def view(data: bytes) -> None:
+    opened = open_checkpoint(data, f"views/totals/{values.fold_identity().digest().hex()}/{values.NOW_NS + 10**9}")
+    assert opened == values.checkpoint()
+
+
 READERS: dict[str, Callable[[bytes], None]] = {
     "marker": marker,
     "time-page": time_page,
@@ -133,6 +139,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "frame": frame,
     "lock": lock,
     "seal": seal,
+    "view": view,
 }
 
 

@@ -29,6 +29,7 @@ ONE_PIECE = {
     "frame": Kind.FRAME,
     "lock": Kind.LOCK,
     "seal": Kind.SEAL,
+    "view": Kind.VIEW,
 }
 PAYLOADS = st.binary(max_size=60)
 

@@ -13,6 +13,7 @@ from appliance.formats.lockfile import LockFile, RackSeal
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import Signed, Stamped
+from appliance.formats.view import Checkpoint, FoldIdentity
 from appliance.formats.witness import BatchHead, CeilingCopy, Ended, SignedWitness, Stopped, Witness
 from timeagent.canonical import Record
 from timeagent.trust import TrustRecord
@@ -21,7 +22,9 @@ RECORDS: tuple[type[Record], ...] = (
     BatchHead,
     CeilingCopy,
     CeilingRecord,
+    Checkpoint,
     Ended,
+    FoldIdentity,
     FrameHead,
     LedgerBlock,
     LockFile,

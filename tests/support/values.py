@@ -15,6 +15,7 @@ from appliance.formats.marker import Marker
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp
+from appliance.formats.view import Checkpoint, FoldIdentity, LogStart, checkpoint_bytes
 from appliance.formats.witness import (
     NO_HEAD,
     Batch,
@@ -240,6 +241,24 @@ def seal() -> RackSeal:
     return RackSeal(cluster_id=CLUSTER, log=LOG, rack=RACK_PATH, sealer=NODE, entries=entries)
 
 
+def fold_identity() -> FoldIdentity:
+    logs = (LogStart(log=LOG, created_ns=birth().created_ns),)
+    return FoldIdentity(
+        cluster_id=CLUSTER, view="totals", version=1, logs=logs, initial=hashlib.sha256(b"nothing yet").digest()
+    )
+
+
+def checkpoint() -> Checkpoint:
+    return Checkpoint(
+        cluster_id=CLUSTER,
+        view="totals",
+        fold=fold_identity().digest(),
+        horizon_ns=NOW_NS + SECOND,
+        messages=3,
+        state=b"what it adds up to",
+    )
+
+
 def shard_map() -> ShardMap:
     return ShardMap(number=1, cluster_id=CLUSTER, owners=(NODE, "node-b"))
 
@@ -260,5 +279,6 @@ def all_files() -> dict[str, bytes]:
         "ledger": block_bytes(batch()),
         "frame": frame_piece(),
         "lock": lock_bytes(),
+        "view": checkpoint_bytes(checkpoint()),
         "seal": stamp(Kind.SEAL, seal(), hand_time(NOW_NS + 700 * SECOND)),
     }

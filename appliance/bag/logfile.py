@@ -72,8 +72,8 @@ class _Tried:
 
     places: list[_Place] = field(default_factory=list)
     perhaps_before: bool = True
-    """Whether it may have been appended to files of ours that are not among the places: it came again, or was not
-    made by this object. Then these are read."""
+    """Whether it may have been appended elsewhere in files of ours than at the places: it came again, or another
+    object wrote it. Then our files are read, as far as they are listed."""
 
 
 @dataclass(slots=True)
@@ -208,7 +208,7 @@ class LogFileWriter(LookingWriter):
         if any(place.name in listed and listed[place.name].size >= place.end for place in places):
             return Committed()
         with self._lock:
-            known = {place.name for place in places} if tried.perhaps_before else set(self._of(file).made)
+            known = frozenset() if tried.perhaps_before else frozenset(self._of(file).made)
         others = [entry for name, entry in listed.items() if name not in known and self._is_ours(file, entry)]
         if any(self._found_in(file, entry) for entry in others):
             return Committed()

@@ -1,0 +1,172 @@
+"""Processes that die by SIGKILL at a chosen line of the write path or of the closing, on real files.
+
+Lines are counted in the modules that touch the mount or decide, and bytes are written in pieces: so a process dies also
+within an append, between a file's creation and its link, and between link and unlink. Run as a script, in a process of
+its own that has one thread and may fork: ``python -m tests.support.killing DIR KIND DEED FIRST STRIDE``. Prints, as
+JSON, one object for each death: where the root is, and which messages were acknowledged before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from appliance.bag import closer, logfile, looks, maildir, posix, sealer
+from appliance.bag.authority import Authority
+from appliance.bag.context import BagContext
+from appliance.bag.horizon import Horizon
+from appliance.bag.logs import create_log, open_log
+from appliance.bag.looks import FrameFile
+from appliance.bag.outcome import Committed
+from appliance.bag.posix import PosixStorage
+from appliance.bag.reader import Reader
+from appliance.bag.writers import writer_for
+from appliance.formats.birth import BagKind
+from appliance.formats.frame import Attempt, FrameHead, encode_frame
+from appliance.formats.paths import DataName, Grid
+from appliance.registers import Registers
+from tests.support.clocks import HandTime
+from tests.support.trees import START_NS, ClusterTree
+from timeagent.keys import Verifier
+from timeagent.units import MINUTE, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+type Acknowledge = Callable[[int], object]
+
+LOG = "orders"
+INCARNATION = b"killed!!"
+MESSAGES = 3
+LINES_MAX = 4_000
+COUNTED = {module.__file__ for module in (closer, logfile, looks, maildir, posix, sealer)}
+
+
+class Process:
+    """What one process has of a tree."""
+
+    def __init__(self, tree: ClusterTree, kind: BagKind, name: str = "n1", later_ns: int = 0) -> None:
+        self.time = tree.nodes[name].time
+        self.signer = tree.nodes["n1"].time_key
+        self.time.midpoint_ns = START_NS + SECOND // 2 + later_ns
+        storage = PosixStorage(tree.root)
+        registers = Registers(storage, tree.cluster_id, Verifier(tree.root_key.public))
+        self.context = BagContext(storage, self.time, registers, name)
+        self.grid = Grid(open_log(self.context, LOG) or create_log(self.context, LOG, kind))
+        self.authority = Authority(self.context, self.grid)
+        self.writer = writer_for(self.context, self.grid, self.authority)
+        self.horizon = Horizon(self.context, self.grid, self.authority)
+        self.reader = Reader(self.context, self.grid, self.horizon)
+
+    def attempt(self, sequence: int, payload: bytes) -> FrameFile:
+        """Return an attempt of node n1: the same bytes, whoever asks, and when."""
+        stamp = START_NS + SECOND // 2 + sequence
+        head = FrameHead(
+            cluster_id=self.context.records.cluster_id,
+            log=LOG,
+            writer="n1",
+            incarnation=INCARNATION,
+            sequence=sequence,
+            attempts=(Attempt(id=sequence.to_bytes(16, "big"), messages=1),),
+            committed=None,
+            time=HandTime(self.signer, START_NS + SECOND // 2).token().encode(),
+            witnesses=(),
+            trust_number=1,
+            policy_number=1,
+        )
+        data, _ = encode_frame(head, [stamp], [payload])
+        return FrameFile(self.grid.bag(stamp), DataName("n1", INCARNATION, sequence), data)
+
+
+def payload_of(sequence: int) -> bytes:
+    return b"%d " % sequence + b"x" * 300
+
+
+def write(tree: ClusterTree, kind: BagKind, acknowledge: Acknowledge) -> None:
+    process = Process(tree, kind)
+    for sequence in range(1, MESSAGES + 1):
+        attempt = process.attempt(sequence, payload_of(sequence))
+        if process.writer.write(attempt) == Committed():
+            acknowledge(sequence)
+
+
+def close(tree: ClusterTree, kind: BagKind, acknowledge: Acknowledge) -> None:
+    del acknowledge
+    process = Process(tree, kind, "n2", later_ns=4 * SECOND)
+    process.authority.close(process.grid.bag(START_NS))
+
+
+def seal(tree: ClusterTree, kind: BagKind, acknowledge: Acknowledge) -> None:
+    del acknowledge
+    process = Process(tree, kind, "n2", later_ns=MINUTE)
+    process.authority.sealer.seal(process.grid.rack(START_NS))
+
+
+DEEDS = {"write": write, "close": close, "seal": seal}
+
+
+def run(root: Path, kind: BagKind, deed: str, line: int) -> tuple[bool, list[int]]:
+    """Fork a process that dies at its n-th line; return whether it came that far, and what was acknowledged."""
+    tree = ClusterTree(root)
+    Process(tree, kind)
+    told: list[int] = []
+    if deed != "write":
+        write(tree, kind, told.append)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write = _piecemeal  # type: ignore[assignment]
+            sys.settrace(_Killer(line).trace)
+            DEEDS[deed](tree, kind, lambda sequence: _WRITE(writing, bytes([sequence])))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told += pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status), told
+
+
+_WRITE = os.write
+
+
+def _piecemeal(descriptor: int, data: bytes) -> int:
+    return _WRITE(descriptor, memoryview(data)[:200])
+
+
+class _Killer:
+    """Counts lines, and ends the process at one."""
+
+    def __init__(self, line: int) -> None:
+        self._left = line
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - a trace function returns the next one
+        if frame.f_code.co_filename not in COUNTED:
+            return None
+        if event == "line":
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.trace
+
+
+def main() -> None:
+    place, kind, deed, first, stride = Path(sys.argv[1]), BagKind(sys.argv[2]), *sys.argv[3:6]
+    for line in range(int(first), LINES_MAX, int(stride)):
+        root = place / f"{line:04d}"
+        died, told = run(root, kind, deed, line)
+        print(json.dumps({"root": str(root), "died": died, "told": told}), flush=True)
+        if not died:
+            return
+    raise AssertionError(f"more than {LINES_MAX} lines")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Appending into log bags: which file, what a list says of an attempt, and three outcomes, each only when true."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.bag.closer import Closed
+from appliance.bag.looks import FrameFile
+from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.formats.birth import BagKind
+from appliance.formats.framing import effective_size
+from appliance.formats.paths import PRELOCK, DataName
+from tests.support.bags import INCARNATION, T0, Node
+from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage, WrappedStorage
+from timeagent.errors import Environment
+from timeagent.units import MINUTE, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def server() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def node(server: MemoryStorage) -> Node:
+    node = Node(server, kind=BagKind.LOG)
+    server.server_clock_ns = lambda: node.time.midpoint_ns
+    return node
+
+
+def appended(server: MemoryStorage) -> dict[str, bytes]:
+    """Return what the data files hold, by number."""
+    return {path.split(".")[-2]: data for path, data in sorted(server.files.items()) if path.endswith(".log")}
+
+
+def close(node: Node, file: FrameFile) -> Closed:
+    node.time.advance(4 * SECOND)
+    closed = node.closer.close(file.bag)
+    assert isinstance(closed, Closed)
+    return closed
+
+
+class Torn(WrappedStorage):
+    """The n-th append leaves so many bytes, and fails; or says that it was shorter."""
+
+    def __init__(self, inner: MemoryStorage, at: int, left: int, *, says: int | None = None) -> None:
+        super().__init__(inner)
+        self._at, self._left, self._says = at, left, says
+
+    def append(self, path: str, data: bytes, expected_size: int) -> int:
+        self._at -= 1
+        if self._at:
+            return self.inner.append(path, data, expected_size)
+        self.inner.append(path, data[: self._left], expected_size)
+        if self._says is None:
+            raise Environment("mount-full", f"append {path}: no space left on device")
+        return self._says
+
+
+def test_write_is_three_verbs_and_frames_of_one_run_share_a_file(node: Node, server: MemoryStorage) -> None:
+    recorder = RecordingStorage(server)
+    other = node.again(recorder)
+    first, second = other.file(b"1"), other.file(b"2", sequence=2)
+    assert other.writer.write(first) == other.writer.write(second) == Committed()
+    path = f"{first.bag.path}/n1.{INCARNATION.hex()}.00000001.log"
+    once = [("append", path), ("look", first.bag.path), ("look", first.bag.rack.path)]
+    assert recorder.calls == [("ensure_directory", first.bag.path), *once, *once]
+    assert server.files[path] == first.data + second.data
+    close(node, first)
+    assert node.settled() == [b"1", b"2"]
+
+
+def test_each_bag_and_each_run_has_files_of_its_own(node: Node, server: MemoryStorage) -> None:
+    node.writer.write(node.file(b"1"))
+    node.writer.write(node.file(b"2", incarnation=b"j" * 8))
+    node.time.advance(SECOND)
+    node.writer.write(node.file(b"3", sequence=2))
+    assert len(appended(server)) == 3
+    assert node.latest() == [b"1", b"2", b"3"]
+
+
+# A torn frame in the middle would hide what is acknowledged behind it.
+@pytest.mark.parametrize("left", [0, 1, 40, 10_000])
+def test_after_a_failed_append_everything_goes_to_a_new_file(node: Node, server: MemoryStorage, left: int) -> None:
+    other = node.again(Torn(server, 2, left))
+    files = [other.file(b"%d" % n, sequence=n) for n in (1, 2, 3)]
+    assert other.writer.write(files[0]) == Committed()
+    assert isinstance(other.writer.write(files[1]), Unknown)
+    assert other.writer.write(files[2]) == Committed()
+    assert appended(server) == {
+        "00000001": files[0].data + files[1].data[:left],
+        "00000002": files[2].data,
+    }
+    close(node, files[0])
+    whole = left >= len(files[1].data)
+    assert other.writer.resolve(files[1]) == (Committed() if whole else other.writer.resolve(files[1]))
+    assert isinstance(other.writer.resolve(files[1]), Committed if whole else NotCommitted)
+    assert node.settled() == ([b"1", b"2", b"3"] if whole else [b"1", b"3"])
+
+
+def test_append_that_says_another_size_is_in_doubt(node: Node, server: MemoryStorage) -> None:
+    other = node.again(Torn(server, 1, 10, says=10))
+    outcome = other.writer.write(other.file())
+    assert isinstance(outcome, Unknown)
+    assert "append-short" in outcome.reason
+    assert other.writer.write(other.file(sequence=2)) == Committed()
+    assert sorted(appended(server)) == ["00000001", "00000002"]
+
+
+def test_attempt_repeated_in_a_new_file_counts_once(node: Node, server: MemoryStorage) -> None:
+    other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=2))
+    file = other.file(b"once")
+    assert isinstance(other.writer.write(file), Unknown)
+    assert other.writer.write(file) == Committed()
+    assert appended(server) == {"00000001": file.data, "00000002": file.data}
+    close(node, file)
+    assert node.settled() == [b"once"]
+
+
+# All files that an attempt may be in count: also one whose append was reported failed.
+def test_attempt_is_committed_by_any_of_its_files(node: Node, server: MemoryStorage) -> None:
+    other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=2))
+    file = other.file(b"m")
+    assert isinstance(other.writer.write(file), Unknown)
+    close(node, file)
+    assert other.writer.write(file) == Committed()
+    assert sorted(appended(server)) == ["00000001", "00000002"]
+    assert node.again().writer.resolve(file) == Committed()
+    assert node.settled() == [b"m"]
+
+
+def test_late_append_to_a_listed_file_is_not_committed(node: Node, server: MemoryStorage) -> None:
+    first, late = node.file(b"1"), node.file(b"2", sequence=2)
+    node.writer.write(first)
+    closed = close(node, first)
+    outcome = node.writer.write(late)
+    assert isinstance(outcome, NotCommitted)
+    assert list(appended(server).values()) == [first.data + late.data]
+    assert [entry.size for entry in closed.lock.entries] == [len(first.data)]
+    assert node.again().writer.resolve(late) == outcome
+    assert node.settled() == [b"1"]
+
+
+def test_somebody_elses_bytes_in_our_file_send_us_to_a_new_one(node: Node, server: MemoryStorage) -> None:
+    first, second = node.file(b"1"), node.file(b"2", sequence=2)
+    node.writer.write(first)
+    (path,) = [path for path in server.files if path.endswith(".log")]
+    server.files[path] += b"torn by somebody"
+    assert node.writer.write(second) == Committed()
+    assert appended(server)["00000002"] == second.data
+    close(node, first)
+    assert node.settled() == [b"1", b"2"]
+
+
+def test_files_that_are_there_already_are_passed_over(node: Node, server: MemoryStorage) -> None:
+    node.writer.write(node.file(b"1"))
+    other = node.again()
+    assert other.writer.write(other.file(b"2", sequence=2)) == Committed()
+    assert sorted(appended(server)) == ["00000001", "00000002"]
+
+
+def test_same_attempt_again_has_the_same_outcome(node: Node) -> None:
+    file = node.file()
+    assert node.writer.write(file) == Committed()
+    assert node.writer.write(file) == Committed()
+    close(node, file)
+    assert node.writer.write(file) == Committed()
+    assert node.again().writer.write(file) == Committed()
+    node.time.advance(MINUTE)
+    node.sealer.seal(file.bag.rack)
+    assert node.writer.write(file) == Committed()
+    assert node.settled() == [b"m"]
+
+
+# Packed away: what this writer knows of its own appends, and the sizes in the seal, are enough.
+def test_attempt_in_doubt_is_decided_by_the_seal_when_its_bag_was_packed(node: Node, server: MemoryStorage) -> None:
+    other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=2))
+    file, missed = other.file(b"m"), other.file(b"missed", sequence=2)
+    assert isinstance(other.writer.write(file), Unknown)
+    node.time.advance(MINUTE)
+    node.sealer.seal(file.bag.rack)
+    server.remove_tree(file.bag.path)
+    assert other.writer.resolve(file) == Committed()
+    assert isinstance(other.writer.write(missed), NotCommitted)
+    stranger = node.again().writer.resolve(file)
+    assert isinstance(stranger, Unknown)
+    assert "file-unreadable" in stranger.reason
+
+
+def test_part_of_several_frames_is_neither_committed_nor_not(node: Node, server: MemoryStorage) -> None:
+    one, two = node.file(b"1"), node.file(b"2", sequence=2)
+    both = FrameFile(one.bag, DataName("n1", b"w" * 8, 1), one.data + two.data)
+    other = node.again(Torn(server, 1, len(one.data) + 7))
+    assert isinstance(other.writer.write(both), Unknown)
+    close(node, both)
+    outcome = other.writer.resolve(both)
+    assert isinstance(outcome, Unknown)
+    assert "part" in outcome.reason
+    assert other.writer.write(both) == outcome
+    assert node.settled() == [b"1"]
+
+
+def test_prelock_makes_the_writer_finish_the_closing(node: Node, server: MemoryStorage) -> None:
+    file = node.file()
+    server.ensure_directory(file.bag.path)
+    server.ensure_marker(f"{file.bag.path}/{PRELOCK}")
+    assert node.writer.write(file) == Committed()
+    assert isinstance(node.writer.write(node.file(sequence=2)), NotCommitted)
+
+
+def test_directory_that_vanished_leaves_the_outcome_unknown(node: Node, server: MemoryStorage) -> None:
+    file, second = node.file(), node.file(sequence=2)
+    assert node.writer.write(file) == Committed()
+    server.remove_tree(file.bag.path)
+    assert isinstance(node.writer.write(second), Unknown)
+    assert node.writer.write(second) == Committed()
+
+
+def test_file_is_not_appended_to_beyond_its_limit(
+    node: Node, server: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = node.file(b"1"), node.file(b"2", sequence=2)
+    monkeypatch.setattr("appliance.bag.logfile.FILE_BYTES_MAX", len(one.data) + len(two.data))
+    for sequence in (1, 2, 3):
+        assert node.writer.write(node.file(b"%d" % sequence, sequence=sequence)) == Committed()
+    assert {name: len(data) for name, data in appended(server).items()} == {
+        "00000001": len(one.data) + len(two.data),
+        "00000002": len(one.data),
+    }
+    monkeypatch.setattr("appliance.bag.logfile.FILE_BYTES_MAX", 1)
+    assert node.writer.write(node.file(b"large", sequence=4)) == Committed()
+
+
+# A stuck append must not hold up the others: they take another file.
+def test_threads_that_append_at_once_use_two_files(node: Node, server: MemoryStorage) -> None:
+    inside, go_on = Event(), Event()
+
+    class Stuck(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if verb == "append" and not inside.is_set():
+                inside.set()
+                assert go_on.wait(30)
+            del path
+            return call()
+
+    other = node.again(Stuck(server))
+    outcomes = []
+    thread = Thread(target=lambda: outcomes.append(other.writer.write(other.file(b"1"))), daemon=True)
+    thread.start()
+    assert inside.wait(30)
+    assert other.writer.write(other.file(b"2", sequence=2)) == Committed()
+    go_on.set()
+    thread.join(30)
+    assert outcomes == [Committed()]
+    assert sorted(appended(server)) == ["00000001", "00000002"]
+    assert other.writer.write(other.file(b"3", sequence=3)) == Committed()
+    assert len(appended(server)) == 2
+
+
+def test_resolving_does_not_wait_for_an_append_that_is_in_time(node: Node, server: MemoryStorage) -> None:
+    class Blind(WrappedStorage):
+        def look(self, directory: str, names: object) -> frozenset[str] | None:
+            raise Environment("planted", f"{directory} {names}")
+
+    storage = node.again(Blind(server))
+    file = storage.file()
+    assert isinstance(storage.writer.write(file), Unknown)
+    storage.context.storage.look = server.look  # type: ignore[method-assign]
+    before = node.time.midpoint_ns
+    assert storage.writer.resolve(file) == Committed()
+    assert node.time.midpoint_ns == before
+
+
+# Read back by this machine means nothing: its cache may hold what never reached the server.
+def test_append_in_doubt_is_not_believed_because_it_can_be_read(node: Node, server: MemoryStorage) -> None:
+    other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=2))
+    file = other.file()
+    assert isinstance(other.writer.write(file), Unknown)
+    assert other.latest() == [b"m"]
+    before = node.time.midpoint_ns
+    assert other.writer.resolve(file) == Committed()
+    assert node.time.midpoint_ns > before + SECOND
+
+
+@pytest.mark.parametrize("name", ["n1.6969696969696969.00000001.msg", "n1.6969696969696969.1.log", "README", "x.log"])
+def test_file_of_the_other_kind_is_foreign(node: Node, server: MemoryStorage, name: str) -> None:
+    file = node.file()
+    node.writer.write(file)
+    server.files[f"{file.bag.path}/{name}"] = node.file(b"no", sequence=9).data
+    assert node.latest() == [b"m"]
+    closed = close(node, file)
+    assert [entry.name.rpartition(".")[2] for entry in closed.lock.entries] == ["log"]
+    assert node.settled() == [b"m"]
+
+
+def test_bag_before_the_log_is_refused(node: Node, server: MemoryStorage) -> None:
+    before = dict(server.files)
+    assert isinstance(node.writer.write(node.file(timestamps=[T0 - SECOND])), NotCommitted)
+    assert server.files == before
+
+
+def test_effective_size_ends_before_what_is_torn(node: Node) -> None:
+    one, two = node.file(b"1").data, node.file(b"2", sequence=2).data
+    assert effective_size(one + two[:-1]) == len(one)
+    assert effective_size(one + b"\0" * 50 + two) == len(one)
+    assert effective_size(one + two) == len(one) + len(two)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ from appliance.trust import admit, move_node, revoke_node
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
-from timeagent.keys import Signer, key_id, save_private_key
+from timeagent.keys import Signer, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
 
 if TYPE_CHECKING:
@@ -311,3 +312,26 @@ def test_revoked_node_keeps_what_it_signed_before_and_its_earliest_revocation(st
     assert {entry.revoked_from_ns for entry in registers.trust(6).keys} == {None, 0}
     with pytest.raises(NotTrusted, match="no node node3"):
         revoke_node(registers, key, "node3", NOW_NS)
+
+
+def test_root_key_is_kept_where_init_is_told_and_one_that_lies_there_is_used(storage: Rooted, tmp_path: Path) -> None:
+    place = tmp_path / "safe.key"
+    settings = set_up(storage, tmp_path, "a", POLICY, NOW_NS, tmp_path / "a", None, place)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert load_private_key(place).public == settings.root_key
+    assert not (settings.directory / "root.key").exists()
+    other = set_up(Rooted(), tmp_path, "b", POLICY, NOW_NS, tmp_path / "b", None, place)
+    assert other.root_key == settings.root_key
+
+
+# What init did not make it does not remove; what it made, it does.
+@pytest.mark.parametrize("there", [True, False])
+def test_init_that_fails_leaves_the_root_key_as_it_was(storage: Rooted, tmp_path: Path, *, there: bool) -> None:
+    place = tmp_path / "safe.key"
+    if there:
+        save_private_key(place, ROOT_KEY)
+    failing = FailingStorage(storage, Fault.NOT_DONE, at=12)
+    with pytest.raises(Environment):
+        set_up(failing, tmp_path, "a", POLICY, NOW_NS, tmp_path / "a", None, place)
+    assert place.exists() is there
+    assert not (tmp_path / "a").exists()

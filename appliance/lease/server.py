@@ -23,7 +23,7 @@ from timeagent.errors import Damaged, Environment
 from timeagent.units import MS, SECOND
 
 from .connection import Connection, Limits, Peer, credentials, permitted, refusal
-from .wire import LENGTH_BYTES, Hello, Refused, decode_call, encode_answer
+from .wire import LENGTH_BYTES, NO_REQUEST, Hello, Refused, Unavailable, decode_call, encode_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .ports import Trust
     from .shard import Shard
     from .transport import Counter as BootClock
-    from .wire import Request
+    from .wire import Reply, Request
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class ServerCounts:
     looped_ns: int = 0
     """When the loop went round last, since boot; 0: never."""
     throttled: int = 0
+    full: int = 0
+    """Turns that came to nothing because the tmpfs was full."""
     closed: Counter[str] = field(default_factory=Counter)
     """Connections that ended, by reason."""
 
@@ -408,7 +410,7 @@ class ShardServer:
         if not answers:
             return
         with self._guard:
-            replies = self._shard.turn(requests)
+            replies = self._replies(requests)
         self.counts.turns += 1
         self.counts.turn_ns += self._clock.boot_ns() - now
         self.counts.calls += len(answers)
@@ -426,6 +428,19 @@ class ShardServer:
         for connection in dict.fromkeys(connection for connection, _ in answers):
             connection.since_ns = now
             self._send(connection)
+
+    def _replies(self, requests: list[Request]) -> list[Reply]:
+        """Take requests through a turn; where the tmpfs is full nothing of it happened, and all are told so."""
+        try:
+            return self._shard.turn(requests)
+        except Environment as problem:
+            self.counts.full += 1
+            return [
+                Unavailable(
+                    request_id=getattr(each, "request_id", NO_REQUEST), code=problem.code, message=problem.message
+                )
+                for each in requests
+            ]
 
     def _calls(self, connection: Connection, now: int) -> list[list[Request]]:
         """Split off whole frames, as many as this peer may have done now. Raises Damaged."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import msgspec
 
+from timeagent.errors import Environment
+
 from .state import Free, Held, Memory, State, Tentative
 
 if TYPE_CHECKING:
@@ -63,16 +65,26 @@ class LeaseStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Do a turn in one transaction: all of it, or, when it raises, nothing."""
+        """Do a turn in one transaction: all of it, or, when it raises, nothing.
+
+        Raises Environment where the tmpfs is full.
+        """
         domains, leases = self.domains, self.leases
         self._execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
-            self._execute("ROLLBACK")
+            self._execute("COMMIT")
+        except BaseException as problem:
+            if self._connection.in_transaction:  # a full file has rolled back by itself already
+                self._execute("ROLLBACK")
             self.domains, self.leases = domains, leases
+            if isinstance(problem, apsw.FullError):
+                raise Environment(
+                    "store-full",
+                    f"{self._connection.filename} cannot grow: its tmpfs is full",
+                    hint="give the tmpfs more room, or remove what else lies there",
+                ) from None
             raise
-        self._execute("COMMIT")
 
     def read(self, domain: str) -> tuple[State, int] | None:
         """Return a domain's state and its revision, or None where nothing is remembered."""

@@ -139,6 +139,7 @@ def test_node_that_stands_still_costs_its_callers_their_time_out_and_nothing_aft
         session.relinquish(session.acquire(theirs))
         daemons.send("node2", signal.SIGSTOP)
         try:
+            wait_until(CLOCK, lambda: daemons.stopped("node2"))
             with pytest.raises((ShardUnavailable, TryAgain)):
                 session.acquire(theirs, timeout_ns=0)
             session.relinquish(session.acquire(mine))  # whoever else answers is not affected

@@ -9,15 +9,13 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from appliance.formats.address import Address
 from appliance.settings import save_settings
 from appliance.trust import move_node
 from tests.support.cluster import Site
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def free_port() -> int:
@@ -64,6 +62,11 @@ class Daemons:
 
     def send(self, node: str, number: signal.Signals) -> None:
         self.running[node].send_signal(number)
+
+    def stopped(self, node: str) -> bool:
+        """Whether every thread of a daemon has stopped by now: the signal takes its time."""
+        tasks = Path(f"/proc/{self.running[node].pid}/task").iterdir()
+        return all(task.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
     def stop(self, node: str) -> int:
         """End one orderly; return its exit code."""

@@ -10,11 +10,14 @@ from appliance.bag.authority import Authority, Contents
 from appliance.bag.batch import MessageBatch
 from appliance.bag.closer import Closed, Closer, Gone
 from appliance.bag.horizon import Horizon
+from appliance.bag.logfile import LogFileWriter
+from appliance.bag.looks import LookingWriter
 from appliance.bag.maildir import MaildirWriter
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.reader import Reader
 from appliance.bag.sealer import Sealer
 from appliance.bag.storage import Published
+from appliance.formats.birth import BagKind
 from appliance.formats.framing import pieces
 from appliance.formats.lockfile import SealEntry, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
@@ -22,7 +25,7 @@ from tests.support.bag_world import World
 from tests.support.bags import T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage, WrappedStorage
-from timeagent.errors import LeaseholdError
+from timeagent.errors import Environment, LeaseholdError
 from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:
@@ -39,18 +42,19 @@ if TYPE_CHECKING:
 SEEDS = 400
 
 
-def broken(seeds: int, *, revalidates: bool = True) -> tuple[int, list[str]] | None:
+def broken(seeds: int, *, revalidates: bool = True, kind: BagKind = BagKind.MAILDIR) -> tuple[int, list[str]] | None:
     """Return the first seed that breaks a promise, and which. Half of the runs have crashes, half lost replies."""
     for seed in range(seeds):
-        world = World(seed, revalidates=revalidates, crashes=seed % 2 == 1, losses=seed % 4 > 1)
+        world = World(seed, revalidates=revalidates, crashes=seed % 2 == 1, losses=seed % 4 > 1, kind=kind)
         found = world.run().violations()
         if found:
             return seed, found
     return None
 
 
-def test_protocol_as_designed_breaks_no_promise() -> None:
-    assert broken(SEEDS) is None
+@pytest.mark.parametrize("kind", list(BagKind))
+def test_protocol_as_designed_breaks_no_promise(kind: BagKind) -> None:
+    assert broken(SEEDS, kind=kind) is None
 
 
 def test_same_seed_gives_the_same_run() -> None:
@@ -102,7 +106,7 @@ def replace_the_lock(self: Closer, bag: Bag, entries: tuple[object, ...]) -> Non
 promise = Closer._promise
 
 
-def look_before_publish(self: MaildirWriter, file: FrameFile) -> Outcome:
+def look_before_publish(self: LookingWriter, file: FrameFile) -> Outcome:
     seen = self._storage.look(file.bag.path, (PRELOCK,))
     if seen or self._authority.rack_begun(file.bag.rack):
         return write(self, file)
@@ -110,24 +114,24 @@ def look_before_publish(self: MaildirWriter, file: FrameFile) -> Outcome:
     return Committed()
 
 
-write = MaildirWriter.write
+write = LookingWriter.write
 
 
-def no_look_at_the_rack(self: MaildirWriter, file: FrameFile) -> Outcome:
-    seen = self._storage.look(file.bag.path, (file.name.text(), PRELOCK))
+def no_look_at_the_rack(self: LookingWriter, file: FrameFile) -> Outcome:
+    seen = self._storage.look(file.bag.path, (self._file_name(file), PRELOCK))
     return Committed() if seen and PRELOCK not in seen else look(self, file)
 
 
-def no_look_at_the_bag(self: MaildirWriter, file: FrameFile) -> Outcome:
+def no_look_at_the_bag(self: LookingWriter, file: FrameFile) -> Outcome:
     return look(self, file) if self._authority.rack_begun(file.bag.rack) else Committed()
 
 
-def late_means_not_committed(self: MaildirWriter, file: FrameFile) -> Outcome:
+def late_means_not_committed(self: LookingWriter, file: FrameFile) -> Outcome:
     seen = self._storage.look(file.bag.path, (PRELOCK,))
     return NotCommitted("late") if seen else look(self, file)
 
 
-look = MaildirWriter._look
+look = LookingWriter._look
 
 
 def eexist_is_not_ours(self: MaildirWriter, file: FrameFile) -> Outcome:
@@ -139,7 +143,7 @@ def eexist_is_not_ours(self: MaildirWriter, file: FrameFile) -> Outcome:
         return Unknown(str(problem))
 
 
-def doubt_is_not_committed(self: MaildirWriter, file: FrameFile, doubt: Exception) -> Outcome:
+def doubt_is_not_committed(self: LookingWriter, file: FrameFile, doubt: Exception) -> Outcome:
     return NotCommitted(f"{self}: {file} {doubt}")
 
 
@@ -232,6 +236,83 @@ def test_step_done_wrong_is_caught(
 ) -> None:
     monkeypatch.setattr(owner, step, wrong)
     assert broken(SEEDS) is not None
+
+
+def append_behind_a_torn_frame(self: LogFileWriter, file: FrameFile) -> None:
+    """Stay in the file after a failed append: go on wherever it ends by now."""
+    self._ensure(file.bag)
+    own, place = self._begin(file)
+    path = f"{file.bag.path}/{place.name}"
+    try:
+        place.sure = bool(self._storage.append(path, file.data, own.size))
+    finally:
+        size = self._storage.size_of(path) or 0
+        place.end = size if place.sure else place.end
+        self._give_back(file, own, size)
+
+
+def size_not_checked(self: LogFileWriter, file: FrameFile) -> None:
+    """Append to whatever is there: what came late from an append in doubt is in the middle then."""
+    self._ensure(file.bag)
+    with self._lock:
+        for files in self._files.values():
+            files.free = [each for each in files.free if each.size] or files.free
+    own, place = self._begin(file)
+    path = f"{file.bag.path}/{place.name}"
+    try:
+        own.size = self._storage.append(path, file.data, self._storage.size_of(path) or 0)
+        place.sure, place.end = True, own.size
+    except Environment:
+        own.size = self._storage.size_of(path) or 0
+        raise
+    finally:
+        self._give_back(file, own, own.size)
+
+
+def listed_by_name_only(self: LogFileWriter, file: FrameFile, contents: Contents) -> Outcome:
+    assert contents.lock is not None
+    listed = contents.lock.by_name()
+    named = any(place.name in listed for place in self._tried_of(file).places)
+    return Committed() if named else listed_by_size(self, file, contents)
+
+
+def only_the_last_file_counts(self: LogFileWriter, file: FrameFile, contents: Contents) -> Outcome:
+    assert contents.lock is not None
+    last = self._tried_of(file).places[-1]
+    entry = contents.lock.by_name().get(last.name)
+    return Committed() if entry and entry.size >= last.end else NotCommitted("late")
+
+
+def size_without_ours(self: LogFileWriter, file: FrameFile, contents: Contents) -> Outcome:
+    """Take where the attempt begins for where it ends."""
+    for place in self._tried_of(file).places:
+        place.end -= len(file.data)
+    return listed_by_size(self, file, contents)
+
+
+listed_by_size = LogFileWriter._listed
+
+LOG_MUTANTS: list[tuple[type, str, Callable[..., object]]] = [
+    (Closer, "help", list_before_prelock),
+    (LogFileWriter, "write", look_before_publish),
+    (LogFileWriter, "_look", no_look_at_the_rack),
+    (LogFileWriter, "_look", no_look_at_the_bag),
+    (LogFileWriter, "_look", late_means_not_committed),
+    (LogFileWriter, "_after_doubt", doubt_is_not_committed),
+    (LogFileWriter, "_publish", append_behind_a_torn_frame),
+    (LogFileWriter, "_publish", size_not_checked),
+    (LogFileWriter, "_listed", listed_by_name_only),
+    (LogFileWriter, "_listed", only_the_last_file_counts),
+    (LogFileWriter, "_listed", size_without_ours),
+]
+
+
+@pytest.mark.parametrize(("owner", "step", "wrong"), LOG_MUTANTS, ids=[wrong.__name__ for _, _, wrong in LOG_MUTANTS])
+def test_step_of_a_log_bag_done_wrong_is_caught(
+    monkeypatch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(owner, step, wrong)
+    assert broken(SEEDS, kind=BagKind.LOG) is not None
 
 
 class Stalling(WrappedStorage):

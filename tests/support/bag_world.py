@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.authority import Contents
 from appliance.bag.outcome import Committed, Unknown
+from appliance.formats.birth import BagKind
 from tests.support.bags import T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.schedule import Schedule, ScheduledStorage
@@ -27,7 +28,10 @@ NETWORK_STEPS = 12
 
 
 class LossyStorage(ScheduledStorage):
-    """Publications of data files may be reported failed: done already, done later by the network, or never."""
+    """Publications of data files may be reported failed: done already, done later by the network, or never.
+
+    Appends, beside that, may be torn: a part of the bytes is there, or is all that ever comes.
+    """
 
     def __init__(self, inner: Storage, schedule: Schedule, probability: float) -> None:
         super().__init__(inner, schedule)
@@ -43,6 +47,22 @@ class LossyStorage(ScheduledStorage):
         elif self._schedule.chance(0.7):
             self.inner.publish(path, data, tmp)
         raise Environment("planted", f"the reply to publish {path} was lost")
+
+    def append(self, path: str, data: bytes, expected_size: int) -> int:
+        if not self._schedule.chance(self._probability):
+            return super().append(path, data, expected_size)
+        self._schedule.pause(f"append {path}, reply lost")
+        part = data if self._schedule.chance(0.6) else data[: len(data) // 2]
+        if self._schedule.chance(0.4):
+            self.delayed.append(partial(self._append_late, path, part, expected_size))
+        elif self._schedule.chance(0.7):
+            self.inner.append(path, part, expected_size)
+        raise Environment("planted", f"the reply to append {path} was lost")
+
+    def _append_late(self, path: str, data: bytes, expected_size: int) -> None:
+        """The server writes where it was told to, whatever is there by then."""
+        with suppress(Environment):
+            self.inner.append(path, data, expected_size)
 
 
 @dataclass
@@ -78,12 +98,20 @@ class History:
 class World:
     """One run."""
 
-    def __init__(self, seed: int, *, revalidates: bool = True, crashes: bool = False, losses: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        revalidates: bool = True,
+        crashes: bool = False,
+        losses: bool = False,
+        kind: BagKind = BagKind.MAILDIR,
+    ) -> None:
         self.schedule = Schedule(seed, crash_probability=0.02 if crashes else 0.0)
         self.server = MemoryStorage()
         self.revalidates = revalidates
         self.losses = losses
-        self.grid = Node(self.server).grid
+        self.grid = Node(self.server, kind=kind).grid
         self.history = History()
         self._storages: list[LossyStorage] = []
 

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.formats.birth import LogBirth, check_grid
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.names import check_log
+from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, SEAL, Grid, parse_data_name
 from appliance.formats.stamped import open_stamped
-from appliance.formats.witness import head_digest
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import INSTANT_MAX
 
 from .coverage import later
 from .finding import Evidence
+from .indexing import index_frame
 from .load import PIECE_BYTES_MAX, BagListing, RackListing
+from .packs import RackPack, packed_names, retained_files
 from .records import RECORD_BYTES_MAX
 from .rules import bags as bag_rules
 from .rules.registry import found
 from .rules.signatures import frame_findings, of_unknown_key, stamp_findings
 from .rules.time import judge_frame, stamp_after_frame
-from .seals import SealOrder
+from .seals import BagCounts, SealFacts, SealOrder, damaged_inside
 from .verification import PartialKeyring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from appliance.formats.lockfile import LockFile, RackSeal
+    from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag
     from appliance.formats.stamped import Stamped
     from timeagent.signedtime import SignedTime
@@ -41,27 +42,6 @@ if TYPE_CHECKING:
     from .load import Tree
     from .records import ClusterRecords
     from .verification import Signatures
-
-
-@dataclass(slots=True)
-class BagCounts:
-    """What the walk has seen."""
-
-    bags: int = 0
-    provisional: int = 0
-    messages: int = 0
-    """In the record: in listed files of closed bags, and accepted."""
-    rejected: int = 0
-    """In listed files of closed bags, and dropped by readers."""
-
-
-@dataclass(frozen=True, slots=True)
-class SealFacts:
-    """A rack's seal, read."""
-
-    locks: dict[str, bytes]
-    where: Evidence
-    token: SignedTime | None
 
 
 class BagWalk:
@@ -99,7 +79,9 @@ class BagWalk:
             self._index.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
             self._index.closed_to(log, 0)
             for path in self._tree.files_below(f"{LOGS}/{log}"):
-                self._unread(path, 0, INSTANT_MAX)
+                names = packed_names(self._tree, path) if path.endswith(f"/{PACK}") else ()
+                for each in (path, *(f"{path}/{name}" for name in names)):
+                    self._unread(each, 0, INSTANT_MAX)
             return
         self._log = grid
         seals = SealOrder(self._tree, grid)
@@ -175,16 +157,52 @@ class BagWalk:
         for path in listing.off_grid:
             self._off_grid(path)
         seal = self._seal(listing) if listing.sealed else None
+        if seal is None:
+            for each in listing.bags:
+                self._bag(each, None)
+            if listing.packed:  # nobody can say what is in it
+                self._index_blind(listing)
+            return None
+        pack = self._pack(listing, seal) if listing.packed else None
+        gone = None if listing.packed else retained_files(self._tree, listing, seal.locks)
         there = {each.bag.name: each for each in listing.bags}
         for each in listing.bags:
-            if seal is not None and each.bag.name not in seal.locks:
+            if gone is not None or each.bag.name not in seal.locks:
                 self._report_all(bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where))
-            else:
-                self._bag(each, seal)
-        for name, raw in seal.locks.items() if seal else ():
-            if name not in there:
+        if gone is not None:
+            self._retained(listing, seal, gone)
+            return seal
+        for name, raw in seal.locks.items():
+            bag = self._log.parse_bag(listing.rack, name) if self._log else None
+            if name in there:
+                self._bag(there[name], seal, pack)
+            elif pack is None or bag is None:
                 self._missing_bag(listing, name, raw, seal)
+            else:
+                self._bag(BagListing(bag, (), locked=False), seal, pack)
+        self._report_all(pack.findings(seal.where) if pack else [])
         return seal
+
+    def _pack(self, listing: RackListing, seal: SealFacts) -> RackPack | None:
+        pack = RackPack(self._tree, listing, seal.raw)
+        wrong = pack.misplaced()
+        if wrong is None:
+            return pack
+        self._report(found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where]))
+        return None
+
+    def _retained(self, listing: RackListing, seal: SealFacts, files: list[str]) -> None:
+        """Say what is gone, and accuse nobody: by retention, or by somebody's hand, which leaves the same behind."""
+        rack = listing.rack
+        self.counts.bags += len(seal.locks)
+        for path in files:
+            self._unread(path, rack.start_ns, rack.end_ns)
+        self._index_blind(listing)
+        self._report(found("retained-rack", rack.path, bag_rules.gone(rack, len(files)), [seal.where]))
+
+    def _index_blind(self, listing: RackListing) -> None:
+        rack = listing.rack
+        self._index.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
@@ -194,7 +212,7 @@ class BagWalk:
         where = Evidence(path, 0, len(data))
         try:
             seal, stamped = open_seal(data, path)
-            wrong = bag_rules.misplaced_seal(seal, listing.rack, self._records.cluster_id) or _damaged_inside(seal)
+            wrong = bag_rules.misplaced_seal(seal, listing.rack, self._records.cluster_id) or damaged_inside(seal)
         except Damaged as problem:
             wrong = problem.message
         if wrong:
@@ -203,7 +221,7 @@ class BagWalk:
         token = self._stamp(Kind.SEAL, stamped, seal.sealer, where)
         self.newest = later(self.newest, token)
         self._report_all(bag_rules.closing_time("rack", token, listing.rack.end_ns, where, ()))
-        return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token)
+        return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token, data)
 
     def _missing_bag(self, listing: RackListing, name: str, raw: bytes, seal: SealFacts | None) -> None:
         """A bag that the seal knows and the copy lacks, with all that it was closed with."""
@@ -218,10 +236,14 @@ class BagWalk:
         self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
-    def _bag(self, listing: BagListing, seal: SealFacts | None) -> None:
+    def _bag(self, listing: BagListing, seal: SealFacts | None, pack: RackPack | None = None) -> None:
         bag = listing.bag
         self.counts.bags += 1
-        raw, where = self._lock_bytes(listing, seal)
+        if seal is not None and pack is not None:
+            found_lock: tuple[bytes | None, Evidence] = (seal.locks[bag.name], seal.where)  # its directory may be void
+        else:
+            found_lock = self._lock_bytes(listing, seal)
+        raw, where = found_lock
         if raw is None and not listing.locked:
             self.counts.provisional += 1
             self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=False, blind=False)
@@ -243,7 +265,7 @@ class BagWalk:
         self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
         if seal is not None:
             self._report_all(bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
-        self._index_closed(bag, blind=self._listed(listing, lock, where, token))
+        self._index_closed(bag, blind=self._listed(listing, lock, where, token, pack))
 
     def _index_closed(self, bag: Bag, *, blind: bool) -> None:
         self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind)
@@ -295,7 +317,9 @@ class BagWalk:
         self._report_all(findings)
         return lock, token
 
-    def _listed(self, listing: BagListing, lock: LockFile, lock_where: Evidence, token: SignedTime | None) -> bool:
+    def _listed(
+        self, listing: BagListing, lock: LockFile, lock_where: Evidence, token: SignedTime | None, pack: RackPack | None
+    ) -> bool:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
         bag, blind = listing.bag, False
         keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
@@ -304,23 +328,27 @@ class BagWalk:
         for entry in lock.entries:
             path = f"{bag.path}/{entry.name}"
             name = self._log.data_name(entry.name)
-            data, size = None, 0
-            if entry.name in listing.files:
+            data, size, packed_at = None, 0, None
+            if pack is not None:
+                offset, data = pack.file(bag.name, entry)
+                size, packed_at = len(data), (pack.path, offset)
+            elif entry.name in listing.files:
                 # Beyond the listed size nothing counts: whether a whole frame follows is all that is asked.
                 data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)
             findings = (
                 []
                 if path in self._tree.unreadable
-                else list(bag_rules.listed_file(entry, path, data, size, lock_where, token))
+                else list(bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at))
             )
             self._report_all(findings)
             if data is None or any(finding.code == "altered-file" for finding in findings):
                 blind = True
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue
-            frames, damage = self._frames.frames(data[: entry.size], path, keyring)
+            place, begins_at = packed_at or (path, 0)
+            frames, damage = self._frames.frames(data[: entry.size], place, keyring, begins_at)
             for where, reason in damage:
-                self._report(found("damaged-frame", path, reason, [where]))
+                self._report(found("damaged-frame", place, reason, [where]))
             for frame in frames:
                 misplaced = list(bag_rules.frame_place(frame, name, bag, lock, lock_where))
                 self._report_all(misplaced)
@@ -360,50 +388,10 @@ class BagWalk:
                 self._remember(frame, 0, None)
 
     def _remember(self, frame: FrameEvidence, accepted: int, span: tuple[int, int] | None) -> None:
-        head, where = frame.frame.head, frame.where
         if frame.refusal is None:
             self.newest = later(self.newest, frame.token)
-        self._trust_named.add(head.trust_number)
-        writer = (head.writer, head.incarnation)
-        timestamps = frame.frame.timestamps
-        stamps = (int(timestamps[0]), int(timestamps[-1]))
-        self._index.add("frame", *writer, head.sequence, frame.frame.digest, where=where, rest=stamps)
-        if head.committed is not None:
-            named = (*writer, head.committed.sequence, head.committed.digest)
-            self._index.add("committed", *named, where=where, rest=(int(timestamps[-1]),))
-        first, last = span or stamps
-        counted = set()
-        for held in frame.witnesses:
-            batch, witness = held.head, held.witness
-            if witness.correlation_id not in counted:
-                counted.add(witness.correlation_id)
-                numbers = (len(timestamps), accepted, first, last, held.refusal is None)
-                self._index.add("use", witness.domain, witness.correlation_id, where=where, rest=numbers)
-            if held.refusal is not None:
-                continue
-            digest = head_digest(held.signed.head)
-            self._index.add(
-                "head",
-                *(batch.incarnation, batch.sequence, digest, batch.map_number, batch.shard, batch.ceiling_number),
-                *(False, held.signed.head),
-                where=where,
-            )
-            self._index.add(
-                "entry",
-                *(witness.domain, witness.correlation_id, batch.incarnation, batch.sequence, held.signed.index),
-                *(digest, held.signed.entry),
-                where=where,
-                rest=(0,),
-            )
+        self._trust_named.add(frame.frame.head.trust_number)
+        index_frame(self._index, frame, accepted, span)
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}
-
-
-def _damaged_inside(seal: RackSeal) -> str | None:
-    for entry in seal.entries:
-        try:
-            open_lock(entry.lock, f"the lock file of {entry.bag} in the seal")
-        except Damaged as problem:
-            return problem.message
-    return None

@@ -18,6 +18,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339, span_text
 
 from .finding import printable
+from .load import PIECE_BYTES_MAX
 from .report import finding_lines, time_line
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ def explain_lines(finding: Finding, tree: Tree) -> Iterator[str]:
 
 def _evidence(place: Evidence, tree: Tree) -> Iterator[str]:
     yield f"{printable(place.path)}, offset {place.offset}, {place.length} bytes:"
-    data = tree.read(place.path)
+    data = tree.read_range(place.path, place.offset, place.length or PIECE_BYTES_MAX)
     if data is None:
         yield "  is not there, or is a directory"
         return
-    piece = piece_at(data, place.offset)
+    piece = piece_at(data, 0)
     if isinstance(piece, str):
         yield f"  {len(data)} bytes; there is no whole record of ours: {piece}"
         return

@@ -79,21 +79,23 @@ class FrameReader:
         self._witnesses: dict[tuple[int, bytes], HeldWitness | str] = {}
 
     def frames(
-        self, data: bytes, path: str, keyring: Keyring | None
+        self, data: bytes, path: str, keyring: Keyring | None, begins_at: int = 0
     ) -> tuple[list[FrameEvidence], list[tuple[Evidence, str]]]:
-        """Return the frames of a file, and where what should be one is none."""
+        """Return the frames of a file, and where what should be one is none. ``begins_at``: the data in the file."""
         whole, rest = pieces(data)
         frames: list[FrameEvidence] = []
         damage: list[tuple[Evidence, str]] = []
         for piece in whole:
-            where = Evidence(path, piece.offset, piece.end - piece.offset)
+            where = Evidence(path, begins_at + piece.offset, piece.end - piece.offset)
             try:
                 frames.append(self._frame(piece, where, keyring))
             except Damaged as problem:
                 damage.append((where, problem.message))
         if rest:
             end = whole[-1].end if whole else 0
-            damage.append((Evidence(path, end, len(data) - end), f"{path}, offset {end}: {rest}"))
+            damage.append(
+                (Evidence(path, begins_at + end, len(data) - end), f"{path}, offset {begins_at + end}: {rest}")
+            )
         return frames, damage
 
     def _frame(self, piece: Piece, where: Evidence, keyring: Keyring | None) -> FrameEvidence:

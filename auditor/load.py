@@ -25,6 +25,7 @@ from appliance.formats.framing import (
     pack,
     piece_at,
 )
+from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, TMP, parse_ledger_name, parse_record_name
 from timeagent.errors import Damaged, Environment
 
@@ -125,6 +126,7 @@ class RackListing:
 
     rack: Rack
     sealed: bool
+    packed: bool
     bags: tuple[BagListing, ...]
     off_grid: tuple[str, ...]
     """Paths of directories in it that are no bags."""
@@ -160,6 +162,19 @@ class Tree:
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+        """Return at most so many bytes of a file from an offset, or None where there is no file that can be read."""
+        descriptor = self._open(path)
+        if descriptor is None:
+            return None
+        try:
+            return _read_at(descriptor, offset, length)
+        except OSError as problem:
+            self.unreadable[path] = str(problem.strerror)
+            return None
+        finally:
+            os.close(descriptor)
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes; 0 where there is no file that can be read."""
@@ -234,9 +249,10 @@ class Tree:
                 yield f"{grid.log_path}/{day}/{name}" if rack is None else self._rack(grid, rack)
 
     def _rack(self, grid: Grid, rack: Rack) -> RackListing:
-        bags, off_grid, sealed = [], [], False
+        bags, off_grid, sealed, packed = [], [], False, False
         for name, is_directory in self.names(rack.path):
             sealed |= name == SEAL and not is_directory
+            packed |= name == PACK and not is_directory
             if not is_directory:
                 continue
             bag = grid.parse_bag(rack, name)
@@ -247,7 +263,7 @@ class Tree:
             files = tuple(entry for entry in inside if grid.data_name(entry))
             bags.append(BagListing(bag, files, LOCK in inside))
         bags.sort(key=lambda listing: listing.bag.start_ns)
-        return RackListing(rack, sealed, tuple(bags), tuple(off_grid))
+        return RackListing(rack, sealed, packed, tuple(bags), tuple(off_grid))
 
     def _shards(self, top: str) -> Iterator[tuple[int, int, str]]:
         for map_name, is_map in self.names(top):

@@ -5,9 +5,12 @@ A rack without a seal that is older than a sealed one has therefore lost it; so 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import SEAL
+from timeagent.errors import Damaged
 
 from .finding import Evidence, Verdict
 from .rules.registry import found
@@ -15,10 +18,35 @@ from .rules.registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from appliance.formats.lockfile import RackSeal
     from appliance.formats.paths import Grid, Rack
+    from timeagent.signedtime import SignedTime
 
     from .finding import Finding
     from .load import Tree
+
+
+@dataclass(slots=True)
+class BagCounts:
+    """What the walk has seen."""
+
+    bags: int = 0
+    provisional: int = 0
+    messages: int = 0
+    """In the record: in listed files of closed bags, and accepted."""
+    rejected: int = 0
+    """In listed files of closed bags, and dropped by readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealFacts:
+    """A rack's seal, read."""
+
+    locks: dict[str, bytes]
+    where: Evidence
+    token: SignedTime | None
+    raw: bytes
+    """All bytes of its file."""
 
 
 class SealOrder:
@@ -59,3 +87,13 @@ def _missing(first: Rack, end: Rack | None, sealed: Rack, seal: Evidence) -> Fin
         "they were being sealed"
     )
     return found("lost-file", path, reason, [Evidence(path), seal], verdict=Verdict.INDETERMINATE)
+
+
+def damaged_inside(seal: RackSeal) -> str | None:
+    """Return what is wrong with the lock files in a seal, or None."""
+    for entry in seal.entries:
+        try:
+            open_lock(entry.lock, f"the lock file of {entry.bag} in the seal")
+        except Damaged as problem:
+            return problem.message
+    return None

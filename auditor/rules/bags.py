@@ -69,18 +69,27 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
 
 
 def listed_file(
-    entry: LockEntry, path: str, data: bytes | None, size: int, lock: Evidence, closed: SignedTime | None
+    entry: LockEntry,
+    path: str,
+    data: bytes | None,
+    size: int,
+    lock: Evidence,
+    closed: SignedTime | None,
+    packed_at: tuple[str, int] | None = None,
 ) -> Iterator[Finding]:
     """lost-file, altered-file, and late-writer for bytes beyond the listed size. ``lock``: where it is listed.
 
-    ``size``: of the whole file, of which ``data`` is what was read.
+    ``size``: of the whole file, of which ``data`` is what was read. ``packed_at``: pack and offset, where it stands in
+    one.
     """
     times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
     if data is None:
         reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there"
         yield found("lost-file", path, reason, [Evidence(path), lock], times)
         return
-    where = [Evidence(path, 0, size)]
+    where = [Evidence(path, 0, size) if packed_at is None else Evidence(*packed_at, size)]
+    if packed_at is not None:
+        path = f"{packed_at[0]}, offset {packed_at[1]}, {path}"
     if len(data) < entry.size:
         reason = f"{path} has {len(data)} bytes; its bag was closed with {entry.size}"
         yield found("altered-file", path, reason, [*where, lock], times)
@@ -120,6 +129,15 @@ def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Findi
         evidence = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sorted(sizes.items())]
         reason = f"{bag.path} is not among the bags that its rack was sealed with; its {len(sizes)} files are void"
         yield found("ghost-bag", bag.path, reason, [*evidence, seal])
+
+
+def gone(rack: Rack, files: int) -> str:
+    """Return what is said of a rack that was sealed and of which nothing is left."""
+    return (
+        f"{rack.path} was sealed with {files} files, for timestamps from {rfc3339(rack.start_ns)} until "
+        f"{rfc3339(rack.end_ns)}; neither its bags nor a pack are there. Retention deletes packs, and a pack that "
+        "was deleted by hand looks the same: what it held is not audited"
+    )
 
 
 def frame_place(

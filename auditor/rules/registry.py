@@ -42,6 +42,8 @@ _BREACHES: Final = {
     "lost-file": "a file that its bag was closed with is missing",
     "overwritten-lock": "a lock file is not the one that the rack was sealed with",
     "stale-lock": "a lock file names older records than a frame that it lists",
+    "damaged-pack": "a pack is not what its seal and its files make",
+    "misplaced-pack": "a pack is not that of its rack's seal",
     # time
     "r1-breach": "a timestamp is too far from its signed time",
     "r2-breach": "what came after was signed before",
@@ -82,6 +84,7 @@ _OTHERS: Final = (
     Rule("unverifiable-policy", "a policy record is missing", Verdict.UNVERIFIABLE),
     Rule("unverifiable-map", "a shard map is missing", Verdict.UNVERIFIABLE),
     Rule("unverifiable-log", "a log has no birth record", Verdict.UNVERIFIABLE),
+    Rule("retained-rack", "what a sealed rack held is not there any more", Verdict.UNVERIFIABLE, Severity.WARNING),
     Rule("unreadable", "a file or directory of the copy cannot be read", Verdict.UNVERIFIABLE),
 )
 

@@ -19,6 +19,7 @@ from auditor.audit import audit
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
 from auditor.rules.registry import RULES
+from tests.support import pack_breaches  # noqa: F401 - registers its breaches
 from tests.support.breaches import PLANTS, Plant, Story, aged, joined_later, only_file, premature_lock, two_sealed_racks
 from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
 from timeagent.keys import Signer

@@ -20,7 +20,7 @@ import msgspec
 
 from .errors import BadConfiguration
 from .interval import TimeInterval
-from .keyfiles import CREDENTIALS
+from .keyfiles import CREDENTIAL_MODE, CREDENTIALS
 from .keys import Signer, load_private_text, parse_public_line, public_line, save_private_text
 from .roughwire import BadAnswer, OnlineKey, delegate, open_online_key
 from .units import DAY, HOUR, SECOND, Instant, Span, rfc3339
@@ -110,9 +110,9 @@ def save_delegation(directory: Path, online: OnlineKey) -> Path:
     return path
 
 
-def load_delegation(path: Path) -> OnlineKey:
+def load_delegation(path: Path, *, tolerated_mode: int = 0) -> OnlineKey:
     """Read an online key. Raises NotTrusted if others may read it, BadConfiguration for what is none."""
-    data = load_private_text(path)
+    data = load_private_text(path, tolerated_mode=tolerated_mode)
     try:
         read = msgspec.json.decode(data, type=_File)
         certificates = [base64.b64decode(text, validate=True) for text in read.certificates]
@@ -130,14 +130,15 @@ def load_delegations(node_directory: Path, long_term: bytes) -> list[OnlineKey]:
     What belongs to another long-term key, or cannot be read, is logged and left out: one bad file must not silence the
     server while there is a good one.
     """
-    places = [node_directory / DIRECTORY]
+    places = [(node_directory / DIRECTORY, 0)]
     credentials = os.environ.get(CREDENTIALS)
     if credentials:
-        places.append(Path(credentials))
+        places.append((Path(credentials), CREDENTIAL_MODE))
     found = []
-    for path in sorted(path for place in places for path in place.glob("delegation-*.json"))[:DELEGATIONS_MAX]:
+    paths = sorted((path, mode) for place, mode in places for path in place.glob("delegation-*.json"))
+    for path, mode in paths[:DELEGATIONS_MAX]:
         try:
-            online = load_delegation(path)
+            online = load_delegation(path, tolerated_mode=mode)
         except Exception as problem:  # noqa: BLE001 - whatever is wrong with it, the others count
             _log.warning("delegation-unusable path=%s reason=%s", path, problem)
             continue

@@ -26,7 +26,9 @@ type NodeKeys = Mapping[Purpose, Signer]
 CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
 """The environment variable by which systemd names a unit's own credentials (systemd.exec(5))."""
 
-_GROUP_READ: Final = 0o040
+CREDENTIAL_MODE: Final = 0o040
+"""systemd lets the unit's user in by an access list, and then the group's bits are the list's mask: nobody's group."""
+
 _STAGED: Final = ".staged"
 _NUMBERED: Final = re.compile(r"(?P<purpose>[a-z]+)(?:-(?P<number>[1-9][0-9]{0,8}))?\.key")
 
@@ -64,9 +66,7 @@ def credential_path(name: str) -> Path | None:
 def load_node_key(directory: Path, purpose: Purpose) -> Signer:
     """Read a node's key. Raises NotTrusted if others may read it, BadConfiguration if it is missing or no key."""
     path = key_path(directory, purpose)
-    # systemd lets the unit's user in by an access list, and then the group's bits are the list's mask: nobody's group.
-    is_credential = path.parent != directory
-    return load_private_key(path, tolerated_mode=_GROUP_READ if is_credential else 0)
+    return load_private_key(path, tolerated_mode=CREDENTIAL_MODE if path.parent != directory else 0)
 
 
 def make_node_keys(directory: Path) -> dict[Purpose, Signer]:

@@ -143,6 +143,8 @@ def test_delegations_lie_in_files_that_only_their_owner_reads(tmp_path: Path, mo
     with pytest.raises(BadConfiguration, match="no delegation"):
         load_delegation(paths[0])
     assert len(load_delegations(tmp_path, LONG_TERM.public)) == len(made) - 1
+    paths[1].chmod(0o440)  # what systemd's access list looks like
+    assert len(load_delegations(tmp_path, LONG_TERM.public)) == len(made) - 2
     monkeypatch.setenv(CREDENTIALS, str(place))
     assert len(load_delegations(tmp_path / "elsewhere", LONG_TERM.public)) == len(made) - 1
 

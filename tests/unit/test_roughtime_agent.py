@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -17,12 +20,14 @@ import pytest
 from leasehold.__main__ import main
 from tests.support.cluster import Site, sites
 from tests.support.roughtime import NOW_S, Witness, ask_twice, chain_of, free_port
+from timeagent.clock import SystemClock
 from timeagent.keyfiles import load_node_key
 from timeagent.malfeasance import decode_report, encode_report
 from timeagent.trust import Purpose
+from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -47,19 +52,27 @@ def agent(site: Site, node: str, settings: str) -> Iterator[None]:
             process.kill()
 
 
-def until(path: Path) -> Path:
+def until(path: Path, pattern: str = "chain-*.jsonl") -> Path:
     """Wait for a file of evidence."""
     deadline = time.monotonic() + 60
-    while not (found := sorted(path.glob("chain-*.jsonl"))):
+    while not (found := [each for each in sorted(path.glob(pattern)) if each.stat().st_size]):
         assert time.monotonic() < deadline, path
         time.sleep(0.1)
     return found[0]
 
 
-def server_list(path: Path, public: bytes, port: int) -> None:
-    address = {"protocol": "udp", "address": f"127.0.0.1:{port}"}
-    server = {"name": "node1", "version": 1, "publicKeyType": "ed25519", "addresses": [address]}
-    path.write_text(json.dumps({"servers": [server | {"publicKey": base64.b64encode(public).decode()}]}))
+def server_list(path: Path, **servers: tuple[bytes, int]) -> None:
+    listed = [
+        {
+            "name": name,
+            "version": 1,
+            "publicKeyType": "ed25519",
+            "publicKey": base64.b64encode(public).decode(),
+            "addresses": [{"protocol": "udp", "address": f"127.0.0.1:{port}"}],
+        }
+        for name, (public, port) in servers.items()
+    ]
+    path.write_text(json.dumps({"servers": listed}))
 
 
 def test_node_answers_with_keys_made_elsewhere_and_another_asks_it(
@@ -74,7 +87,7 @@ def test_node_answers_with_keys_made_elsewhere_and_another_asks_it(
     assert "online keys" in capsys.readouterr().out
     assert main([*words, "--for", "90d", "--each", "1s"]) == 2
     port = free_port()
-    server_list(site.node_dir("node2") / "servers.json", public, port)
+    server_list(site.node_dir("node2") / "servers.json", node1=(public, port))
     asking = 'roughtime_servers = "servers.json"\n'
     with contextlib.ExitStack() as running:
         running.enter_context(agent(site, "node1", f'roughtime_listen = "127.0.0.1:{port}"\n'))
@@ -91,6 +104,57 @@ def test_node_answers_with_keys_made_elsewhere_and_another_asks_it(
     said = capsys.readouterr()
     assert base64.b64encode(public).decode() in said.out
     assert "accuses nobody" in said.err
+
+
+@contextlib.contextmanager
+def witnesses(*served: Witness, says: Callable[[], int]) -> Iterator[dict[str, tuple[bytes, int]]]:
+    """Serve these over loopback; ``says`` is what the next answer of any of them says, in seconds."""
+    stopped = threading.Event()
+    doors = {each.name: socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for each in served}
+
+    def serve(witness: Witness) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                request, sender = doors[witness.name].recvfrom(4096)
+                witness.midpoint_s = says()
+                doors[witness.name].sendto(witness.answer(request), sender)
+
+    threads = [threading.Thread(target=serve, args=(each,), daemon=True) for each in served]
+    for door in doors.values():
+        door.bind(("127.0.0.1", 0))
+        door.settimeout(0.2)
+    for thread in threads:
+        thread.start()
+    try:
+        yield {each.name: (each.public, doors[each.name].getsockname()[1]) for each in served}
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join(30)
+        for door in doors.values():
+            door.close()
+
+
+# Whoever is asked first is an hour fast, the other right: which of the two it is, the agent's threads decide.
+def test_running_agent_keeps_a_report_of_servers_that_contradict_each_other(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = itertools.count()
+
+    def says() -> int:
+        now = SystemClock().realtime_ns() // SECOND
+        return now + 3600 if next(asked) == 0 else now
+
+    with witnesses(Witness("one"), Witness("other"), says=says) as servers:
+        server_list(site.node_dir() / "servers.json", **servers)
+        with agent(site, "node1", 'roughtime_servers = "servers.json"\n'):
+            kept = until(site.node_dir() / "evidence" / "roughtime", "report-*.json")
+    capsys.readouterr()
+    assert main(["time", "verify", str(kept), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {each["public_key"] for each in told["accused"]} == {
+        base64.b64encode(public).decode() for public, _ in servers.values()
+    }
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -1,0 +1,97 @@
+"""``leasehold view`` over a real root: the demo's balances, advanced, shown, listed and pruned."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.demo import bank
+from leasehold.__main__ import main
+from tests.support.cluster import Site, sites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    type Say = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+@pytest.fixture
+def say(site: Site, capfd: pytest.CaptureFixture[str]) -> Say:
+    """Run a command about the site in this process; return its standard output and error."""
+
+    def run(*words: str, status: int = 0) -> tuple[str, str]:
+        capfd.readouterr()
+        done = main([*words, *site.options()])
+        out, err = capfd.readouterr()
+        assert done == status, (words, done, err)
+        return out, err
+
+    return run
+
+
+def publish(site: Site, *entries: bank.Opening | bank.Transfer) -> None:
+    with site.open() as cluster, cluster.session() as session, session.acquire("account/1") as leases:
+        session.publish(bank.LOG, [bank.encode(entry) for entry in entries], under=leases)
+
+
+def only(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_balances_are_advanced_shown_listed_and_pruned(say: Say, site: Site) -> None:
+    publish(site, bank.Opening("1", "a", 10), bank.Opening("2", "b", 5))
+    first = only(say("view", "advance", "balances", "--settle", "--json")[0])
+    assert (first["schema"], first["messages"]) == ("leasehold.view-advance", 2)
+    publish(site, bank.Transfer("3", "a", "b", 4))
+    out, _ = say("view", "advance", "balances", "--settle")
+    assert out.startswith(first["path"])
+    assert "3 messages" in out
+    out, err = say("view", "show", "balances")
+    assert json.loads(out)["balances"] == {"a": 6, "b": 9}
+    assert "balances after 3 messages" in err
+    shown = only(say("view", "show", "balances", "--json")[0])
+    assert (shown["state"]["transfers"], shown["messages"], shown["path"]) == (1, 3, first["path"])
+    listed = only(say("view", "ls", "--json")[0])
+    assert (listed["view"], listed["checkpoints"], listed["newest_ns"]) == ("balances", 2, shown["horizon_ns"])
+    assert only(say("view", "prune", "balances", "--keep", "1", "--json")[0])["deleted"] == 1
+    assert "1 checkpoint" in say("view", "ls")[0]
+    assert json.loads(say("view", "show", "balances")[0])["balances"] == {"a": 6, "b": 9}
+
+
+def test_view_without_a_checkpoint_says_how_to_make_one(say: Say, site: Site) -> None:
+    publish(site, bank.Opening("1", "a", 10))
+    assert say("view", "ls")[0] == ""
+    assert "view advance balances" in say("view", "show", "balances", status=1)[1]
+
+
+def test_fold_of_ones_own_is_imported(say: Say, site: Site) -> None:
+    publish(site, bank.Opening("1", "a", 10))
+    spec = ("--fold", "appliance.demo.balances:BALANCES")
+    assert "1 message" in say("view", "advance", "balances", *spec, "--settle")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("view", "advance", "nothing"), "no-such-view"),
+        (("view", "advance", "balances", "--fold", "no.such:THING"), "bad-fold"),
+        (("view", "advance", "balances", "--fold", "json:dumps"), "bad-fold"),
+        (("view", "advance", "balances", "--fold", "json"), "bad-fold"),
+        (("view", "advance", "other", "--fold", "appliance.demo.balances:BALANCES"), "bad-fold"),
+        (("view", "prune", "balances", "--keep", "0"), "bad-keep"),
+        (("view", "advance", "balances"), "no-such-log"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(say: Say, site: Site, words: tuple[str, ...], code: str) -> None:
+    if code != "no-such-log":
+        publish(site, bank.Opening("1", "a", 10))
+    assert f"[{code}]" in say(*words, status=2)[1]

@@ -90,11 +90,18 @@ class HostedShard:
         self._time = time
         self._patience_ns = policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
         self._threads = [
-            Thread(target=server.run, name="leasehold-shard", daemon=True),
+            Thread(target=self._serve, name="leasehold-shard", daemon=True),
             Thread(target=spool.run, name="leasehold-ledger", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
+
+    def _serve(self) -> None:
+        """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""
+        try:
+            self.server.run()
+        except Exception:  # noqa: BLE001 - whatever it is: the next incarnation begins empty
+            _log.exception("shard-broken")
 
     def ended(self) -> str | None:
         """Return why this shard serves nobody any more although it was not stopped, or None."""

@@ -224,3 +224,21 @@ def test_shard_that_has_ended_here_is_replaced_by_the_next_call(site: Site) -> N
         with session.acquire("a") as (lease,):
             assert lease.settle_to_ns > 0  # a new incarnation, which stands on the ceiling of the one before
         assert cluster.routes.host._hosted[0][0] is not hosted
+
+
+# SQLite notices damage when it reads: then nothing of the database can be believed, and an empty one is as good.
+def test_shard_whose_database_is_damaged_is_replaced_by_a_new_incarnation(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with site.open() as cluster, cluster.session() as session, session.acquire("a") as (kept,):
+        hosted = cluster.routes.host.hosted(0)
+        assert hosted is not None
+        with hosted._guard:
+            hosted._store._connection.execute("DROP TABLE entry")
+        with session.acquire("b") as (lease,):
+            assert lease.settle_to_ns >= kept.expiry_ns  # the ceiling covers what the new one knows nothing of
+            assert lease.fence > kept.fence
+        replaced = cluster.routes.host.hosted(0)
+        assert replaced is not None
+        assert replaced is not hosted
+    assert "shard-broken" in caplog.text

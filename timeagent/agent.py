@@ -46,7 +46,7 @@ from .discipline import (
 )
 from .embedded import STALENESS_NS
 from .errors import BadTime
-from .evidence import AFTER_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
+from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
 from .hearing import Hearing, Listed
 from .interval import TimeInterval
 from .keys import Signer
@@ -120,7 +120,6 @@ class Agent:
         self._combine_at = 0
         self._verdict: Verdict = Unheard()
         self._sequence = 0
-        self._token = b""
         self._exchanged: dict[str, Exchanged] = {}
 
     # ---- asking ----
@@ -254,11 +253,11 @@ class Agent:
         state = self._state
         bound = _bound_of(state)
         ahead, drift_ppm = TimeInterval(0, 0), 0
-        self._token = b""
+        token = b""
         if bound is not None:
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
-            self._token = self._sign(self._interval(bound, reading), bound, None).encode()
+            token = self._sign(self._interval(bound, reading), bound, None).encode()
         self._page.write(
             Page(
                 b"",
@@ -271,7 +270,7 @@ class Agent:
                 state.epoch,
                 STALE_NS,
                 state.until_ns if isinstance(state, Disrupted) else 0,
-                self._token,
+                token,
             )
         )
 
@@ -295,10 +294,12 @@ class Agent:
 
     # ---- the doors ----
 
-    def own_token(self) -> bytes:
-        """Return the token of the last turn, encoded, or nothing."""
-        with self._lock:
-            return self._token
+    def own_word(self, chance: bytes) -> bytes:
+        """Return what this node's own sources say, signed over 32 bytes for evidence, encoded; or nothing."""
+        try:
+            return self.sign_for_peer(digest(BEFORE_CONTEXT, chance)).encode()
+        except BadTime:
+            return b""
 
     def now(self) -> TimeInterval:
         """Return an interval that holds true time. Raises BadTime: nothing may be said, or it is too wide."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .agent import PERIOD_NS, Agent
 from .clock import AgentClock
 from .evidence import EvidenceSink
-from .hearing import Listed
+from .hearing import OWN_GROUP, Listed
 from .noncedoor import Door
 from .notify import Notifier
 from .roughserver import RoughDoor
@@ -86,6 +86,9 @@ class Daemon:
         threads += [self._thread("door", door.serve, self._over) for door in self._doors]
         threads.append(self._thread("evidence", self._write))
         self._agent.turn()
+        for each in self._listed:
+            if each.group == OWN_GROUP:  # first: what is asked of peers covers what they say
+                self._agent.poll(each)
         for thread in threads:
             thread.start()
         self._notifier.ready("publishing")

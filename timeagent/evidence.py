@@ -1,9 +1,10 @@
 """Evidence of clocks that contradict each other: what was said, by whom, and the signatures, one JSON file each.
 
 Kept on the node's own disk, a bounded number, the oldest deleted first. Where a peer is part of it, the exchange is in
-it: this node's signed time before it asked (covered by the nonce), the peer's over the nonce, and this node's over the
-peer's answer. By R2 nobody can have signed wholly before what its bytes contain: if one of the two edges breaks it, one
-of the two clocks was wrong, and the signatures are the proof, for whoever has the public keys.
+it: what this node's own sources said before it asked (covered by the nonce), what the peer's said, over the nonce, and
+what this node's said afterwards, over the peer's answer, if that contradicts the answer. By R2 nobody can have signed
+wholly before what its bytes contain: if one of the two edges breaks it, one of the two clocks was wrong, and the
+signatures are the proof, for whoever has the public keys.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from .sources.peer import nonce_over
 
 SCHEMA: Final = "leasehold.time.evidence"
 FILES_MAX: Final = 256
+BEFORE_CONTEXT: Final = "peer question"
+"""What this node's signed time before it asks covers: ``digest(BEFORE_CONTEXT, chance)``."""
 AFTER_CONTEXT: Final = "peer answer"
 """What this node's signed time after a peer's answer covers: ``digest(AFTER_CONTEXT, answer)``."""
 
@@ -104,7 +107,7 @@ def dissent_record(
         **_head("dissent", boot_ns, signer),
         "heard": _ends(verdict.ahead, boot_ns),
         "voices": _voices(voices, boot_ns, verdict.dissenting),
-        "exchanges": _exchanges(exchanged, set(verdict.dissenting)),
+        "exchanges": _exchanges(exchanged, {voice.source for voice in voices}),
     }
 
 
@@ -155,7 +158,7 @@ def judge_exchange(exchange: Exchanged, own: Verifier, peer: Verifier) -> list[s
     proven = []
     if exchange.own:
         before = SignedTime.decode(exchange.own, "the own signed time")
-        if not before.verified_by(own):
+        if not before.verified_by(own, digest(BEFORE_CONTEXT, exchange.chance)):
             raise Damaged("evidence-unsigned", "the own signed time is not signed by its key")
         if not r2_holds(before, answer, effect_covers_cause=True):
             proven.append("the peer's answer covers a signed time that it lies wholly before")

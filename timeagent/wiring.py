@@ -52,16 +52,16 @@ def listed_sources(
     assumed_radius_ns: Span,
     touch: Callable[[], Instant],
     refuses: Callable[[str], Refusing],
-    own_token: Callable[[], bytes],
+    own_word: Callable[[bytes], bytes],
 ) -> list[Listed]:
     """Return all sources as an agent asks them.
 
-    ``touch`` asks the file server for its clock; ``refuses`` judges what a node signed; ``own_token`` is the agent's.
+    ``touch`` asks the file server for its clock; ``refuses`` judges what a node signed; ``own_word`` is the agent's.
     """
     listed = [Listed(source, group=OWN_GROUP) for source in own_sources(clock, settings, chance)]
     for node, endpoint in sorted(settings.peers.items()):
         peer = PeerSource(
-            clock, node, _exchange(endpoint, PEER_TIMEOUT_NS), refuses(node), _stream(chance), own_token=own_token
+            clock, node, _exchange(endpoint, PEER_TIMEOUT_NS), refuses(node), _stream(chance), own_word=own_word
         )
         listed.append(Listed(peer, period_ns=PEER_PERIOD_NS))
     if settings.mount_radius_ns:

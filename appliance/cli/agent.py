@@ -152,8 +152,8 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
     chance = random.Random(os.urandom(32))  # noqa: S311 - nonces, seeded from the system
     agents: list[Agent] = []
 
-    def own_token() -> bytes:
-        return agents[0].own_token()
+    def own_word(chance: bytes) -> bytes:
+        return agents[0].own_word(chance)
 
     listed = listed_sources(
         clock,
@@ -162,7 +162,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         assumed_radius_ns=cluster.policy.assumed_radius_ns,
         touch=lambda: cluster.context.storage.server_clock("tmp"),
         refuses=TrustedPeers(cluster.registers, clock).refuses,
-        own_token=own_token,
+        own_word=own_word,
     )
     if settings.roughtime_servers is not None:
         servers = load_servers(settings.roughtime_servers)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,10 +15,20 @@ from appliance.runtime import default_directory
 from appliance.settings import Settings, load_settings
 from timeagent.agenttime import AgentTime
 from timeagent.clock import SystemClock, boot_id
+from timeagent.errors import BadTime
 from timeagent.keys import public_line
-from timeagent.units import DAY, SECOND
+from timeagent.noncedoor import NonceClient
+from timeagent.units import DAY
 
 REPOSITORY = Path(__file__).parents[2]
+AHEAD = """
+import sys
+from timeagent.clock import SystemClock
+inner, ahead_ns = SystemClock.realtime_ns, int(sys.argv.pop(1))
+SystemClock.realtime_ns = lambda clock: inner(clock) + ahead_ns
+from leasehold.__main__ import entry
+sys.exit(entry())
+"""
 SILENT = 'chrony = ""\nclockbound = ""\nkernel = false\n'
 
 
@@ -63,12 +74,15 @@ class Node:
     def public_key(self) -> str:
         return public_line(self.settings.time_key().public, self.settings.node)
 
-    def start(self, toml: str = SILENT, *prefix: str) -> Self:
-        """Start the agent; return when it says that it runs."""
+    def start(self, toml: str = SILENT, *, ahead_ns: int = 0) -> Self:
+        """Start the agent; return when it says that it runs. ``ahead_ns``: of a machine whose CLOCK_REALTIME is ahead.
+
+        Not by libfaketime: under it Python's time.sleep fails with EINVAL.
+        """
         (self.directory / "time.toml").write_text(toml)
         environment = {name: value for name, value in os.environ.items() if name != "LEASEHOLD_ROOT"}
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "leasehold", "time", "run", *self.words, "--allow-root", "--json"],
+            [sys.executable, "-c", AHEAD, str(ahead_ns), "time", "run", *self.words, "--allow-root", "--json"],
             cwd=REPOSITORY,
             env=environment,
             stdout=subprocess.PIPE,
@@ -88,7 +102,8 @@ class Node:
 
     def end(self) -> None:
         """Whatever it does: it is over."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.communicate()
         shutil.rmtree(self.runtime, ignore_errors=True)
@@ -105,6 +120,14 @@ class Node:
     def sources(self) -> dict[str, dict[str, Any]]:
         shown = json.loads(leasehold("time", "sources", *self.words, "--json").stdout)
         return {each["source"]: each for each in shown["sources"]}
+
+    def roles(self) -> dict[str, str]:
+        """How each source counts, as the agent itself says; nothing while it does not answer."""
+        try:
+            report = json.loads(NonceClient(self.runtime).report())
+        except BadTime:
+            return {}
+        return {"agent": report["status"]} | {each["source"]: each["role"] for each in report["sources"]}
 
     def evidence(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted((self.directory / "evidence").glob("*.json"))]
@@ -128,8 +151,3 @@ def found(tmp_path: Path, *names: str, assume: str = "5ms") -> list[Node]:
 
     cluster_id = read_marker(PosixStorage(root), root).cluster_id
     return [Node(directory, root, load_settings(directory), cluster_id) for directory in nodes]
-
-
-def age_of(times: AgentTime) -> int:
-    """How old the page is now, in seconds of CLOCK_BOOTTIME."""
-    return (times.boot_ns() - times._reader.page().as_of_boot_ns) // SECOND

@@ -122,7 +122,7 @@ def peer_source(
     def refuses(token: SignedTime, covered: bytes) -> str | None:
         return None if token.verified_by(there().trusted, covered) else "another key signed it"
 
-    def own_token() -> bytes:
-        return here().agent.own_token()
+    def own_word(chance: bytes) -> bytes:
+        return here().agent.own_word(chance)
 
-    return PeerSource(machine, name, exchange, refuses, random.Random(7), own_token=own_token)
+    return PeerSource(machine, name, exchange, refuses, random.Random(7), own_word=own_word)

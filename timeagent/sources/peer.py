@@ -6,8 +6,8 @@ peers say: no word comes back to whom it is from, and each peer is one voice.
 
 A machine that was paused with all its clocks cannot tell by itself; its peers' answers can.
 
-The nonce covers this node's own signed time, and this node then signs over the answer: whichever of the two clocks is
-wrong, the four signatures show by rule R2 that one of them is (timeagent/evidence.py).
+The nonce covers a signed time of what this node's own sources say, and this node then signs over the answer: whichever
+of the two clocks is wrong, the three signatures show by rule R2 that one of them is (timeagent/evidence.py).
 
 What is refused, by name: ``peer-key`` (not that node's trusted key, or a bad signature), ``peer-assumed`` (a stated
 radius measures nothing), ``peer-status``, ``no-answer``, ``door-garbled``, and what the peer itself refuses with.
@@ -43,7 +43,7 @@ class Asked:
     """One exchange, as evidence: the nonce is ``nonce_over(own, chance)``."""
 
     own: bytes
-    """This node's signed time before it asked, encoded; or nothing."""
+    """What this node's own sources said before it asked, signed over ``chance``, encoded; or nothing."""
     chance: bytes
     answer: bytes
 
@@ -64,22 +64,26 @@ class PeerSource:
         refuses: Refusing,
         chance: random.Random,
         *,
-        own_token: Callable[[], bytes] = lambda: b"",
+        own_word: Callable[[bytes], bytes] = lambda _: b"",
     ) -> None:
-        """Take the way to the peer, and who judges its signatures: the trust record's keys of that node."""
+        """Take the way to the peer, and who judges its signatures: the trust record's keys of that node.
+
+        ``own_word``: what this node's own sources say, signed over 32 bytes and encoded; nothing if they are silent.
+        """
         self.name = f"peer {node}"
         self._machine = machine
         self._exchange = exchange
         self._refuses = refuses
         self._chance = chance
-        self._own_token = own_token
+        self._own_word = own_word
         self.asked: Asked | None = None
         """The exchange behind the newest sample."""
 
     def sample(self) -> Sample:
         """Ask once. Blocks at most for the exchange's time-out. Raises BadTime."""
         self.asked = None
-        own, chance = self._own_token(), self._chance.randbytes(DIGEST_BYTES)
+        chance = self._chance.randbytes(DIGEST_BYTES)
+        own = self._own_word(chance)
         nonce = nonce_over(own, chance)
         question = Question(Kind.PEER, chance[:8], nonce)
         boot_ns = self._machine.boot_ns()

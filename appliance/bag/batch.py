@@ -98,14 +98,7 @@ class MessageBatch:
 
     @cached_property
     def _runs(self) -> tuple[Part, ...] | None:
-        """The parts in such an order that their messages follow each other; None if they interleave."""
-        if len(self.parts) < 2:  # noqa: PLR2004 - one part cannot interleave
-            return self.parts
-        bounds = sorted((part.first_ns, number, part.last_ns) for number, part in enumerate(self.parts))
-        for (_, one, last), (first, other, _) in itertools.pairwise(bounds):
-            if last > first or (last == first and one > other):
-                return None
-        return tuple(self.parts[number] for _, number, _ in bounds)
+        return _runs(self.parts)
 
     @cached_property
     def _order(self) -> NDArray[np.intp] | None:
@@ -202,6 +195,17 @@ class MessageBatch:
         """Return the messages below an instant, and the others."""
         lower = [cut for part in self.parts if (cut := part.up_to(instant - 1)) is not None]
         return MessageBatch(lower, settled=self.settled, complete_ns=instant), self.above(before(instant))
+
+
+def _runs(parts: tuple[Part, ...]) -> tuple[Part, ...] | None:
+    """Return the parts in such an order that their messages follow each other; None if they interleave."""
+    if len(parts) < 2:  # noqa: PLR2004 - one part cannot interleave
+        return parts
+    bounds = sorted((part.first_ns, number, part.last_ns) for number, part in enumerate(parts))
+    for (_, one, last), (first, other, _) in itertools.pairwise(bounds):
+        if last > first or (last == first and one > other):
+            return None
+    return tuple(parts[number] for _, number, _ in bounds)
 
 
 def merged(batches: Sequence[MessageBatch]) -> MessageBatch:

@@ -18,11 +18,10 @@ What a lock file says is an answer only by the order of authority (authority.py)
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.framing import Kind, effective_size
+from appliance.formats.framing import Kind, effective_digest
 from appliance.formats.lockfile import LockEntry, LockFile, open_lock
 from appliance.formats.paths import LOCK, PRELOCK
 from appliance.formats.stamped import stamp
@@ -140,7 +139,7 @@ class Closer:
                 return Gone()
             if LOCK in names:
                 return None
-            entries = [self._measured(bag, name) for name in names if self._grid.data_name(name)]
+            entries = [self._measured(bag, name) for name in names if self._grid.is_data(name)]
             if None not in entries:
                 return tuple(entry for entry in entries if entry is not None)
         raise TryAgain(
@@ -153,8 +152,8 @@ class Closer:
         data = self._storage.read(f"{bag.path}/{name}")
         if data is None:
             return None
-        size = effective_size(data)
-        return LockEntry(name=name, size=size, digest=hashlib.sha256(memoryview(data)[:size]).digest())
+        size, digest = effective_digest(data)
+        return LockEntry(name=name, size=size, digest=digest)
 
     def _promise(self, bag: Bag, entries: tuple[LockEntry, ...]) -> None:
         numbers = self._records.newest()

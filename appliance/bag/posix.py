@@ -19,7 +19,7 @@ from timeagent.errors import Environment
 from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from timeagent.units import Instant
@@ -51,12 +51,12 @@ class PosixStorage:
 
     def ensure_directory(self, path: str) -> None:
         """Make a directory and those above it."""
-        with self._classified("mkdir", path):
+        with _Classified("mkdir", path):
             self._mkdir(path)
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
         """Open the directory afresh, then say which of the names are there."""
-        with self._classified("open", directory):
+        with _Classified("open", directory):
             try:
                 descriptor = os.open(self._full(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as problem:
@@ -70,7 +70,7 @@ class PosixStorage:
 
     def list_afresh(self, directory: str) -> list[str] | None:
         """Open the directory afresh and return its names, sorted."""
-        with self._classified("list", directory):
+        with _Classified("list", directory):
             try:
                 return sorted(os.listdir(self._full(directory)))
             except OSError as problem:
@@ -84,17 +84,16 @@ class PosixStorage:
 
     def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
         """Return at most so many bytes of a file from an offset."""
-        return self._read(path, lambda descriptor: _read_range(descriptor, offset, limit))
+        return self._read(path, lambda descriptor, _: _read_range(descriptor, offset, limit))
 
-    def _read(self, path: str, read: Callable[[int], bytes]) -> bytes | None:
-        with self._classified("read", path):
+    def _read(self, path: str, read: Callable[[int, int], bytes]) -> bytes | None:
+        with _Classified("read", path):
             opened = self._open(path)
             if not isinstance(opened, int):
                 return opened
             try:
-                if not stat.S_ISREG(os.fstat(opened).st_mode):
-                    return b""
-                return read(opened)
+                status = os.fstat(opened)
+                return read(opened, status.st_size) if stat.S_ISREG(status.st_mode) else b""
             except OSError as problem:
                 if problem.errno == errno.ESTALE:
                     return None
@@ -104,7 +103,7 @@ class PosixStorage:
 
     def size_of(self, path: str) -> int | None:
         """Return a file's size by open and fstat."""
-        with self._classified("size", path):
+        with _Classified("size", path):
             opened = self._open(path)
             if not isinstance(opened, int):
                 return None if opened is None else 0
@@ -119,7 +118,7 @@ class PosixStorage:
 
     def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
         """As ``publish``, chunk by chunk."""
-        with self._classified("publish", path):
+        with _Classified("publish", path):
             prepared = self._prepare(tmp, chunks)
             try:
                 return self._link(prepared, self._full(path))
@@ -130,7 +129,7 @@ class PosixStorage:
 
     def ensure_marker(self, path: str) -> bool:
         """Make an empty file where there is none."""
-        with self._classified("create", path):
+        with _Classified("create", path):
             try:
                 descriptor = os.open(self._full(path), _NEW, _FILE_MODE)
             except FileExistsError:
@@ -144,7 +143,7 @@ class PosixStorage:
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
         """Append to one's own file, flush and close."""
-        with self._classified("append", path):
+        with _Classified("append", path):
             how = _NEW if expected_size == 0 else os.O_WRONLY | os.O_CLOEXEC
             try:
                 descriptor = os.open(self._full(path), how | os.O_APPEND, _FILE_MODE)
@@ -162,7 +161,7 @@ class PosixStorage:
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
-        with self._classified("unlink", path):
+        with _Classified("unlink", path):
             try:
                 os.unlink(self._full(path))
             except OSError as problem:
@@ -171,7 +170,7 @@ class PosixStorage:
 
     def remove_directory(self, path: str) -> bool:
         """Remove an empty directory."""
-        with self._classified("rmdir", path):
+        with _Classified("rmdir", path):
             try:
                 os.rmdir(self._full(path))
             except OSError as problem:
@@ -183,7 +182,7 @@ class PosixStorage:
 
     def server_clock(self, tmp: str) -> Instant:
         """Return the ctime of a fresh file: closed and opened again, so that the server has said it."""
-        with self._classified("create", tmp):
+        with _Classified("create", tmp):
             probe = self._prepare(tmp, ())
             try:
                 descriptor = os.open(probe, os.O_RDONLY | os.O_CLOEXEC)
@@ -282,18 +281,27 @@ class PosixStorage:
             raise
         return Published.WON
 
-    @contextlib.contextmanager
-    def _classified(self, verb: str, path: str) -> Iterator[None]:
-        """Turn what the operating system says into an Environment error, once and here."""
-        try:
-            yield
-        except OSError as problem:
-            raise _environment(verb, path, problem) from problem
-
 
 def _size_not_expected(path: str, what: str) -> Environment:
     hint = "somebody else wrote to it, or an append was torn: begin a new file"
     return Environment(SIZE_NOT_EXPECTED, f"{path} {what}", hint=hint)
+
+
+class _Classified:
+    """Turns what the operating system says into an Environment error, once and here. Every verb goes through it."""
+
+    __slots__ = ("_path", "_verb")
+
+    def __init__(self, verb: str, path: str) -> None:
+        self._verb = verb
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if isinstance(problem, OSError):
+            raise _environment(self._verb, self._path, problem) from problem
 
 
 def _environment(verb: str, path: str, problem: OSError) -> Environment:
@@ -313,8 +321,7 @@ def _environment(verb: str, path: str, problem: OSError) -> Environment:
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
 
 
-def _read_all(descriptor: int) -> bytes:
-    size = os.fstat(descriptor).st_size
+def _read_all(descriptor: int, size: int) -> bytes:
     data = os.read(descriptor, size + 1)
     if len(data) == size:
         return data

@@ -121,6 +121,20 @@ def effective_size(data: bytes) -> int:
     return found[-1].end if found else 0
 
 
+def effective_digest(data: bytes) -> tuple[int, bytes]:
+    """Return the effective size of the bytes, and the SHA-256 of that many of them. One piece is hashed once."""
+    if len(data) >= OVERHEAD_BYTES:
+        magic, kind, version, zero, length = _HEADER.unpack_from(data)
+        body_end = len(data) - CHECKSUM_BYTES
+        if HEADER_BYTES + length == body_end and (magic, version, zero) == (_MAGIC, VERSION, 0) and kind in _KINDS:
+            running = hashlib.sha256(memoryview(data)[:body_end])
+            if running.digest()[:CHECKSUM_BYTES] == data[body_end:] and length <= PAYLOAD_BYTES_MAX:
+                running.update(data[body_end:])
+                return len(data), running.digest()
+    size = effective_size(data)
+    return size, hashlib.sha256(memoryview(data)[:size]).digest()
+
+
 def unpack(data: bytes, kind: Kind, where: str) -> bytes:
     """Return the payload of a file that holds exactly one piece. Raises Damaged: file, offset, expected, found."""
     piece = piece_at(data, 0)

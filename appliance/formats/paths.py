@@ -34,7 +34,9 @@ TMP: Final = "tmp"
 LOGS: Final = "logs"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DATA: Final = re.compile(r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8,19})\.(msg|log)")
+_DATA: Final = re.compile(
+    r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8}|[1-9][0-9]{8,18})\.(msg|log)"
+)
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
 _LEDGER: Final = re.compile(r"(?P<run>[0-9a-f]{16})(\.(?P<number>[2-9]|[1-9][0-9]{1,7}))?\.ledger")
@@ -62,8 +64,7 @@ def parse_data_name(name: str) -> DataName | None:
     match = _DATA.fullmatch(name)
     if match is None:
         return None
-    parsed = DataName(match[1], bytes.fromhex(match[2]), int(match[3]), match[4])
-    return parsed if parsed.text() == name else None
+    return DataName(match[1], bytes.fromhex(match[2]), int(match[3]), match[4])
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -172,6 +173,11 @@ class Grid:
             return None
         bag = self.bag(rack.start_ns - rack.start_ns % DAY + in_day)
         return bag if bag.name == name and bag.rack == rack and bag.start_ns >= self.first_ns else None
+
+    def is_data(self, name: str) -> bool:
+        """Whether a file of that name in a bag of this log is a data file."""
+        match = _DATA.fullmatch(name)
+        return match is not None and match[4] == self.birth.kind.suffix
 
     def data_name(self, name: str) -> DataName | None:
         """Read the name of a data file of this log; None for anything else, also for a file of the other kind."""

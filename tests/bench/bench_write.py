@@ -1,8 +1,8 @@
-"""The write path of a maildir bag, as ratios: to its own bare system calls, and to the standard library's Maildir.
+"""Writing and closing, as ratios: to their own bare system calls, to single messages, and to the standard library.
 
-Run it as a script: ``python tests/bench/bench_write.py [--rounds N] [--writes N] [--directory DIR] [--json]``. Three
-contenders take turns, in an order that changes every round, in one directory of one file system: what the machine
-does meanwhile hits all of them. Reported are medians over the rounds of each round's median.
+Run it as a script: ``python tests/bench/bench_write.py [--directory DIR]... [--json]``; ``SHORT=1`` in the environment
+for a quick look. In each directory (default: /dev/shm and the temporary directory) contenders take turns, in an order
+that changes every round: what the machine does meanwhile hits all of them. Reported are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -23,23 +23,40 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from appliance.bag.looks import FrameFile  # noqa: E402 - a script finds the repository first
+from appliance.bag.closer import Closed  # noqa: E402 - a script finds the repository first
+from appliance.bag.looks import FrameFile  # noqa: E402
 from appliance.bag.outcome import Committed  # noqa: E402
 from appliance.bag.posix import PosixStorage  # noqa: E402
-from appliance.formats.paths import PRELOCK, SEAL, DataName  # noqa: E402
+from appliance.formats.birth import BagKind  # noqa: E402
+from appliance.formats.paths import LOCK, PRELOCK, SEAL, DataName  # noqa: E402
 from tests.support.bags import INCARNATION, Node  # noqa: E402
+from timeagent.units import SECOND  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PAYLOADS = (b"x" * 200,) * 16
+SHORT = bool(os.environ.get("SHORT"))
+MESSAGE = b"x" * 300
+BATCH = 64
+PROCESSES = 64
+LIMITS = {
+    "maildir_against_bare": ("<=", 1.5),
+    "log_against_bare": ("<=", 1.5),
+    "maildir_batch_rate": (">=", 10.0),
+    "log_batch_rate": (">=", 10.0),
+    "maildir_against_mailbox": (">=", 5.0),
+    "log_against_mailbox": (">=", 5.0),
+    "maildir_64_processes": (">=", 1.0),
+    "log_64_processes": (">=", 1.0),
+    "closing_against_bare": ("<=", 2.0),
+}
 
 
-def ours(root: Path) -> Callable[[], None]:
+def ours(root: Path, kind: BagKind, messages: int) -> Callable[[], None]:
     """Return one write of a frame that is encoded already, looks included."""
     root.mkdir()
-    node = Node(PosixStorage(root))
-    template = node.file(*PAYLOADS)
+    node = Node(PosixStorage(root), kind=kind)
+    template = node.file(*(MESSAGE,) * messages)
     numbers = itertools.count(1)
 
     def write() -> None:
@@ -49,13 +66,15 @@ def ours(root: Path) -> Callable[[], None]:
     return write
 
 
-def bare(root: Path, data: bytes) -> Callable[[], None]:
+def bare(root: Path, kind: BagKind, size: int) -> Callable[[], None]:
     """Return the same system calls, and nothing else."""
     tmp, rack, bag = root / "tmp", root / "rack", root / "rack" / "bag"
     for each in (root, tmp, rack, bag):
         each.mkdir()
     numbers = itertools.count(1)
-    tmp_name, rack_name, bag_name = str(tmp), str(rack), str(bag)
+    tmp_name, rack_name, bag_name, data = str(tmp), str(rack), str(bag), b"x" * size
+    log = f"{bag_name}/one.log"
+    (bag / "one.log").touch()
 
     def there(name: str, directory: int) -> bool:
         try:
@@ -64,7 +83,14 @@ def bare(root: Path, data: bytes) -> Callable[[], None]:
             return False
         return True
 
-    def write() -> None:
+    def look(name: str) -> None:
+        for path, names in ((bag_name, (name, PRELOCK)), (rack_name, (PRELOCK, SEAL))):
+            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for each in names:
+                there(each, directory)
+            os.close(directory)
+
+    def publish() -> None:
         name = f"{next(numbers):08d}"
         prepared = f"{tmp_name}/{name}"
         descriptor = os.open(prepared, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o664)
@@ -73,86 +99,206 @@ def bare(root: Path, data: bytes) -> Callable[[], None]:
         os.close(descriptor)
         os.link(prepared, f"{bag_name}/{name}")
         os.unlink(prepared)  # noqa: PTH108 - the bare call
-        for path, names in ((bag_name, (name, PRELOCK)), (rack_name, (PRELOCK, SEAL))):
-            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            for each in names:
-                there(each, directory)
-            os.close(directory)
+        look(name)
 
-    return write
+    def append() -> None:
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.fstat(descriptor)
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        look("one.log")
+
+    return publish if kind is BagKind.MAILDIR else append
 
 
-def maildir(root: Path, data: bytes) -> Callable[[], None]:
+def box(root: Path) -> Callable[[], None]:
     """Return one ``mailbox.Maildir.add``: temporary file, flush, link, unlink; it looks at nothing."""
-    box = mailbox.Maildir(root, create=True)
+    maildir = mailbox.Maildir(root, create=True)
 
     def write() -> None:
-        box.add(data)
+        maildir.add(MESSAGE)
 
     return write
 
 
-def measured(write: Callable[[], None], writes: int) -> list[int]:
-    """Return nanoseconds of each write."""
+def measured(write: Callable[[], None], writes: int) -> float:
+    """Return the median nanoseconds of a write."""
     clock = time.perf_counter_ns
     spans = []
     for _ in range(writes):
         begin = clock()
         write()
         spans.append(clock() - begin)
-    return spans
+    return statistics.median(spans)
 
 
 def turns(names: list[str], rounds: int) -> Iterator[list[str]]:
-    """Yield the order of each round: everybody is first, and everybody follows everybody."""
-    orders = list(itertools.permutations(names))
+    """Yield the order of each round: everybody is first in turn, forwards and backwards."""
     for number in range(rounds):
-        yield list(orders[number % len(orders)])
+        turned = names[number % len(names) :] + names[: number % len(names)]
+        yield turned if number % 2 else turned[::-1]
 
 
-def run(directory: Path, rounds: int, writes: int) -> dict[str, float]:
-    """Return medians in microseconds and their ratios."""
-    size = len(Node(PosixStorage(directory)).file(*PAYLOADS).data)
-    contenders = {
-        "leasehold": ours(directory / "ours"),
-        "bare": bare(directory / "bare", b"x" * size),
-        "maildir": maildir(directory / "maildir", b"x" * size),
-    }
+def writing(directory: Path, rounds: int, writes: int) -> dict[str, float]:
+    """Return ratios of single flushes."""
+    contenders: dict[str, Callable[[], None]] = {"box": box(directory / "box")}
+    for kind in BagKind:
+        size = len(Node(PosixStorage(directory)).file(*(MESSAGE,) * BATCH).data)
+        contenders[f"{kind}"] = ours(directory / f"{kind}", kind, BATCH)
+        contenders[f"{kind} single"] = ours(directory / f"{kind}-single", kind, 1)
+        contenders[f"{kind} bare"] = bare(directory / f"{kind}-bare", kind, size)
     for write in contenders.values():
         measured(write, writes)  # warm
     medians: dict[str, list[float]] = {name: [] for name in contenders}
-    tails: dict[str, list[float]] = {name: [] for name in contenders}
     for order in turns(list(contenders), rounds):
         for name in order:
-            spans = sorted(measured(contenders[name], writes))
-            medians[name].append(spans[len(spans) // 2] / 1_000)
-            tails[name].append(spans[len(spans) * 99 // 100] / 1_000)
-    result = {f"{name}_us": statistics.median(values) for name, values in medians.items()}
-    result |= {f"{name}_p99_us": statistics.median(values) for name, values in tails.items()}
-    for name in ("bare", "maildir"):
-        ratios = [mine / other for mine, other in zip(medians["leasehold"], medians[name], strict=True)]
-        result[f"against_{name}"] = statistics.median(ratios)
-    result["bytes"] = float(size)
-    return result
+            medians[name].append(measured(contenders[name], writes))
+
+    def ratio(one: str, other: str) -> float:
+        return statistics.median(a / b for a, b in zip(medians[one], medians[other], strict=True))
+
+    found = {f"{name.replace(' ', '_')}_us": statistics.median(each) / 1_000 for name, each in medians.items()}
+    for kind in BagKind:
+        found[f"{kind}_against_bare"] = ratio(kind, f"{kind} bare")
+        found[f"{kind}_batch_rate"] = BATCH * ratio(f"{kind} single", kind)
+        found[f"{kind}_against_mailbox"] = BATCH * ratio("box", kind)
+    return found
+
+
+def crowd(directory: Path, kind: BagKind, processes: int, window_ns: int) -> float:
+    """Return flushes a second of several processes together, in one window that all of them know."""
+    storage = PosixStorage(directory)
+    grid = Node(storage, kind=kind).grid
+    start = time.monotonic_ns() + 100_000_000 + 3_000_000 * processes
+    children = []
+    for number in range(processes):
+        reading, writing_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            node = Node(storage, grid=grid)
+            template = node.file(*(MESSAGE,) * BATCH)
+            incarnation = number.to_bytes(4, "big") + os.urandom(4)
+            done = 0
+            while time.monotonic_ns() < start:
+                pass
+            while time.monotonic_ns() < start + window_ns:
+                done += 1
+                assert (
+                    node.writer.write(FrameFile(template.bag, DataName("n1", incarnation, done), template.data))
+                    == Committed()
+                )
+            os.write(writing_end, done.to_bytes(8, "big"))
+            os._exit(0)
+        os.close(writing_end)
+        children.append((child, reading))
+    total = 0
+    for child, reading in children:
+        with os.fdopen(reading, "rb") as pipe:
+            total += int.from_bytes(pipe.read(), "big")
+        assert os.waitpid(child, 0)[1] == 0
+    return total * SECOND / window_ns
+
+
+def crowds(directory: Path, rounds: int, window_ns: int) -> dict[str, float]:
+    """Return the total rate of many processes, to that of one."""
+    found = {}
+    for kind in BagKind:
+        ratios = []
+        for number in range(rounds):
+            rates = {}
+            for processes in (1, PROCESSES)[:: 1 if number % 2 else -1]:
+                with tempfile.TemporaryDirectory(dir=directory) as place:
+                    rates[processes] = crowd(Path(place), kind, processes, window_ns)
+            ratios.append(rates[PROCESSES] / rates[1])
+        found[f"{kind}_64_processes"] = statistics.median(ratios)
+    return found
+
+
+def closing(directory: Path, files: int, rounds: int) -> tuple[float, float]:
+    """Return nanoseconds a file of closing a bag, and of its bare system calls."""
+    mine, plain = [], []
+    for number in range(rounds):
+        root = directory / f"close{files}-{number}"
+        root.mkdir()
+        node = Node(PosixStorage(root))
+        file = node.file(*(MESSAGE,) * 4)
+        bag = root / file.bag.path
+        bag.mkdir(parents=True)
+        for sequence in range(files):
+            (bag / DataName("n1", INCARNATION, sequence).text()).write_bytes(file.data)
+        begin = time.perf_counter_ns()
+        bare_closing(bag, root)
+        plain.append((time.perf_counter_ns() - begin) / files)
+        for name in ("bare-lock", "bare-prelock"):
+            (bag / name).unlink()
+        node.time.advance(4 * SECOND)
+        begin = time.perf_counter_ns()
+        closed = node.closer.close(file.bag)
+        mine.append((time.perf_counter_ns() - begin) / files)
+        assert isinstance(closed, Closed)
+        assert len(closed.lock.entries) == files
+    return statistics.median(mine), statistics.median(plain)
+
+
+def bare_closing(bag: Path, root: Path) -> None:
+    """Prelock, list, read every file, a lock file of the same size: the system calls alone."""
+    place = str(bag)
+    os.close(os.open(f"{place}/bare-prelock", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+    names = [name for name in sorted(os.listdir(place)) if name.endswith(".msg")]  # noqa: PTH208 - the bare call
+    for name in names:
+        descriptor = os.open(f"{place}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        size = os.fstat(descriptor).st_size
+        os.read(descriptor, size + 1)
+        os.close(descriptor)
+    prepared = f"{root}/bare-{LOCK}"
+    descriptor = os.open(prepared, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+    os.write(descriptor, b"x" * 80 * len(names))
+    os.fsync(descriptor)
+    os.close(descriptor)
+    os.link(prepared, f"{place}/bare-{LOCK}")
+    os.unlink(prepared)  # noqa: PTH108 - the bare call
+
+
+def run(directory: Path) -> dict[str, float]:
+    """Return everything measured in one directory."""
+    rounds, writes = (4, 30) if SHORT else (14, 100)
+    found = writing(directory, rounds, writes)
+    found |= crowds(directory, 1 if SHORT else 3, SECOND // 2)
+    ratios = []
+    for files in (100, 1_000) if SHORT else (100, 1_000, 10_000):
+        mine, plain = closing(directory, files, 3)
+        found[f"closing_{files}_us_a_file"] = mine / 1_000
+        ratios.append(mine / plain)
+    found["closing_against_bare"] = max(ratios)
+    return found
+
+
+def missed(found: dict[str, float]) -> list[str]:
+    """Return the names of what is outside its limit."""
+    return [
+        name for name, (sign, limit) in LIMITS.items() if (found[name] > limit if sign == "<=" else found[name] < limit)
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=18)
-    parser.add_argument("--writes", type=int, default=100)
-    parser.add_argument("--directory", type=Path, help="where to write; default: a temporary directory")
+    parser.add_argument("--directory", type=Path, action="append", help="where to write; may be repeated")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        result = run(Path(directory), options.rounds, options.writes)
+    results = {}
+    for place in options.directory or [Path("/dev/shm"), Path(tempfile.gettempdir())]:
+        with tempfile.TemporaryDirectory(dir=place) as directory:
+            results[str(place)] = run(Path(directory))
     if options.json:
-        print(json.dumps(result, sort_keys=True))
+        print(json.dumps(results, sort_keys=True))
         return 0
-    print(f"one flush of {len(PAYLOADS)} messages, {result['bytes']:.0f} bytes, fsync included")
-    for name in ("leasehold", "bare", "maildir"):
-        print(f"  {name:10s} median {result[f'{name}_us']:9.1f} us   p99 {result[f'{name}_p99_us']:9.1f} us")
-    print(f"  leasehold / its own bare system calls  {result['against_bare']:.2f}")
-    print(f"  leasehold / mailbox.Maildir.add        {result['against_maildir']:.2f}")
+    for place, found in results.items():
+        print(f"{place}: flushes of {BATCH} messages of {len(MESSAGE)} bytes, fsync included")
+        for name, value in found.items():
+            limit = LIMITS.get(name)
+            said = f"   {limit[0]} {limit[1]:g}{'   MISSED' if name in missed(found) else ''}" if limit else ""
+            print(f"  {name:28s} {value:10.2f}{said}")
     return 0
 
 

@@ -9,6 +9,7 @@ from appliance.formats.framing import (
     OVERHEAD_BYTES,
     PAYLOAD_BYTES_MAX,
     Kind,
+    effective_digest,
     effective_size,
     pack,
     piece_at,
@@ -33,6 +34,12 @@ def test_run_of_pieces_is_read_in_order() -> None:
     assert [piece.offset for piece in found] == [0, len(ONE), len(ONE + TWO)]
     assert rest == ""
     assert effective_size(ONE + TWO + ONE) == len(ONE + TWO + ONE)
+
+
+@pytest.mark.parametrize("data", [b"", ONE, ONE + TWO, ONE + TWO[:-1], ONE[:-1], ONE[:-1] + b"?", ONE + b"\0" * 99])
+def test_effective_digest_is_that_of_the_whole_pieces(data: bytes) -> None:
+    size = effective_size(data)
+    assert effective_digest(data) == (size, hashlib.sha256(data[:size]).digest())
 
 
 def test_nothing_is_a_run_of_no_pieces() -> None:

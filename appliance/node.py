@@ -57,6 +57,7 @@ class Node:
         self._web: WebDoor | None = None
         self._observed: Observed | None = None
         self._said: tuple[str, int] = ("", 0)
+        self._pulse: Pulse | None = None
         self._metronomes: dict[str, Metronome] = {}
         self._looked_ns: int | None = None
         self._writer: tuple[NodeWriterServer, LocalLock] | None = None
@@ -70,7 +71,10 @@ class Node:
         routes = self._cluster.routes
         shards = routes.own_shards()
         trust = self._cluster.watch_trust()
-        routes.host.serve_nodes(trust, Pulse(self._notifier, self._cluster.time))
+        pulse = Pulse(self._notifier, self._cluster.time)
+        routes.host.serve_nodes(trust, pulse)
+        if not shards:
+            self._pulse = pulse  # the loops of shards give the signs of life; without any, the pace does
         for shard in shards:
             if not routes.host.try_host(shard, self._cluster.map):
                 raise Environment(
@@ -126,7 +130,8 @@ class Node:
         self._notifier.status("stopping: waiting until every lease is relinquished or over")
 
     def close(self) -> None:
-        """Close both doors: to be called after the cluster is closed. Idempotent."""
+        """Close both doors, and the writer if it runs still: to be called after the cluster is closed. Idempotent."""
+        self.stop()
         if self._web is not None:
             self._web.close()
         if self._door is not None and self._door_thread is not None:
@@ -162,6 +167,8 @@ class Node:
             self._cluster.time.sleep(BEAT_NS)
             self.beat()
             self._tell()
+            if self._pulse is not None:
+                self._pulse.beat("pace")
             for shard, why in self._cluster.routes.host.ended().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
 

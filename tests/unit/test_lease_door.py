@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 import ssl
@@ -351,3 +352,24 @@ def test_node_that_moved_is_found_by_the_next_connection(world: DoorWorld, tmp_p
     assert other.door.let_in == 1
     transport.close()
     other.close()
+
+
+# The connection stays in the kernel's queue; the listener, ready all the while, must not keep the loop busy.
+def test_door_without_descriptors_lets_in_later(world: DoorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = 0
+
+    def accept(_: socket.socket) -> tuple[socket.socket, object]:
+        nonlocal failed
+        failed += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "accept", accept)
+        waiting = socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20)
+        wait_until(world.clock, lambda: failed >= 2)
+        assert not world.door._visitors
+    connection = tls.client_context(tls_key("node-b")).wrap_socket(waiting)
+    connection.sendall(encode_call([hello("node-b")]))
+    assert isinstance(read_answer(connection)[0], Welcome)
+    connection.close()
+    assert failed < 100

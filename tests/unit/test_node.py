@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.logs import list_logs
+from appliance.cluster import Cluster
 from appliance.formats.paths import LOCK
+from appliance.founding import enroll
 from appliance.node import NEW_LOGS_NS, Node
 from appliance.session.openlog import LogBook
-from tests.support.cluster import HandSite, Site, hand_sites, sites
+from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
 from tests.support.storage import FailingStorage, Fault
+from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment, ShardUnavailable
+from timeagent.notify import Notifier
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -202,3 +206,46 @@ def test_daemon_never_waits_where_the_signal_that_stops_it_would_be_lost(site: S
         node.beat = stop.set  # type: ignore[method-assign]
         node.run(stop)
     assert stop.is_set()
+
+
+class Listening(Notifier):
+    """A supervisor that wants a sign of life all the time, and hears all of them."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.watchdog_ns = 1
+        self.heard: list[str] = []
+
+    def _send(self, word: str, status: str = "") -> None:
+        self.heard.append(f"{word} {status}".strip())
+
+
+def run_until(node: Node, listening: Listening, word: str) -> None:
+    stop = Event()
+    thread = Thread(target=node.run, args=(stop,), daemon=True)
+    thread.start()
+    wait_until(SystemClock(), lambda: word in listening.heard)
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_supervisor_is_told_by_a_daemon_with_shards_and_by_one_without(site: Site) -> None:
+    listening = Listening()
+    with site.open() as cluster:
+        node = Node(cluster, listening)
+        node.start()
+        run_until(node, listening, "WATCHDOG=1")
+        node.stopping()
+        node.stop()
+    node.close()
+    assert listening.heard[0].startswith("READY=1 node1: 1 shard")
+    assert "STOPPING=1" in listening.heard
+    enroll(site.registers, site.root, site.root_key, "node9", SystemClock().realtime_ns(), site.root.parent / "node9")
+    bare = Listening()
+    with Cluster.open(site.root, node_dir=site.root.parent / "node9", allow_root=True) as cluster:
+        node = Node(cluster, bare)
+        assert node.start() == []
+        run_until(node, bare, "WATCHDOG=1")
+        node.stop()
+    node.close()

@@ -11,7 +11,7 @@ import msgspec
 
 from appliance.cli.opening import add_cluster_options, open_cluster
 from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, say
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, Environment
 from timeagent.units import rfc3339
 
 if TYPE_CHECKING:
@@ -83,13 +83,12 @@ def named_fold(view: str, spec: str | None) -> Fold[Any]:
 def _list(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.formats.view import VIEWS, parse_fold, parse_horizon
 
-    storage = cluster.context.storage
-    for view in storage.list_afresh(VIEWS) or ():
-        for fold in storage.list_afresh(f"{VIEWS}/{view}") or ():
+    for view in _names(cluster, VIEWS):
+        for fold in _names(cluster, f"{VIEWS}/{view}"):
             if parse_fold(fold) is None:
                 continue
             path = f"{VIEWS}/{view}/{fold}"
-            horizons = [at for name in storage.list_afresh(path) or () if (at := parse_horizon(name)) is not None]
+            horizons = [at for name in _names(cluster, path) if (at := parse_horizon(name)) is not None]
             newest = max(horizons, default=None)
             if options.json:
                 fields = {"view": view, "path": path, "checkpoints": len(horizons), **instant_fields("newest", newest)}
@@ -98,6 +97,16 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
                 reached = "" if newest is None else f", the newest at {rfc3339(newest)}"
                 say(f"{path}  {counted(len(horizons), 'checkpoint')}{reached}")
     return 0
+
+
+def _names(cluster: Cluster, directory: str) -> list[str]:
+    """Return what is in a directory; nothing for a foreign file that stands in its place."""
+    try:
+        return cluster.context.storage.list_afresh(directory) or []
+    except Environment as problem:
+        if problem.code != "not-a-directory":
+            raise
+        return []
 
 
 def _fields(view: View[Any], checkpoint: Checkpoint) -> dict[str, object]:

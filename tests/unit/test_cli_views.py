@@ -60,7 +60,13 @@ def test_balances_are_advanced_shown_listed_and_pruned(say: Say, site: Site) -> 
     assert "balances after 3 messages" in err
     shown = only(say("view", "show", "balances", "--json")[0])
     assert (shown["state"]["transfers"], shown["messages"], shown["path"]) == (1, 3, first["path"])
-    listed = only(say("view", "ls", "--json")[0])
+    (site.root / "views" / "foreign").touch()
+    (site.root / "views" / "balances" / ("ab" * 32)).touch()
+    (site.root / first["path"] / "foreign").mkdir()
+    rows = [only(line) for line in say("view", "ls", "--json")[0].splitlines()]
+    foreign, listed = sorted(rows, key=lambda each: each["checkpoints"])
+    assert foreign["checkpoints"] == 0
+    (site.root / "views" / "balances" / ("ab" * 32)).unlink()
     assert (listed["view"], listed["checkpoints"], listed["newest_ns"]) == ("balances", 2, shown["horizon_ns"])
     assert only(say("view", "prune", "balances", "--keep", "1", "--json")[0])["deleted"] == 1
     assert "1 checkpoint" in say("view", "ls")[0]

@@ -18,11 +18,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from .errors import BadConfiguration
+from .errors import BadConfiguration, Damaged
 from .interval import TimeInterval
 from .keyfiles import CREDENTIAL_MODE, CREDENTIALS
 from .keys import Signer, load_private_text, parse_public_line, public_line, save_private_text
-from .roughwire import BadAnswer, OnlineKey, delegate, open_online_key
+from .roughwire import OnlineKey, delegate, open_online_key
 from .units import DAY, HOUR, SECOND, Instant, Span, rfc3339
 
 DIRECTORY: Final = "roughtime"
@@ -118,7 +118,7 @@ def load_delegation(path: Path, *, tolerated_mode: int = 0) -> OnlineKey:
         certificates = [base64.b64decode(text, validate=True) for text in read.certificates]
         long_term = parse_public_line(read.long_term, str(path))
         return open_online_key(long_term, Signer.from_pem(read.private_key.encode(), str(path)), certificates)
-    except (msgspec.DecodeError, binascii.Error, UnicodeError, BadAnswer) as problem:
+    except (msgspec.DecodeError, binascii.Error, UnicodeError, Damaged) as problem:
         raise BadConfiguration(
             "bad-delegation", f"{path} is no delegation: {problem}", hint="make it anew: leasehold trust delegate"
         ) from None

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import msgspec
 
 from .errors import Damaged
-from .roughwire import NONCE_BYTES, Answer, BadAnswer, chained_nonce, nonce_of, open_answer
+from .roughwire import NONCE_BYTES, Answer, chained_nonce, nonce_of, open_answer
 
 RESPONSES_MAX: Final = 1024
 """More than any honest chain that proves something: two answers do."""
@@ -82,7 +82,7 @@ def judge(chain: Sequence[Queried]) -> Verdict:
     for position, each in enumerate(chain):
         try:
             answers.append(open_answer(each.public, each.request, each.response))
-        except BadAnswer as problem:
+        except Damaged as problem:
             return Unverified(position, problem.message)
         if position == 0:
             continue

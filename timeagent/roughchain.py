@@ -38,7 +38,7 @@ class RoughChain:
         self._reported: set[frozenset[bytes]] = set()
 
     def ask(self, public: bytes, exchange: Callable[[bytes, Callable[[bytes], bool]], bytes]) -> Answer:
-        """Ask one server, over one exchange, which may raise BadTime. Raises BadAnswer: it proves nothing.
+        """Ask one server, over one exchange, which may raise BadTime. Raises Damaged: it proves nothing.
 
         Blocks for the exchange, and for those of others that ask now.
         """

@@ -44,10 +44,6 @@ _NODE_BYTES: Final = 32
 logging.getLogger("roughly").setLevel(logging.CRITICAL + 1)
 
 
-class BadAnswer(Damaged):
-    """An answer that proves nothing: malformed, not signed by this server, or outside its delegation."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a verified answer says."""
@@ -99,7 +95,7 @@ def nonce_of(packet: bytes) -> bytes | None:
 
 
 def open_answer(public: bytes, request: bytes, answer: bytes) -> Answer:
-    """Verify an answer to a request by the server's long-term key. Raises BadAnswer, saying what is wrong.
+    """Verify an answer to a request by the server's long-term key. Raises Damaged, saying what is wrong.
 
     The codes: ``roughtime-malformed``; ``roughtime-signature``: not by this server, or over another request;
     ``roughtime-delegation``: the midpoint is not within the validity of the key that signed it.
@@ -110,11 +106,9 @@ def open_answer(public: bytes, request: bytes, answer: bytes) -> Answer:
         response.verify(public)
     except VerificationError as problem:
         codes = {"key-age": "roughtime-delegation", "radius": "roughtime-malformed", "versions": "roughtime-malformed"}
-        raise BadAnswer(codes.get(problem.reason, "roughtime-signature"), f"{problem}") from None
+        raise Damaged(codes.get(problem.reason, "roughtime-signature"), f"{problem}") from None
     except (RoughtimeError, ValueError, struct.error, OverflowError) as problem:
-        raise BadAnswer(
-            "roughtime-malformed", f"the answer is no Roughtime answer to this request: {problem}"
-        ) from None
+        raise Damaged("roughtime-malformed", f"the answer is no Roughtime answer to this request: {problem}") from None
     said, delegated = response.signed_response, response.certificate.delegation
     return Answer(response.version, said.midpoint, said.radius, delegated.min_time, delegated.max_time)
 
@@ -168,19 +162,19 @@ def delegate(long_term: Signer, signer: Signer, from_s: int, until_s: int) -> On
 
 
 def open_online_key(long_term: bytes, signer: Signer, certificates: Sequence[bytes]) -> OnlineKey:
-    """Read the certificates of an online key. Raises BadAnswer unless they are good, one for each version."""
+    """Read the certificates of an online key. Raises Damaged unless they are good, one for each version."""
     try:
         read = [_open_certificate(long_term, raw) for raw in certificates]
     except (RoughtimeError, ValueError, struct.error) as problem:
-        raise BadAnswer("bad-delegation", f"{problem}") from None
+        raise Damaged("bad-delegation", f"{problem}") from None
     if len({(said.public_key, said.min_time, said.max_time) for _, said in read}) != 1:
-        raise BadAnswer("bad-delegation", "the certificates are about several keys, or several times")
+        raise Damaged("bad-delegation", "the certificates are about several keys, or several times")
     said = read[0][1]
     if said.public_key != signer.public:
-        raise BadAnswer("bad-delegation", "the certificates are about another key")
+        raise Damaged("bad-delegation", "the certificates are about another key")
     by_context = {context: raw for (context, _), raw in zip(read, certificates, strict=True)}
     if set(by_context) != set(_contexts()):
-        raise BadAnswer("bad-delegation", "certificates for some versions are missing")
+        raise Damaged("bad-delegation", "certificates for some versions are missing")
     return OnlineKey(long_term, signer, said.min_time, said.max_time, by_context)
 
 

@@ -20,11 +20,11 @@ from timeagent.delegation import (
     make_ahead,
     save_delegation,
 )
-from timeagent.errors import BadConfiguration, BadTime, NotTrusted
+from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted
 from timeagent.interval import TimeInterval
 from timeagent.keyfiles import CREDENTIALS
 from timeagent.roughserver import RoughDoor, RoughServer, whole_seconds
-from timeagent.roughwire import VERSIONS, Answer, BadAnswer, delegate, make_request, open_answer
+from timeagent.roughwire import VERSIONS, Answer, delegate, make_request, open_answer
 from timeagent.units import DAY, HOUR, MS, SECOND
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def _answer_to(client: socket.socket, request: bytes) -> Answer:
     for _ in range(300):  # flips outside of what is checked are requests too, and have answers
         try:
             return open_answer(LONG_TERM.public, request, client.recv(4096))
-        except BadAnswer:
+        except Damaged:
             continue
     raise AssertionError("no answer")
 

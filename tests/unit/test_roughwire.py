@@ -12,10 +12,10 @@ from roughly.models import Message, Packet, Tag
 from roughly.server import get_merkle_path
 
 from tests.support.roughtime import NOW_S, Witness, signer
+from timeagent.errors import Damaged
 from timeagent.roughwire import (
     REQUEST_BYTES,
     VERSIONS,
-    BadAnswer,
     answer_batch,
     chained_nonce,
     delegate,
@@ -108,7 +108,7 @@ SPOILED: list[tuple[str, Callable[[bytes], bytes], str]] = [
 @pytest.mark.parametrize(("change", "code"), [each[1:] for each in SPOILED], ids=[each[0] for each in SPOILED])
 def test_spoiled_answer_is_refused_by_name(change: Callable[[bytes], bytes], code: str) -> None:
     request = make_request(WITNESS.public, NONCE)
-    with pytest.raises(BadAnswer) as refused:
+    with pytest.raises(Damaged) as refused:
         open_answer(WITNESS.public, request, change(WITNESS.answer(request)))
     assert refused.value.code == code
 
@@ -126,7 +126,7 @@ def test_every_flipped_bit_of_an_answer_is_noticed() -> None:
     for bit in range(8 * len(answer)):
         spoiled = bytearray(answer)
         spoiled[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(BadAnswer):
+        with pytest.raises(Damaged):
             open_answer(WITNESS.public, request, bytes(spoiled))
 
 
@@ -158,24 +158,24 @@ def test_whatever_a_server_sends_there_is_one_error() -> None:
         if spoiled == answer:
             continue
         nonce_of(spoiled)
-        with pytest.raises(BadAnswer):
+        with pytest.raises(Damaged):
             open_answer(WITNESS.public, request, spoiled)
 
 
 def test_answer_to_another_request_or_of_another_server_is_refused() -> None:
     request = make_request(WITNESS.public, NONCE)
     other = Witness("another")
-    with pytest.raises(BadAnswer, match="ertificate"):
+    with pytest.raises(Damaged, match="ertificate"):
         open_answer(other.public, request, WITNESS.answer(request))
     # The same nonce in another request: the tree is over the whole packet.
-    with pytest.raises(BadAnswer, match="Merkle"):
+    with pytest.raises(Damaged, match="Merkle"):
         open_answer(WITNESS.public, make_request(WITNESS.public, NONCE, [1]), WITNESS.answer(request))
     assert answer_batch(WITNESS.online, [make_request(other.public, NONCE)], NOW_S, 1) == [None]
 
 
 def test_version_that_was_not_offered_is_refused() -> None:
     draft = make_request(WITNESS.public, NONCE, [0x8000000C])
-    with pytest.raises(BadAnswer, match="not in request"):
+    with pytest.raises(Damaged, match="not in request"):
         open_answer(WITNESS.public, make_request(WITNESS.public, NONCE, [1]), WITNESS.answer(draft))
 
 
@@ -196,7 +196,7 @@ def test_answer_outside_its_delegation_is_refused(first: int, last: int, code: s
     if code is None:
         assert open_answer(WITNESS.public, request, answer).delegated_until_s == last
         return
-    with pytest.raises(BadAnswer) as refused:
+    with pytest.raises(Damaged) as refused:
         open_answer(WITNESS.public, request, answer)
     assert refused.value.code == code
 
@@ -209,7 +209,7 @@ def test_radius_of_zero_is_refused_and_the_widest_taken(radius: int) -> None:
     if radius:
         assert open_answer(WITNESS.public, request, answer).radius_s == radius
     else:
-        with pytest.raises(BadAnswer, match="RADI"):
+        with pytest.raises(Damaged, match="RADI"):
             open_answer(WITNESS.public, request, answer)
 
 
@@ -219,7 +219,7 @@ def test_midpoint_that_is_no_instant_is_refused(midpoint: int) -> None:
     request = make_request(WITNESS.public, NONCE)
     (answer,) = answer_batch(online, [request], midpoint, 1)
     assert answer is not None
-    with pytest.raises(BadAnswer, match="not an instant"):
+    with pytest.raises(Damaged, match="not an instant"):
         open_answer(WITNESS.public, request, answer)
 
 
@@ -235,11 +235,11 @@ def test_online_key_is_read_back_and_a_strange_certificate_refused() -> None:
     assert read.certificates == WITNESS.online.certificates
     other = delegate(WITNESS.long_term, WITNESS.online.signer, 5, 6)
     for bad in ([], raw[:-1], [*raw[:-1], next(iter(other.certificates.values()))], [b"junk"], [*raw[1:], raw[0][:-4]]):
-        with pytest.raises(BadAnswer):
+        with pytest.raises(Damaged):
             open_online_key(WITNESS.public, WITNESS.online.signer, bad)
-    with pytest.raises(BadAnswer, match="long-term"):
+    with pytest.raises(Damaged, match="long-term"):
         open_online_key(signer("x").public, WITNESS.online.signer, raw)
-    with pytest.raises(BadAnswer, match="another key"):
+    with pytest.raises(Damaged, match="another key"):
         open_online_key(WITNESS.public, signer("x"), raw)
 
 

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from timeagent.clock import MachineClock
-from timeagent.errors import BadTime
+from timeagent.errors import BadTime, Damaged
 from timeagent.interval import TimeInterval
 from timeagent.roughchain import RoughChain
-from timeagent.roughwire import BadAnswer
 from timeagent.serverlist import RoughtimeServer
 from timeagent.signedtime import ClockStatus
 from timeagent.units import DAY, MS, SECOND, Span, span_text
@@ -85,7 +84,7 @@ class RoughtimeSource:
         except BadTime:
             self._failed()
             raise
-        except BadAnswer as problem:
+        except Damaged as problem:
             self._failed()
             raise BadTime(
                 problem.code, f"{self.name}: {problem.message}", hint="compare its public key with the server list"

@@ -1,0 +1,103 @@
+"""Logs of both kinds by the command line: made on request, refused if of the other kind, back to the byte."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.cluster import Cluster
+from appliance.formats.birth import BagKind
+from auditor.audit import audit
+from auditor.finding import Verdict
+from auditor.load import Tree
+from tests.support.cluster import Site, sites
+from timeagent.errors import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MANY = 20_000
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+def say(site: Site, *words: str, status: int = 0, seconds: int = 110) -> subprocess.CompletedProcess[bytes]:
+    """Run the command in a process of its own, stdout and stderr not terminals."""
+    command = [sys.executable, "-m", "leasehold", *words, *site.options()]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=seconds)
+    assert done.returncode == status, done.stderr.decode()
+    return done
+
+
+def data_files(site: Site, log: str) -> set[str]:
+    return {path.suffix for path in (site.root / "logs" / log).rglob("*.*") if path.suffix in (".msg", ".log")}
+
+
+@pytest.mark.parametrize(
+    ("words", "suffix"), [((), ".msg"), (("--kind", "maildir"), ".msg"), (("--kind", "log"), ".log")]
+)
+def test_kind_counts_when_the_log_is_made(site: Site, tmp_path: Path, words: tuple[str, ...], suffix: str) -> None:
+    (tmp_path / "in").write_bytes(b"one\ntwo\n")
+    said = say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a", *words)
+    assert b"2 messages committed" in said.stderr
+    assert data_files(site, "orders") == {suffix}
+    say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a")
+    assert data_files(site, "orders") == {suffix}
+    assert say(site, "read", "orders", "--level", "latest").stdout == b"one\ntwo\none\ntwo\n"
+
+
+def test_other_kind_than_the_logs_is_refused_by_name(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"one\n")
+    say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a", "--kind", "log")
+    said = say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a", "--kind", "maildir", status=2)
+    for word in (b"other-kind", b"orders", b"maildir", b"log"):
+        assert word in said.stderr
+    assert say(site, "read", "orders", "--level", "latest").stdout == b"one\n"
+
+
+def test_log_is_made_by_the_library(site: Site) -> None:
+    with site.open() as cluster:
+        assert isinstance(cluster, Cluster)
+        cluster.create_log("orders", "log")
+        cluster.create_log("orders", "log")
+        assert cluster.logs.opened("orders").grid.birth.kind is BagKind.LOG
+        with pytest.raises(BadRequest, match="other-kind"):
+            cluster.create_log("orders")
+        with pytest.raises(BadRequest, match="bad-kind"):
+            cluster.create_log("more", "pile")
+
+
+def there_and_back(site: Site, path: Path, kind: BagKind, messages: int, seconds: int) -> None:
+    """Publish lines of random bytes, and read them, latest and settled; then audit."""
+    chance = random.Random(messages)
+    with path.open("wb") as file:
+        for number in range(messages):
+            noise = chance.randbytes(number % 61).replace(b"\n", b"\r")
+            file.write(b"%d " % number + noise + b"\n")
+    sent = path.read_bytes()
+    say(site, "publish", "orders", str(path), "--lease", "a", "--kind", str(kind), seconds=seconds)
+    assert say(site, "read", "orders", "--level", "latest", seconds=seconds).stdout == sent
+    assert say(site, "read", "orders", "--settle", seconds=seconds).stdout == sent
+    result = audit(Tree(site.root))
+    assert result.summary.messages == messages
+    assert [each for each in result.findings if each.verdict is Verdict.VIOLATION] == []
+
+
+@pytest.mark.parametrize("kind", list(BagKind))
+def test_many_messages_go_there_and_back_to_the_byte(site: Site, tmp_path: Path, kind: BagKind) -> None:
+    there_and_back(site, tmp_path / "in", kind, MANY, 110)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", list(BagKind))
+def test_a_million_messages_go_there_and_back_to_the_byte(site: Site, tmp_path: Path, kind: BagKind) -> None:
+    there_and_back(site, tmp_path / "in", kind, 1_000_000, 300)

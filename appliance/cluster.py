@@ -29,6 +29,7 @@ from .bag.context import BagContext
 from .bag.listedfiles import ListedFiles
 from .bag.localfs import is_local
 from .bag.logs import list_logs
+from .bag.parallel import Threads
 from .bag.posix import PosixStorage
 from .formats.birth import BagKind
 from .founding import read_marker
@@ -44,7 +45,7 @@ from .shards import ShardHost, ShardRoutes
 from .trustwatch import TrustWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from timeagent.clock import MachineClock, NodeTime
@@ -114,7 +115,7 @@ class Cluster:
         self.policy = registers.newest_policy()
         self.map = registers.newest_map()
         self.time = node_time(settings, registers.cluster_id, self.policy)
-        self.context = BagContext(storage, self.time, registers, settings.node)
+        self.context = BagContext(storage, self.time, registers, settings.node, Threads())
         self._door = NodeWriterClient(
             writer_socket(runtime_of(settings, registers.cluster_id)),
             registers.cluster_id,
@@ -283,9 +284,12 @@ class Cluster:
             return reader.settled(after_ns, until_ns)
         return (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
 
-    def settle(self, log: str, to_ns: Instant) -> Instant:
-        """Make everything before an instant final, helping to close what is due; return the horizon. Waits."""
-        return self.logs.opened(log).horizon.settle(to_ns)
+    def settle(self, log: str, to_ns: Instant, progress: Callable[[Instant], None] | None = None) -> Instant:
+        """Make everything before an instant final, helping to close what is due; return the horizon. Waits.
+
+        ``progress`` is told the horizon after every step.
+        """
+        return self.logs.opened(log).horizon.settle(to_ns, progress)
 
     def close(self) -> None:
         """End all sessions and, if this process runs a shard, stop it orderly. Idempotent. In a child: nothing.

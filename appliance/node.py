@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from timeagent.console import counted
 from timeagent.errors import Environment, LeaseholdError, ShardUnavailable
 from timeagent.notify import Notifier
-from timeagent.units import MS, SECOND
+from timeagent.units import DAY, MS, SECOND
 
 from .bag.metronome import Metronome
+from .bag.packing import Packing
 from .cluster import runtime_of
 from .lease import tls
 from .lease.door import Door
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
+    from timeagent.interval import TimeInterval
+
     from .cluster import Cluster
     from .formats.address import Address
     from .lease.server import ShardServer
@@ -35,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 BEAT_NS: Final = 100 * MS
 """How often the metronome looks whether a bag is due: closing is never urgent, settling helps itself."""
+
+STAGGER_NS: Final = 500 * MS
+"""So long a node waits at most with what is due, each another while: usually one of them does the work."""
 
 NEW_LOGS_NS: Final = SECOND
 """How often new logs are looked for."""
@@ -59,6 +65,7 @@ class Node:
         self._said: tuple[str, int] = ("", 0)
         self._pulse: Pulse | None = None
         self._metronomes: dict[str, Metronome] = {}
+        self._packings: dict[str, Packing] = {}
         self._looked_ns: int | None = None
         self._writer: tuple[NodeWriterServer, LocalLock] | None = None
 
@@ -211,8 +218,14 @@ class Node:
         for name, metronome in self._metronomes.items():
             try:
                 metronome.turn(now)
+                if self._cluster.settings.pack:
+                    self._pack(name, now)
             except LeaseholdError as problem:
                 _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
+
+    def _pack(self, name: str, now: TimeInterval) -> None:
+        for problem in self._packings[name].turn(now).damaged:
+            _log.warning("rack-not-packed log=%s code=%s reason=%s", name, problem.code, problem.message)
 
     def _look_for_logs(self) -> None:
         boot = self._cluster.time.boot_ns()
@@ -227,4 +240,6 @@ class Node:
             except LeaseholdError as problem:  # the other logs go on
                 _log.warning("log-not-opened log=%s code=%s reason=%s", name, problem.code, problem.message)
             else:
-                self._metronomes[name] = Metronome(self._cluster.context, grid)
+                context, days = self._cluster.context, self._cluster.settings.retention_days
+                self._metronomes[name] = metronome = Metronome(context, grid, stagger_ns=STAGGER_NS)
+                self._packings[name] = Packing(context, grid, metronome.sealer, days * DAY if days else None)

@@ -64,6 +64,8 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     http: str = ""
     group: str = ""
     node_writer: Sharing = Sharing.AUTO
+    pack: bool = True
+    retention_days: int = 0
     peers: dict[str, str] = {}
 
 
@@ -86,6 +88,10 @@ class Settings:
     group: str = ""
     """The Unix group that may use the sockets on tmpfs beside the node's own user; empty: nobody."""
     node_writer: Sharing = Sharing.AUTO
+    pack: bool = True
+    """Whether ``node run`` packs sealed racks."""
+    retention_days: int = 0
+    """After so many days ``node run`` deletes packs; 0: never."""
 
     def time_key(self) -> Signer:
         """Return the key that signs times. Raises NotTrusted, BadConfiguration."""
@@ -142,6 +148,10 @@ def load_settings(directory: Path) -> Settings:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as problem:
         raise BadConfiguration("bad-settings", f"{path}: {problem}", hint="see docs/operators.md") from None
+    if raw.retention_days < 0:
+        raise BadConfiguration(
+            "bad-settings", f"{path}: retention_days is {raw.retention_days}", hint="days, or 0 to delete nothing"
+        )
     peers = {}
     for node, address in raw.peers.items():
         if not address.startswith(UNIX):
@@ -160,6 +170,8 @@ def load_settings(directory: Path) -> Settings:
         _http(path, raw.http) if raw.http else None,
         raw.group,
         raw.node_writer,
+        raw.pack,
+        raw.retention_days,
     )
 
 

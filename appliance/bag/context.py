@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from appliance.formats.paths import LOGS, TMP
 
+from .parallel import Serial
+
 if TYPE_CHECKING:
     from timeagent.clock import NodeTime
 
+    from .parallel import Parallel
     from .records import Records
     from .storage import Storage
 
@@ -22,6 +25,8 @@ class BagContext:
     time: NodeTime
     records: Records
     node: str
+    parallel: Parallel = field(default_factory=Serial)
+    """How requests to the mount that do not depend on each other are made."""
 
     def tmp(self, log: str) -> str:
         """Return the directory where this node prepares files of a log."""

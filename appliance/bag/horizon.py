@@ -20,12 +20,14 @@ from .closer import NotDue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.formats.paths import Grid, Rack
+    from appliance.formats.paths import Bag, Grid, Rack
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
 
     from .context import BagContext
 
+RACKS_AT_ONCE: Final = 64
+"""After an outage so many racks are sealed between two calls of ``progress``."""
 _SLICE_NS: Final[Span] = 100 * MS
 _SLICE_NS_MIN: Final[Span] = MS
 
@@ -37,6 +39,7 @@ class Horizon:
         """Know nothing but the log's birth: before it there is no bag. Touch nothing yet."""
         self._storage = context.storage
         self._time = context.time
+        self._parallel = context.parallel
         self._grid = grid
         self.authority = authority or Authority(context, grid)
         self._reached = grid.first_ns
@@ -91,25 +94,53 @@ class Horizon:
         return self._reached
 
     def step(self) -> Instant | None:
-        """Close what comes next, one bag or one rack, and return None; or return when it is worth asking again.
+        """Close what comes next, as much as is done at once; return None, or when it is worth asking again.
+
+        That is one bag or one rack, unless several requests may be under way: then up to ``RACKS_AT_ONCE`` racks, or as
+        many bags of the current rack.
 
         Raises as ``settle``. Touches the mount; does not wait.
         """
         if self._seal_whole(self._grid.rack(self._reached)):
             return None
-        bag = self._grid.bag(self._reached)
-        closed = self.authority.close(bag)
-        if isinstance(closed, NotDue):
-            return closed.due_ns
-        self._reach(bag.end_ns)
+        bags = self._next_bags()
+        for bag, closed in zip(bags, self._parallel.each(self.authority.close, bags), strict=True):
+            if isinstance(closed, NotDue):
+                return closed.due_ns if bag is bags[0] else None
+            self._reach(bag.end_ns)
         return None
+
+    def _next_bags(self) -> list[Bag]:
+        """Return the next bag, and as many more of its rack that are due as are closed at once."""
+        bags = [self._grid.bag(self._reached)]
+        if self._parallel.width > 1:
+            now = self._time.now()
+            while len(bags) < self._parallel.width and bags[-1].end_ns < bags[0].rack.end_ns:
+                following = self._grid.bag(bags[-1].end_ns)
+                if not now.surely_past(following.due_ns):
+                    break
+                bags.append(following)
+        return bags
 
     def _seal_whole(self, rack: Rack) -> bool:
         """Seal a rack that is long past: nobody need close its empty bags one by one."""
-        if not self._time.now().surely_past(rack.end_ns) or isinstance(self.authority.sealer.seal(rack), NotDue):
+        now = self._time.now()
+        if not now.surely_past(rack.end_ns):
+            return False
+        last = self._last_past(rack, now)
+        if last > rack and not isinstance(self.authority.sealer.seal(last), NotDue):
+            rack = last
+        elif isinstance(self.authority.sealer.seal(rack), NotDue):
             return False
         self._reach(rack.end_ns)
         return True
+
+    def _last_past(self, rack: Rack, now: TimeInterval) -> Rack:
+        """Return the last of the racks from this one on that may be sealed at once: sealing it seals those before."""
+        if self._parallel.width == 1:
+            return rack
+        most = rack.start_ns + (RACKS_AT_ONCE - 1) * self._grid.birth.rack_ns
+        return self._grid.rack(max(rack.start_ns, min(most, now.earliest - self._grid.birth.rack_ns)))
 
     def _follow(self, rack: Rack) -> bool:
         """Follow the lock files of a rack; true if it is closed to its end."""

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from .closer import Closer, NotDue
 from .horizon import Horizon
+from .packing import stagger
 
 if TYPE_CHECKING:
     from appliance.formats.paths import Grid
     from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
     from .context import BagContext
+    from .sealer import Sealer
 
 BAGS_PER_TURN: Final = 64
 RACKS_PER_TURN: Final = 8
@@ -37,11 +39,24 @@ class MetronomeReport:
 class Metronome:
     """Closes and seals one log."""
 
-    def __init__(self, context: BagContext, grid: Grid, horizon: Horizon | None = None) -> None:
-        """Touch nothing yet."""
+    def __init__(
+        self,
+        context: BagContext,
+        grid: Grid,
+        horizon: Horizon | None = None,
+        stagger_ns: Span = 0,
+    ) -> None:
+        """Wait up to ``stagger_ns`` with what is due, so that of many nodes usually one does it. Touch nothing yet."""
+        self._node = context.node
+        self._stagger_ns = stagger_ns
         self._storage = context.storage
         self._grid = grid
         self._horizon = horizon or Horizon(context, grid)
+
+    @property
+    def sealer(self) -> Sealer:
+        """What seals this log's racks."""
+        return self._horizon.authority.sealer
 
     def turn(self, now: TimeInterval) -> MetronomeReport:
         """Close at most ``BAGS_PER_TURN`` bags and seal at most ``RACKS_PER_TURN`` racks that are due.
@@ -61,7 +76,7 @@ class Metronome:
         newest = sealer.newest_sealed()
         rack = self._grid.rack(self._grid.first_ns) if newest is None else self._grid.next_rack(newest)
         count = 0
-        while count < RACKS_PER_TURN and now.surely_past(rack.end_ns):
+        while count < RACKS_PER_TURN and now.surely_past(rack.end_ns + self._waits(rack.path)):
             if isinstance(sealer.seal(rack), NotDue):
                 break
             count += 1
@@ -72,10 +87,15 @@ class Metronome:
         count = 0
         in_use_ns = self._in_use_until()
         while count < BAGS_PER_TURN and self._horizon.reached < in_use_ns:
-            if not Closer.due(self._grid.bag(self._horizon.reached), now) or self._horizon.step() is not None:
+            bag = self._grid.bag(self._horizon.reached)
+            due = Closer.due(bag, now) and now.surely_past(bag.due_ns + self._waits(bag.path))
+            if not due or self._horizon.step() is not None:
                 break
             count += 1
         return count
+
+    def _waits(self, path: str) -> Span:
+        return stagger(self._node, path, self._stagger_ns)
 
     def _in_use_until(self) -> Instant:
         """Return the end of the newest bag that has a directory, in the horizon's rack or the one after."""

@@ -43,6 +43,7 @@ class Sealer:
         """Touch nothing yet."""
         self._storage = context.storage
         self._time = context.time
+        self._parallel = context.parallel
         self._records = context.records
         self._node = context.node
         self._tmp = context.tmp(grid.birth.log)
@@ -107,31 +108,46 @@ class Sealer:
         """Seal in order. What is older than a rack that may be sealed may be sealed: no clock is asked again."""
         newest = self.newest_sealed()
         each = self._grid.rack(self._grid.first_ns) if newest is None else self._grid.next_rack(newest)
+        older: list[Rack] = []
         while each.start_ns < rack.start_ns:
-            self._seal_one(each)
-            self.newest = each
+            older.append(each)
             each = self._grid.next_rack(each)
+        while older:
+            batch, older = older[: self._parallel.width], older[self._parallel.width :]
+            if len(batch) == 1:
+                self._seal_one(batch[0])
+            else:
+                # The bags of several racks are closed at once; what makes them final, the seals, is linked in order.
+                for one, entries in zip(batch, self._parallel.each(self._closed_bags, batch), strict=True):
+                    self._link(one, entries)
+                    self.newest = one
+            self.newest = batch[-1]
         return self._seal_one(rack)
 
     def _seal_one(self, rack: Rack) -> RackSeal:
+        return self._link(rack, self._closed_bags(rack))
+
+    def _closed_bags(self, rack: Rack) -> tuple[SealEntry, ...] | None:
+        """Begin to seal: make the prelock, list, close every bag; None if the rack is sealed, or somebody else does."""
         self._storage.ensure_directory(rack.path)
         bags = self._begin_and_list(rack)
         if bags is None:
-            return self._read(rack)
+            return None
         entries: list[SealEntry] = []
         for bag in bags:
             closed = self._closer.help(bag)
             if isinstance(closed, Gone):
-                return self._read(rack)  # only what a seal covers is ever deleted
+                return None  # only what a seal covers is ever deleted
             entries.append(SealEntry(bag=bag.name, lock=closed.raw))
-        seal = RackSeal(
-            cluster_id=self._records.cluster_id,
-            log=rack.log,
-            rack=rack.path,
-            sealer=self._node,
-            entries=tuple(entries),
-        )
-        self._storage.publish(f"{rack.path}/{SEAL}", stamp(Kind.SEAL, seal, self._time), self._tmp)
+        return tuple(entries)
+
+    def _link(self, rack: Rack, entries: tuple[SealEntry, ...] | None) -> RackSeal:
+        """Publish the seal, and read the one that won."""
+        if entries is not None:
+            seal = RackSeal(
+                cluster_id=self._records.cluster_id, log=rack.log, rack=rack.path, sealer=self._node, entries=entries
+            )
+            self._storage.publish(f"{rack.path}/{SEAL}", stamp(Kind.SEAL, seal, self._time), self._tmp)
         return self._read(rack)
 
     def _begin_and_list(self, rack: Rack) -> list[Bag] | None:

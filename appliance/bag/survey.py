@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from appliance.formats.lockfile import open_seal
+from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
+
+from .packed import lists_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +45,10 @@ class RackView:
     rack: Rack
     state: BagState
     bags: tuple[BagView, ...]
+    pack_bytes: int | None
+    """Of its pack, if it has one."""
+    retained: bool
+    """Sealed with files, and neither bags nor a pack are there: what it held is gone."""
     strangers: tuple[str, ...]
     """Names in the rack that are neither ours nor on the grid: for the log they do not exist."""
 
@@ -62,9 +70,20 @@ def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:
         bag = grid.parse_bag(rack, name)
         if bag is not None:
             bags.append(_view_bag(context, grid, bag))
-        elif name not in (PRELOCK, SEAL):
+        elif name not in (PRELOCK, SEAL, PACK):
             strangers.append(name)
-    return RackView(rack, _state(names, SEAL, BagState.SEALED), tuple(bags), tuple(strangers))
+    size = context.storage.size_of(f"{rack.path}/{PACK}") if PACK in names else None
+    return RackView(
+        rack, _state(names, SEAL, BagState.SEALED), tuple(bags), size, _gone(context, rack, names), tuple(strangers)
+    )
+
+
+def _gone(context: BagContext, rack: Rack, names: list[str]) -> bool:
+    """Whether the rack was emptied by retention. Reads the seal only where nothing else is there."""
+    if set(names) != {PRELOCK, SEAL}:
+        return False
+    raw = context.storage.read(f"{rack.path}/{SEAL}")
+    return raw is not None and lists_files(open_seal(raw, f"{rack.path}/{SEAL}")[0])
 
 
 def _view_bag(context: BagContext, grid: Grid, bag: Bag) -> BagView:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from appliance.cli import packs
 from appliance.cli.opening import add_cluster_options, open_cluster
 from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, say
 from timeagent.errors import BadRequest
-from timeagent.units import parse_instant, rfc3339
+from timeagent.units import SECOND, parse_instant, rfc3339
 
 if TYPE_CHECKING:
-    from appliance.bag.survey import BagView
+    from appliance.bag.survey import BagView, RackView
     from appliance.cluster import Cluster
     from appliance.formats.paths import Bag
     from appliance.session.openlog import OpenLog
@@ -33,13 +34,32 @@ def _add_bag(parser: argparse.ArgumentParser) -> None:
     settle.add_argument("--to", metavar="T", help="an instant (default: now)")
     seal = verbs.add_parser("seal", help="close and seal whatever is due, once")
     seal.add_argument("log", metavar="LOG")
-    for verb in (ls, show, close, settle, seal):
+    pack = verbs.add_parser("pack", help="make one file of each sealed rack, and remove its bags' directories")
+    pack.add_argument("log", metavar="LOG")
+    pack.add_argument("--all", action="store_true", help="every rack since the log's birth, not only the newest")
+    retain = verbs.add_parser("retain", help="delete the packs of old racks; their prelocks and seals stay")
+    retain.add_argument("log", metavar="LOG")
+    retain.add_argument("--days", type=int, required=True, metavar="N", help="keep what ended less than N days ago")
+    retain.add_argument("--dry-run", action="store_true", help="say what would be deleted, and delete nothing")
+    forecast = verbs.add_parser("forecast", help="what the log costs in names and bytes, if it goes on like this")
+    forecast.add_argument("log", metavar="LOG")
+    forecast.add_argument("--days", type=int, metavar="N", help="with packs kept for N days (default: for ever)")
+    for verb in (ls, show, close, settle, seal, pack, retain, forecast):
         add_cluster_options(verb)
 
 
 def run_bag(options: argparse.Namespace) -> int:
     """Run one verb."""
-    verbs = {"ls": _list, "show": _show, "close": _close, "settle": _settle, "seal": _seal}
+    verbs = {
+        "ls": _list,
+        "show": _show,
+        "close": _close,
+        "settle": _settle,
+        "seal": _seal,
+        "pack": packs.pack,
+        "retain": packs.retain,
+        "forecast": packs.show_forecast,
+    }
     with open_cluster(options) as cluster:
         return verbs[options.verb](cluster, options)
 
@@ -52,16 +72,22 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
     for rack in found:
         view = view_rack(cluster.context, grid, rack)
         if options.json:
-            print_json(
-                "leasehold.rack", {"path": rack.path, "state": view.state, "bags": [_fields(b) for b in view.bags]}
-            )
+            fields = {"path": rack.path, "state": _rack_state(view), "pack_bytes": view.pack_bytes}
+            print_json("leasehold.rack", fields | {"bags": [_fields(b) for b in view.bags]})
             continue
-        say(f"{rack.path}  {view.state}  {counted(len(view.bags), 'bag')}")
+        size = "" if view.pack_bytes is None else f"  {view.pack_bytes} bytes"
+        say(f"{rack.path}  {_rack_state(view)}  {counted(len(view.bags), 'bag')}{size}")
         for bag in view.bags:
             say(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}")
         for stranger in view.strangers:
             note(f"leasehold: {rack.path}/{stranger} is not on the log's grid: it does not exist")
     return 0
+
+
+def _rack_state(view: RackView) -> str:
+    if view.retained:
+        return "retained"
+    return view.state if view.pack_bytes is None else "packed"
 
 
 def _fields(view: BagView) -> dict[str, object]:
@@ -82,7 +108,7 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
     storage = cluster.context.storage
     names = storage.list_afresh(bag.path)
     if names is None:
-        raise BadRequest("no-such-bag", f"{bag.path} is not there", hint="leasehold bag ls shows what is")
+        return _show_sealed(cluster, options, bag)
     raw = storage.read(f"{bag.path}/{LOCK}")
     listed = dict(open_lock(raw, f"{bag.path}/{LOCK}")[0].by_name()) if raw else {}
     rows = []
@@ -100,6 +126,27 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
         print_json("leasehold.bag", {"path": bag.path, "closed": raw is not None, "files": rows})
         return 0
     state = "closed" if raw else "open"
+    say(f"{bag.path}: {state}, timestamps from {rfc3339(bag.start_ns)} until {rfc3339(bag.end_ns)}")
+    for row in rows:
+        say(f"  {row['name']}  {row['bytes']} bytes  {row['state']}")
+    return 0
+
+
+def _show_sealed(cluster: Cluster, options: argparse.Namespace, bag: Bag) -> int:
+    """Show a bag without a directory, as the seal of its rack has it."""
+    from appliance.bag.authority import Authority
+    from appliance.bag.packed import open_packed
+
+    authority = Authority(cluster.context, cluster.logs.opened(bag.log).grid)
+    seal = authority.sealer.sealed(bag.rack)
+    lock = None if seal is None else authority.in_seal(seal, bag).lock
+    if lock is None:
+        raise BadRequest("no-such-bag", f"{bag.path} is not there", hint="leasehold bag ls shows what is")
+    state = "retained: gone" if open_packed(cluster.context.storage, bag.rack) is None else "packed"
+    rows = [{"name": e.name, "bytes": e.size, "listed_bytes": e.size, "state": state} for e in lock.entries]
+    if options.json:
+        print_json("leasehold.bag", {"path": bag.path, "closed": True, "files": rows})
+        return 0
     say(f"{bag.path}: {state}, timestamps from {rfc3339(bag.start_ns)} until {rfc3339(bag.end_ns)}")
     for row in rows:
         say(f"  {row['name']}  {row['bytes']} bytes  {row['state']}")
@@ -127,8 +174,11 @@ def _close(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _settle(cluster: Cluster, options: argparse.Namespace) -> int:
     target = parse_instant(options.to) if options.to else cluster.time.now().latest
-    progress = Progress("settling")
-    horizon = cluster.settle(options.log, target)
+    reached = cluster.logs.opened(options.log).horizon.refresh()
+    progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
+    horizon = cluster.settle(
+        options.log, target, lambda to: progress.show((to - reached) // SECOND, f"closed before {rfc3339(to)}")
+    )
     progress.done()
     if options.json:
         print_json("leasehold.settle", {"log": options.log, **instant_fields("horizon", horizon)})

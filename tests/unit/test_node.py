@@ -40,7 +40,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def node_over(hand: HandSite) -> Node:
     context = hand.context()
     cluster: Any = SimpleNamespace(
-        time=hand.time, context=context, logs=LogBook(context), log_names=lambda: list_logs(context)
+        time=hand.time,
+        context=context,
+        logs=LogBook(context),
+        log_names=lambda: list_logs(context),
+        settings=SimpleNamespace(pack=True, retention_days=1),
     )
     return Node(cluster)
 

@@ -26,11 +26,15 @@ from timeagent.sources.adjtimex import KernelSource
 from timeagent.sources.assumed import AssumedSource
 
 from .bag.context import BagContext
+from .bag.cursor import parse_cursor
+from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
 from .bag.localfs import is_local
 from .bag.logs import list_logs
+from .bag.message import before
 from .bag.parallel import Threads
 from .bag.posix import PosixStorage
+from .bag.reader import checked_level
 from .formats.birth import BagKind
 from .founding import read_marker
 from .nodewriter.client import NodeWriterClient
@@ -43,6 +47,7 @@ from .session.session import Session
 from .settings import Settings, Sharing, find_settings
 from .shards import ShardHost, ShardRoutes
 from .trustwatch import TrustWatch
+from .views.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,11 +59,12 @@ if TYPE_CHECKING:
 
     from .bag.horizon import Horizon
     from .bag.looks import Writer
-    from .bag.reader import Message
+    from .bag.reader import Message, Reading
     from .bag.storage import Storage
     from .formats.paths import Grid
     from .formats.policy import Policy
     from .lease.wire import LeaseView, ShardNumbers
+    from .views.fold import Fold
 
 ROOT_VARIABLE = "LEASEHOLD_ROOT"
 """The only environment variable that is read."""
@@ -283,6 +289,38 @@ class Cluster:
         if level == "settled":
             return reader.settled(after_ns, until_ns)
         return (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
+
+    def batches(
+        self,
+        log: str,
+        *,
+        level: str = "settled",
+        after: str | Instant = 0,
+        until_ns: Instant | None = None,
+        as_of_ns: Instant = 0,
+    ) -> Reading:
+        """Begin a pass over a log's messages in bulk: bag by bag, as columns.
+
+        ``after``: the ``cursor`` of an earlier pass, or an instant; what stands above it is read. ``level``: also
+        ``stale-ok``, which asks the mount only if what this process knows is older than ``as_of_ns``. Raises as
+        ``read``; BadRequest, code ``gone``, for what retention has deleted.
+        """
+        reader = self.logs.opened(log).reader
+        position = parse_cursor(after, log) if isinstance(after, str) else before(after + 1)
+        return reader.batches(position, until_ns, checked_level(level), as_of_ns)
+
+    def follow(self, log: str, *, after: str | Instant = 0) -> Follower:
+        """Return what hands out a log's messages as they become final: iterate over its ``batches``, which never end.
+
+        ``after`` as for ``batches``. Closes nothing: a metronome does.
+        """
+        reader = self.logs.opened(log).reader
+        position = parse_cursor(after, log) if isinstance(after, str) else before(after + 1)
+        return Follower(reader, lambda span, horizon_ns: self.time.sleep(span), position)  # noqa: ARG005 - by name
+
+    def view[S](self, fold: Fold[S]) -> View[S]:
+        """Return a view: what a fold makes of everything settled. Raises BadRequest for a log that does not exist."""
+        return View(self.context, self.logs, fold)
 
     def settle(self, log: str, to_ns: Instant, progress: Callable[[Instant], None] | None = None) -> Instant:
         """Make everything before an instant final, helping to close what is due; return the horizon. Waits.

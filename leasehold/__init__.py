@@ -10,11 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from appliance.bag.batch import MessageBatch
     from appliance.bag.message import Message
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.session.held import Lease
     from appliance.session.session import Leases, Session
+    from appliance.views.fold import Fold
     from timeagent.errors import (
         BadConfiguration,
         BadRequest,
@@ -38,11 +40,13 @@ _HOMES: Final = {
     "Committed": "appliance.bag.outcome",
     "Damaged": "timeagent.errors",
     "Environment": "timeagent.errors",
+    "Fold": "appliance.views.fold",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
     "LeaseholdError": "timeagent.errors",
     "Leases": "appliance.session.session",
     "Message": "appliance.bag.message",
+    "MessageBatch": "appliance.bag.batch",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
@@ -70,11 +74,13 @@ __all__ = [
     "Committed",
     "Damaged",
     "Environment",
+    "Fold",
     "Lease",
     "LeaseLost",
     "LeaseholdError",
     "Leases",
     "Message",
+    "MessageBatch",
     "NotCommitted",
     "NotTrusted",
     "Outcome",

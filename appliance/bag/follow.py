@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from timeagent.errors import TryAgain
 from timeagent.units import MS
 
+from .cursor import cursor_text
 from .message import START
 from .reader import Level
 
@@ -72,6 +73,11 @@ class Follower:
         self._highest = after
         self._open: Counter[str] = Counter()
         """How many messages of each open bag were handed out."""
+
+    @property
+    def cursor(self) -> str:
+        """The position as text, to be kept anywhere."""
+        return cursor_text(self._reader.log, self.position)
 
     def batches(self) -> Iterator[MessageBatch]:
         """Yield batches, for ever; blocks while there is nothing. Raises as ``Reader.batches`` but for TryAgain."""

@@ -21,6 +21,7 @@ from .acceptance import Judge, Refusal
 from .batch import MessageBatch, Part
 from .closedbags import ClosedBag, ClosedBags, Gone
 from .closer import NotDue
+from .cursor import cursor_text
 from .horizon import Horizon
 from .message import START, Message, Origin, Position, before
 from .racks import racks_there
@@ -53,13 +54,27 @@ class Level(StrEnum):
     """As settled, and as old as the caller allows: what this process knows to be closed, without asking again."""
 
 
+def checked_level(name: str) -> Level:
+    """Return the level. Raises BadRequest that names those there are."""
+    if name not in tuple(Level):
+        raise BadRequest("bad-level", f"{name!r} is no level of reading", hint=", ".join(Level))
+    return Level(name)
+
+
 class Reading(Iterator[MessageBatch]):
     """One pass over a log, bag by bag. Iterate; ``position`` says from where the next pass goes on."""
 
     def __init__(
-        self, batches: Iterator[MessageBatch], gone: list[Gone], after: Position, horizon_ns: Instant, end_ns: Instant
+        self,
+        log: str,
+        batches: Iterator[MessageBatch],
+        gone: list[Gone],
+        after: Position,
+        horizon_ns: Instant,
+        end_ns: Instant,
     ) -> None:
         """Belong to a reader."""
+        self._log = log
         self._batches = batches
         self.gone = gone
         """The stretches met so far, in order, whose messages were given up by retention."""
@@ -68,6 +83,11 @@ class Reading(Iterator[MessageBatch]):
         """Every bag that begins before this instant was closed when the pass began."""
         self.position = after
         """Everything settled up to here was handed out. Never moves past the horizon."""
+
+    @property
+    def cursor(self) -> str:
+        """The position as text, to be kept anywhere."""
+        return cursor_text(self._log, self.position)
 
     def __next__(self) -> MessageBatch:
         """Return the next batch. Raises as ``Reader.batches``."""
@@ -110,6 +130,7 @@ class Reader:
 
     def __init__(self, context: BagContext, grid: Grid, horizon: Horizon | None = None) -> None:
         """Touch nothing yet."""
+        self.log = grid.birth.log
         self._storage = context.storage
         self._records = context.records
         self._grid = grid
@@ -148,7 +169,7 @@ class Reader:
         gone = _Stretches(self._grid.birth.log, ok=gone_ok)
         settled = self._closed_part(after, until, end, gone)
         batches = settled if level is not Level.LATEST else self._then_open(settled, after, until, horizon, gone)
-        return Reading(batches, gone.met, after, horizon, end)
+        return Reading(self.log, batches, gone.met, after, horizon, end)
 
     def settled(self, after_ns: Instant = 0, until_ns: Instant | None = None) -> Iterator[Message]:
         """Yield the settled messages with a timestamp above ``after_ns``, up to and with ``until_ns``.

@@ -59,10 +59,15 @@ class _Reading:
     real: int
     after: int
 
-    def moved_since(self, other: _Reading) -> int:
-        """How far the clock was surely set between two readings: what a pause inside of one explains is not counted."""
+    def moved_since(self, other: _Reading) -> tuple[int, int]:
+        """How far the clock was set between two readings, at least and at most: pauses inside of them hide the rest."""
         low = self.real - self.after - (other.real - other.before)
         high = self.real - self.before - (other.real - other.after)
+        return low, high
+
+    def surely_moved_since(self, other: _Reading) -> int:
+        """How far the clock was surely set: what a pause inside of a reading explains is not counted."""
+        low, high = self.moved_since(other)
         return low if low > 0 else min(high, 0)
 
 
@@ -89,6 +94,7 @@ class SampledClock:
         self._radius_ns_max = radius_ns_max
         self._epoch = clock_epoch
         self._sample: Sample | None = None
+        self._asked: _Reading | None = None
         self._sampled: _Reading | None = None
         self._last: _Reading | None = None
         self._said: _Said | None = None
@@ -106,6 +112,8 @@ class SampledClock:
                 asked = False
             if self._sample is None or not (asked or self._fresh(self._sample, reading)):
                 self._sample = self._ask()
+                # Who sets the clock after the source looked and before we do moves it since this reading.
+                self._asked = reading
                 asked = True
             else:
                 return self._judge(reading, self._sample)
@@ -121,7 +129,7 @@ class SampledClock:
         return reading
 
     def _note_step(self, reading: _Reading) -> bool:
-        stepped = self._last is not None and abs(reading.moved_since(self._last)) > STEP_NS
+        stepped = self._last is not None and abs(reading.surely_moved_since(self._last)) > STEP_NS
         self._last = reading
         if stepped:
             self._epoch += 1
@@ -131,7 +139,7 @@ class SampledClock:
     def _fresh(self, sample: Sample, reading: _Reading) -> bool:
         if reading.before - sample.boot_ns >= SAMPLE_PERIOD_NS:
             return False
-        return self._sampled is None or abs(reading.moved_since(self._sampled)) <= _RESAMPLE_NS
+        return self._sampled is None or max(map(abs, reading.moved_since(self._sampled))) <= _RESAMPLE_NS
 
     def _ask(self) -> Sample:
         self._sampled = None
@@ -154,9 +162,11 @@ class SampledClock:
         )
 
     def _judge(self, reading: _Reading, sample: Sample) -> Look:
+        fresh = self._sampled is None
+        if fresh:
+            self._sampled = self._asked
         now = self._interval(reading, sample)
-        if self._sampled is None:
-            self._sampled = reading
+        if fresh:
             self._compare(reading, now)
         if reading.before < self._disrupted_until:
             raise BadTime(
@@ -177,8 +187,8 @@ class SampledClock:
         if sample.assumed:  # a statement about the clock at any instant: nothing in it ages
             return sample.offset.shifted(reading.real)
         aged = sample.offset.widened(_drift(reading.after - sample.boot_ns)).shifted(reading.real)
-        moved = reading.moved_since(self._sampled) if self._sampled is not None else 0
-        return TimeInterval(aged.earliest - max(moved, 0), aged.latest - min(moved, 0))
+        low, high = reading.moved_since(self._sampled) if self._sampled is not None else (0, 0)
+        return TimeInterval(aged.earliest - max(high, 0), aged.latest - min(low, 0))
 
     def _compare(self, reading: _Reading, now: TimeInterval) -> None:
         """Hold a new sample against what was said before, and keep what it says."""

@@ -249,12 +249,41 @@ def test_pause_between_the_two_readings_is_no_step(clock: SampledClock, machine:
     assert look.now.earliest <= machine.real <= look.now.latest
 
 
+# The source has spoken, and then somebody sets the clock by less than a step, before anybody has read it again.
+@pytest.mark.parametrize("moved", [40 * MS, -40 * MS])
+def test_clock_that_is_moved_right_after_the_source_looked_at_it_is_allowed_for(
+    clock: SampledClock, machine: HandMachine, source: StatedSource, moved: int
+) -> None:
+    true_ns = machine.real
+    source.offset = TimeInterval(0, 0)
+    source.at_sample = lambda: machine.step(moved)
+    now = clock.look().now
+    assert now.earliest <= true_ns <= now.latest
+
+
+# The process was paused in the reading that the sample goes with: how far the clock was set since, it cannot tell.
+@pytest.mark.parametrize("moved", [40 * MS, -40 * MS])
+def test_move_that_a_pause_in_an_earlier_reading_hides_is_allowed_for(
+    clock: SampledClock, machine: HandMachine, source: StatedSource, moved: int
+) -> None:
+    source.offset = TimeInterval(0, 0)
+    machine.at_read = lambda: machine.pass_time(60 * MS)
+    clock.look()
+    machine.at_read = lambda: None
+    true_ns = machine.real
+    machine.step(moved)
+    source.offset = TimeInterval(-moved, -moved)
+    now = clock.look().now
+    assert now.earliest <= true_ns <= now.latest
+
+
 # On a machine that is paused between any two readings the sample counts as old as it can be.
 def test_sample_is_aged_to_the_end_of_the_reading(clock: SampledClock, machine: HandMachine) -> None:
     machine.at_read = lambda: machine.pass_time(2 * MS)
     look = clock.look()
     assert machine.boot - look.boot_ns == 4 * MS
-    assert look.now.radius == RADIUS + (machine.boot - look.sample.boot_ns) * 200 // 1_000_000
+    hidden = 4 * MS  # what the pauses in the reading before the sample and in this one may hide
+    assert look.now.radius == RADIUS + hidden + (machine.boot - look.sample.boot_ns) * 200 // 1_000_000
 
 
 # The clock is set while the source is being asked: its answer may be about the clock before.

@@ -81,6 +81,10 @@ class SimulatedTime:
         self._anchor_true = self._scheduler.now
         self._frozen_at = None
 
+    def of_process(self) -> SimulatedTime:
+        """Return the time as one process has it: by the page of its node's agent, the same for all."""
+        return self
+
     def honest(self) -> bool:
         """Whether the interval holds true time now."""
         return abs(self.believed_ns() - self._scheduler.now) <= self.radius_ns

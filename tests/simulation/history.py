@@ -133,6 +133,17 @@ class Started:
     leases: int
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an embedded clock said of the time, between two instants of true time."""
+
+    node: str
+    began_ns: Instant
+    ended_ns: Instant
+    earliest: Instant
+    latest: Instant
+
+
 @dataclass(slots=True)
 class History:
     """Everything that was said."""
@@ -147,6 +158,7 @@ class History:
     waits: list[Waited] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     starts: list[Started] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     """Every ledger block that a shard handed on, whether or not it reached the mount."""
     rejected: list[tuple[str, str]] = field(default_factory=list)

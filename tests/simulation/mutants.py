@@ -18,6 +18,7 @@ from appliance.session import held, leasing, session, stamping
 from tests.simulation import mount
 from tests.simulation.actors import packer
 from tests.simulation.planting import Planter
+from timeagent import sampled
 
 type Break = tuple[ModuleType, str, str, str]
 """Module, function, what stands there, what is put in its place."""
@@ -557,4 +558,35 @@ LEASES: tuple[Mutant, ...] = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = BAGS + LEASES
+CLOCKS: tuple[Mutant, ...] = (
+    Mutant(
+        "a sample of the clock counts from the reading after it",
+        _one(sampled, "SampledClock._judge", "self._sampled = self._asked", "self._sampled = reading"),
+        "truthful",
+        "machines",
+    ),
+    Mutant(
+        "a sample of the clock does not age",
+        _one(
+            sampled,
+            "SampledClock._interval",
+            "aged = sample.offset.widened(_drift(reading.after - sample.boot_ns)).shifted(reading.real)",
+            "aged = sample.offset.shifted(reading.real)",
+        ),
+        "truthful",
+        "machines",
+    ),
+    Mutant(
+        "what a clock was moved by since its sample is not allowed for",
+        _one(
+            sampled,
+            "SampledClock._interval",
+            "low, high = reading.moved_since(self._sampled) if self._sampled is not None else (0, 0)",
+            "low, high = (0, 0)",
+        ),
+        "truthful",
+        "machines",
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = BAGS + LEASES + CLOCKS

@@ -244,6 +244,32 @@ def leases(seed: int, *, traced: bool = False) -> World:
     return world
 
 
+def machines(seed: int, *, traced: bool = False) -> World:
+    """Nodes that make their time themselves, from machine clocks that are set, sources that lie, clocks that stop."""
+    chance = random.Random(f"{seed}/scenario")
+    brief = is_brief(chance)
+    conditions = Conditions(
+        embedded=True,
+        mishaps=Mishaps(
+            crash=chance.choice((0, 0, 600)), pause=chance.choice((0, 60, 200)), pauses=PAUSES[: chance.choice((5, 9))]
+        ),
+        network=NetworkMishaps(lost=chance.choice((0, 30)), late=chance.choice((0, 20))),
+        lies=chance.choice(("none", "set", "set", "set", "lie")),
+        lasts_ns=chance.choice((3, 4) if brief else (5, 8)) * SECOND,
+        steps_max=1_200 if brief else 6_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((50, 200)) * MS
+    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=chance.random() < 0.3), restarts=2)
+    for n in range(1 if brief else 2):
+        kind = chance.choice((Application, Teller, Forgetful))
+        world.spawn(NODES[1 + n], f"{kind.__name__.lower()} {n}", _client(world, kind, DOMAINS[:2], LOGS[:1], 3))
+    world.spawn(NODES[3], "writer", lambda process: Writer(world, process, LOGS[:1], 3).run, restarts=1)
+    kind_of = chance.choice(("metronome", "settler", "closer", "sealer"))
+    world.spawn(NODES[4], kind_of, _actor(world, kind_of, LOGS[0], 3), restarts=1)
+    return world
+
+
 def contenders(seed: int, *, traced: bool = False) -> World:
     """One shard that several nodes want to run, one incarnation after the other; a few sessions on two domains."""
     chance = random.Random(f"{seed}/scenario")
@@ -400,7 +426,7 @@ def _actor(world: World, kind: str, log: str, turns: int) -> Callable[..., Calla
 
 SCENARIOS: dict[str, Callable[..., World]] = {
     each.__name__: each
-    for each in (bags, crowd, eclipse, doubt, leases, contenders, handover, stalls, sleepers, deaths)
+    for each in (bags, crowd, eclipse, doubt, leases, machines, contenders, handover, stalls, sleepers, deaths)
 }
 WEIGHTS: dict[str, int] = {
     "bags": 10,
@@ -408,6 +434,7 @@ WEIGHTS: dict[str, int] = {
     "eclipse": 12,
     "doubt": 4,
     "leases": 4,
+    "machines": 2,
     "contenders": 4,
     "stalls": 3,
     "handover": 2,

@@ -10,6 +10,7 @@ from tests.simulation.client import MountMishaps
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import NODES, T0, founded
 from tests.simulation.history import History
+from tests.simulation.machine import MachineNode, SimulatedMachine
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import Network, NetworkMishaps
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
@@ -46,6 +47,8 @@ class Conditions:
     """How far apart closers' clocks are made to be, so that they meet writers."""
     partitions: bool = False
     outages: bool = False
+    embedded: bool = False
+    """Whether nodes run the production EmbeddedTime over simulated machine clocks."""
     delegations: bool = False
     permissions: bool = False
     """Whether somebody takes write permissions away for a while."""
@@ -127,8 +130,19 @@ class World:
 
     # -- clocks --------------------------------------------------------------------------------------------------------
 
-    def _time(self, name: str, bias: float, drift_ppm: int) -> SimulatedTime:
+    def _time(self, name: str, bias: float, drift_ppm: int) -> SimulatedTime | MachineNode:
         radius = min(20 * MS, self.policy.radius_ns_max // 2)
+        if self.conditions.embedded:
+            machine = SimulatedMachine(self.scheduler, name, offset_ns=int(bias * SECOND), drift_ppm=drift_ppm)
+            return MachineNode(
+                self.history,
+                name,
+                machine,
+                self.founded.keys[name][Purpose.TIME],
+                radius_ns=radius,
+                radius_ns_max=self.policy.radius_ns_max,
+                edge=-1 if bias < 0 else 1,
+            )
         return SimulatedTime(
             self.scheduler,
             self.founded.keys[name][Purpose.TIME],
@@ -144,6 +158,9 @@ class World:
         self.lying = True
         if lies == "closers":
             return  # the scenario sets them
+        if self.conditions.embedded:
+            self._plan_machines(lies)
+            return
         chance = self.scheduler.stream("lies")
         far: dict[str, Span] = {"slight": 200 * MS, "seconds": 4 * SECOND, "steps": 4 * SECOND, "hours": 6 * HOUR}
         for name in NODES:
@@ -157,7 +174,42 @@ class World:
             for _ in range(chance.choice((1, 1, 2, 3))):
                 self.scheduler.call_at(self._some_time(chance.random()), self._stepper(clock, amount, chance.random()))
 
-    def _stepper(self, clock: SimulatedTime, amount: Span, kind: float) -> Callable[[], None]:
+    def _plan_machines(self, lies: str) -> None:
+        """Set clocks, which who looks at them notices; or, if they lie, let sources lie and machines stand still."""
+        chance = self.scheduler.stream("lies")
+        self.lying = lies != "set"
+        for clock in self.times.values():
+            assert isinstance(clock, MachineNode)
+            for _ in range(chance.choice((0, 2, 20))):
+                amount = int((chance.random() * 2 - 1) ** 9 * 100 * SECOND)
+                self.scheduler.call_at(self._some_time(chance.random()), self._setter(clock, amount))
+            if self.lying and chance.random() < 0.5:
+                amount = int((chance.random() * 2 - 1) * 3 * SECOND)
+                self.scheduler.call_at(self._some_time(chance.random()), self._liar(clock, amount, chance.random()))
+
+    def _setter(self, clock: MachineNode, amount: Span) -> Callable[[], None]:
+        def step() -> None:
+            self.scheduler.note("  CLOCK_REALTIME is set:", f"{clock.name} by {amount / SECOND:.3f} s")
+            clock.set_forward(amount)
+
+        return step
+
+    def _liar(self, clock: MachineNode, amount: Span, kind: float) -> Callable[[], None]:
+        def begin() -> None:
+            if kind < 0.4:
+                self.scheduler.note("  a time source lies:", f"{clock.name} by {amount / SECOND:.3f} s")
+                clock.lie(amount)
+            elif kind < 0.8:
+                self.scheduler.note("  clocks stand still:", f"{clock.name} for {abs(amount) / SECOND:.3f} s")
+                clock.freeze()
+                self.scheduler.call_at(self.scheduler.now + abs(amount), lambda: clock.thaw(right=True))
+            else:
+                self.scheduler.note("  a time source is silent:", clock.name)
+                clock.silent = True
+
+        return begin
+
+    def _stepper(self, clock: SimulatedTime | MachineNode, amount: Span, kind: float) -> Callable[[], None]:
         def step() -> None:
             self.scheduler.note("  a clock is set", f"by {amount / SECOND:.3f} s, {kind:.2f}")
             if kind < 0.5:

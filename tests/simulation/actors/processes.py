@@ -16,6 +16,7 @@ from tests.simulation.cluster import grid_of
 if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
+    from timeagent.clock import NodeTime
 
 
 class Kit:
@@ -25,8 +26,8 @@ class Kit:
         self.world = world
         self.process = process
         node = process.machine.name
-        self.time = world.times[node]
-        process.clock = self.time
+        self.time: NodeTime = world.times[node].of_process()
+        process.clock = world.times[node]
         self.storage = world.mounts[node]
         self.records = world.founded.registers(self.storage)
         self.context = BagContext(self.storage, self.time, self.records, node)

@@ -16,52 +16,21 @@ from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.writer import said
 from tests.simulation.cluster import grid_of
 from tests.simulation.history import Hold, LatestRead, Turn, Waited, Wrote, key_of
+from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import SimulatedTransport
-from tests.simulation.scheduler import NEVER
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.paths import Grid
     from appliance.lease.transport import Transport
     from appliance.session.held import Lease
-    from tests.simulation.scheduler import Actor, Machine, Process, Scheduler
+    from tests.simulation.scheduler import Machine, Process
     from tests.simulation.world import World
-
-
-class SimulatedLock:
-    """A lock that one actor may take several times while the others wait."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._owner: Actor | None = None
-        self._depth = 0
-        self._waiting: list[Actor] = []
-
-    def __enter__(self) -> bool:
-        me = self._scheduler.current
-        while self._owner is not None and self._owner is not me:
-            assert me is not None
-            self._waiting.append(me)
-            self._scheduler.wait(NEVER, "lock")
-        self._owner = me
-        self._depth += 1
-        return True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = None
-            waiting, self._waiting = self._waiting, []
-            for actor in waiting:
-                self._scheduler.wake(actor)
 
 
 class SharedGrids(LogBook):

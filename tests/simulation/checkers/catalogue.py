@@ -16,6 +16,7 @@ from tests.simulation.checkers import (
     overlap,
     past,
     published,
+    truthful,
     waits,
     witnesses,
 )
@@ -41,6 +42,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "waits": waits.check,
     "endings": endings.check,
     "overlap": overlap.check,
+    "truthful": truthful.check,
 }
 
 

@@ -1,0 +1,187 @@
+"""A machine's clocks, and a source that knows how wrong they are: what the production EmbeddedTime is run over.
+
+CLOCK_REALTIME has an offset and a drift, and is set by whoever likes; CLOCK_BOOTTIME runs at the same pace and is never
+set. Both stand still with the machine. The source knows the truth up to a radius, at whose edge its statements are; it
+may refuse, or lie.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.history import Said
+from tests.simulation.lock import SimulatedLock
+from timeagent.embedded import EmbeddedTime
+from timeagent.errors import BadTime
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import ClockStatus
+from timeagent.sources.port import Sample
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+    from tests.simulation.scheduler import Scheduler
+    from timeagent.keys import Signer
+    from timeagent.signedtime import SignedTime
+    from timeagent.units import Instant, Span
+
+
+class SimulatedMachine:
+    """A MachineClock. A reading takes no time; now and then others run before it, or for long."""
+
+    def __init__(self, scheduler: Scheduler, name: str, *, offset_ns: Span, drift_ppm: int) -> None:
+        self.scheduler = scheduler
+        self._random = scheduler.stream(f"clocks of {name}").random
+        self._drift_ppm = drift_ppm
+        self._start = scheduler.now
+        self._set_ns = scheduler.now + offset_ns
+        self._frozen_at: Instant | None = None
+        self._lost_ns: Span = 0
+
+    def _passed(self) -> Span:
+        now = self.scheduler.now if self._frozen_at is None else self._frozen_at
+        passed = now - self._start - self._lost_ns
+        return passed + passed * self._drift_ppm // 1_000_000
+
+    def believed_ns(self) -> Instant:
+        return self._set_ns + self._passed()
+
+    def set_forward(self, span: Span) -> None:
+        self._set_ns += span
+
+    def freeze(self) -> None:
+        if self._frozen_at is None:
+            self._frozen_at = self.scheduler.now
+
+    def thaw(self) -> None:
+        if self._frozen_at is not None:
+            self._lost_ns += self.scheduler.now - self._frozen_at
+            self._frozen_at = None
+
+    def realtime_ns(self) -> Instant:
+        self._interrupted("CLOCK_REALTIME")
+        return self.believed_ns()
+
+    def boot_ns(self) -> int:
+        self._interrupted("CLOCK_BOOTTIME")
+        return self.boot_now_ns()
+
+    def _interrupted(self, clock: str) -> None:
+        if self._random() < 0.2:
+            self.scheduler.step(clock)
+
+    def boot_now_ns(self) -> int:
+        return 10**12 + self._passed()
+
+    def sleep(self, span: Span) -> None:
+        if span > 0:
+            self.scheduler.sleep(span)
+
+
+class MachineNode:
+    """One machine's clocks with their source: a NodeTime for each of its processes, and what is done to them."""
+
+    def __init__(
+        self,
+        history: History,
+        name: str,
+        machine: SimulatedMachine,
+        signer: Signer,
+        *,
+        radius_ns: Span,
+        radius_ns_max: Span,
+        edge: float,
+    ) -> None:
+        self.name = name
+        self.machine = machine
+        self.radius_ns = radius_ns
+        self.silent = False
+        self.lie_ns: Span = 0
+        self.truthful = True
+        """Whether its source never lied and its machine never stood still."""
+        self._history = history
+        self._signer = signer
+        self._radius_ns_max = radius_ns_max
+        self._edge = edge
+        self._processes = 0
+
+    def believed_ns(self) -> Instant:
+        return self.machine.believed_ns()
+
+    def set_forward(self, span: Span) -> None:
+        """Set CLOCK_REALTIME: who looks at it has to notice."""
+        self.machine.set_forward(span)
+
+    def lie(self, span: Span) -> None:
+        """Let the source say from now on that true time is so much later than it is."""
+        self.truthful = False
+        self.lie_ns = span
+
+    def freeze(self) -> None:
+        """Let the machine's clocks stand still: nobody on it can notice."""
+        self.truthful = False
+        self.machine.freeze()
+
+    def thaw(self, *, right: bool) -> None:
+        del right  # what stood still goes on from where it stood
+        self.machine.thaw()
+
+    def of_process(self) -> ProcessTime:
+        self._processes += 1
+        inner = EmbeddedTime(
+            self.machine,
+            [MeasuringSource(self, self._edge)],
+            self._signer,
+            radius_ns_max=self._radius_ns_max,
+            clock_epoch=self._processes * 1_000,
+        )
+        inner._lock = SimulatedLock(self.machine.scheduler)  # type: ignore[assignment]
+        return ProcessTime(self, inner, self._history)
+
+
+class MeasuringSource:
+    """Says how wrong the machine's clock is. Its radius is true, and no smaller than it must be."""
+
+    name = "simulated"
+
+    def __init__(self, node: MachineNode, edge: float) -> None:
+        self._node = node
+        self._error_ns = int(edge * node.radius_ns)
+
+    def sample(self) -> Sample:
+        machine = self._node.machine
+        machine.scheduler.step("ask the source")
+        if self._node.silent:
+            raise BadTime("no-answer", "the source does not answer", hint="wait")
+        offset = machine.scheduler.now - machine.believed_ns() + self._error_ns + self._node.lie_ns
+        boot_ns = machine.boot_now_ns()
+        machine.scheduler.step("the source answers")
+        return Sample(self.name, TimeInterval.around(offset, self._node.radius_ns), boot_ns, ClockStatus.SYNCHRONIZED)
+
+
+class ProcessTime:
+    """The production EmbeddedTime of one process, with a record of what it said."""
+
+    def __init__(self, node: MachineNode, inner: EmbeddedTime, history: History) -> None:
+        self._node = node
+        self._inner = inner
+        self._history = history
+        self.boot_ns = inner.boot_ns
+        self.sleep = inner.sleep
+
+    def now(self) -> TimeInterval:
+        return self._noted(self._node.machine.scheduler.now, self._inner.now())
+
+    def token(self) -> SignedTime:
+        return self._inner.token()
+
+    def token_over(self, digest: bytes) -> SignedTime:
+        began = self._node.machine.scheduler.now
+        token = self._inner.token_over(digest)
+        self._noted(began, token.interval)
+        return token
+
+    def _noted(self, began: Instant, interval: TimeInterval) -> TimeInterval:
+        if self._node.truthful:
+            ended = self._node.machine.scheduler.now
+            self._history.said.append(Said(self._node.name, began, ended, interval.earliest, interval.latest))
+        return interval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -72,10 +73,19 @@ class LeaseHistory:
         """Its fence."""
         return self.first.witness.fence
 
+    def mode_at(self, position: Position) -> Mode:
+        """Return the mode that it had when something was told: a lease may change to a stronger one."""
+        known = [told for told in self.told if told.position <= position]
+        return known[-1].witness.mode if known else self.first.witness.mode
+
     @property
-    def mode(self) -> Mode:
-        """The strongest mode told last."""
-        return self.told[-1].witness.mode
+    def claims(self) -> list[Told]:
+        """The grant, as far as it is known, and every change to another mode: what excludes others from then on."""
+        found = [] if self.granted is None else [self.granted]
+        for before, after in itertools.pairwise(self.told):
+            if after.witness.mode is not before.witness.mode:
+                found.append(after)
+        return found
 
     @property
     def granted(self) -> Told | None:

@@ -1,9 +1,9 @@
-"""The words of a lease as values: mode, phase, outcome, holder, and how a lease ended."""
+"""The words of a lease as values: mode, phase, outcome, holder, and how a lease ended; which modes exclude which."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ type Domain = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
 
 class Mode(StrEnum):
-    """The multi-granularity lock modes."""
+    """The multi-granularity lock modes: on a domain, and with intention (I) on one that others are parts of."""
 
     X = "X"
     S = "S"
@@ -25,6 +25,40 @@ class Mode(StrEnum):
     def may_write(self) -> bool:
         """Whether messages may be written under a lease of this mode."""
         return self in (Mode.X, Mode.IX, Mode.SIX)
+
+
+_COMPATIBLE: Final = frozenset(
+    {
+        (Mode.IS, Mode.IS),
+        (Mode.IS, Mode.IX),
+        (Mode.IS, Mode.S),
+        (Mode.IS, Mode.SIX),
+        (Mode.IX, Mode.IX),
+        (Mode.IX, Mode.IS),
+        (Mode.S, Mode.S),
+        (Mode.S, Mode.IS),
+        (Mode.SIX, Mode.IS),
+    }
+)
+"""The pairs of modes that two holders may have on one domain at once. X goes with nothing."""
+
+_COVERS: Final = {
+    Mode.IS: frozenset({Mode.IS}),
+    Mode.IX: frozenset({Mode.IX, Mode.IS}),
+    Mode.S: frozenset({Mode.S, Mode.IS}),
+    Mode.SIX: frozenset({Mode.SIX, Mode.S, Mode.IX, Mode.IS}),
+    Mode.X: frozenset(Mode),
+}
+
+
+def conflicts(one: Mode, other: Mode) -> bool:
+    """Whether two holders may not have these modes on one domain at once."""
+    return (one, other) not in _COMPATIBLE
+
+
+def covers(stronger: Mode, weaker: Mode) -> bool:
+    """Whether who has the first may do all that the second allows."""
+    return weaker in _COVERS[stronger]
 
 
 class Phase(StrEnum):

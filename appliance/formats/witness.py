@@ -68,12 +68,12 @@ class Witness(Record, frozen=True, tag="witness"):
     """Up to where the holder must settle a log before it first reads or writes it."""
     session_id: Bytes16 | None
     previous_id: Bytes16 | None
-    """The domain's previous grant, if this incarnation knows of one."""
+    """The domain's grant before this one, if this incarnation knows of one; in a shared mode it may still be out."""
     last_ended: Ending | None
     floor_set_by: Ending | None
     """The lease that set the floor, where it is not ``last_ended``."""
     others: U64
-    """How many leases ended since the previous grant beside these two."""
+    """How many leases ended since the previous grant beside these two. Only shared modes have any."""
     others_digest: Bytes32 | None
 
 
@@ -84,6 +84,11 @@ class Ended(Record, frozen=True, tag="ended"):
     ending: Ending
     floor_ns: U64
     settle_to_ns: U64
+
+
+def others_digest(entries: Sequence[Ended]) -> bytes | None:
+    """Return the digest by which a witness names the leases that ended beside the two it describes, in order."""
+    return digest("ended leases", b"".join(encode(each) for each in entries)) if entries else None
 
 
 class CeilingCopy(Record, frozen=True, tag="ceiling"):

@@ -7,10 +7,11 @@ written in them, follow each other in the order of the fences.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.witness import WitnessKind
 from auditor.finding import NamedInterval, Verdict
 from timeagent.errors import Damaged
@@ -23,28 +24,12 @@ from .registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from appliance.formats.lease import Mode
     from appliance.formats.shardmap import ShardMap
     from auditor.chains import CeilingChain, Run, ShardName
     from auditor.coverage import Coverage
     from auditor.finding import Finding
     from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
-
-_COMPATIBLE: frozenset[frozenset[Mode]] = frozenset(
-    frozenset(pair)
-    for pair in (
-        (Mode.IS, Mode.IS),
-        (Mode.IS, Mode.IX),
-        (Mode.IS, Mode.S),
-        (Mode.IS, Mode.SIX),
-        (Mode.IX, Mode.IX),
-        (Mode.S, Mode.S),
-    )
-)
-
-
-def conflicts(one: Mode, other: Mode) -> bool:
-    """Whether two holders may not have these modes on one domain at once."""
-    return frozenset((one, other)) not in _COMPATIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +128,16 @@ def _links(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
         yield found("chain-fork", lease.name, reason, [other.first.where, told.where])
 
 
+def _claims(history: DomainHistory) -> list[tuple[LeaseHistory, Told]]:
+    """Return every grant and every change of mode, in the order in which they were made."""
+    found = [(lease, told) for lease in history.leases for told in lease.claims]
+    return sorted(found, key=lambda each: each[1].position)
+
+
 def _fences_and_floors(history: DomainHistory) -> Iterator[Finding]:
     last: Told | None = None
     high: Told | None = None
-    for lease in history.leases:
-        told = lease.granted
-        if told is None:
-            continue
+    for lease, told in _claims(history):
         if last is not None and told.witness.fence <= last.witness.fence:
             reason = f"{lease.name} has the fence {told.witness.fence}, the grant before it {last.witness.fence}"
             yield found("fence-not-growing", lease.name, reason, [last.where, told.where])
@@ -172,26 +160,25 @@ def _numbers_fell(before: Told, after: Told) -> bool:
 def _grants(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
     """early-grant and grant-overlap: against every earlier lease that may still be written under."""
     standing: list[LeaseHistory] = []
-    for lease in history.leases:
-        told = lease.granted
-        if told is None:
-            standing.append(lease)
-            continue
+    coming = deque(history.leases)
+    for lease, told in _claims(history):
+        while coming and coming[0].first.position < told.position:
+            standing.append(coming.popleft())
         left = []
         for earlier in standing:
-            finding, over = _follows(earlier, lease, told, cluster)
+            finding, over = (None, False) if earlier is lease else _follows(earlier, lease, told, cluster)
             if finding is not None:
                 yield finding
             if not over:
                 left.append(earlier)
-        standing = [*left, lease]
+        standing = left
 
 
 def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> tuple[Finding | None, bool]:
     """Return what is wrong with a grant after an earlier one, and whether that one is over for all later ones."""
-    if not conflicts(earlier.mode, told.witness.mode):
-        return None, False
     ended = earlier.ended_before(told.position)
+    if ended is None and not conflicts(earlier.mode_at(told.position), told.witness.mode):
+        return None, False
     same_run = earlier.run == lease.run
     outcome = ended.ending.outcome if ended else None
     if outcome is LeaseOutcome.WITHDRAWN and not earlier.held:
@@ -268,14 +255,21 @@ def _overlap(
 
 
 def _record(history: DomainHistory) -> Iterator[Finding]:
-    """grant-overlap: what was written under an earlier fence has lower timestamps than what was under a later one."""
-    high: tuple[int, LeaseHistory] | None = None
+    """grant-overlap: what was written under an earlier fence has lower timestamps than what was under a later one.
+
+    A lease counts with the fence and the mode of its grant. What it wrote in a stronger mode lies above the floor of
+    that change; ``timestamp-below-floor`` and the grants after it see to the rest.
+    """
+    highest: dict[Mode, tuple[int, LeaseHistory]] = {}
     for lease in sorted(history.leases, key=lambda each: (each.fence, each.first.position)):
         accepted = [use for use in lease.uses if use.accepted]
         if not accepted:
             continue
         low, top = min(accepted, key=lambda u: u.first_ns), max(accepted, key=lambda u: u.last_ns)
-        if high is not None and low.first_ns <= high[0] and conflicts(high[1].mode, lease.mode):
+        mode = lease.first.witness.mode
+        against = [found for other, found in highest.items() if conflicts(other, mode)]
+        high = max(against, key=lambda found: found[0], default=None)
+        if high is not None and low.first_ns <= high[0]:
             earlier = max((use for use in high[1].uses if use.accepted), key=lambda u: u.last_ns)
             reason = (
                 f"under {lease.name} there is a message at {rfc3339(low.first_ns)}, not above {rfc3339(high[0])}, "
@@ -286,8 +280,8 @@ def _record(history: DomainHistory) -> Iterator[Finding]:
                 NamedInterval("the later fence's message", low.first_ns, low.last_ns),
             ]
             yield found("grant-overlap", f"{lease.name}, messages", reason, [earlier.where, low.where], times)
-        if high is None or top.last_ns > high[0]:
-            high = top.last_ns, lease
+        if mode not in highest or top.last_ns > highest[mode][0]:
+            highest[mode] = top.last_ns, lease
 
 
 # How a lease ended.

@@ -13,6 +13,7 @@ from appliance.formats.framing import Kind, pack
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.stamped import Stamped, open_stamped, sign, stamp
+from appliance.formats.witness import WitnessKind
 from tests.support.trees import ClusterTree, Lease, Shard, Writer, seed, small_tree
 from timeagent.canonical import decode, encode
 from timeagent.keys import Signer
@@ -649,6 +650,55 @@ def foreign_lease(root: Path) -> ClusterTree:
     lease = story.lease()
     story.tree.advance(MS)
     story.other.publish(story.grid, lease)
+    return story.done()
+
+
+def shared(story: Story, mode: Mode) -> tuple[Lease, Lease]:
+    """Two holders of one domain at once, the second beside the first."""
+    first = story.lease(mode=mode)
+    story.tree.advance(MS)
+    change = {"previous_id": first.witness.correlation_id}
+    return first, story.shard.grant("alice", story.other, mode=mode, change=change)
+
+
+@plants("early-grant")
+def writer_beside_a_reader(root: Path) -> ClusterTree:
+    story = Story(root)
+    reader = story.lease(mode=Mode.S)
+    story.tree.advance(MS)
+    story.shard.grant("alice", story.other, mode=Mode.IX, change={"previous_id": reader.witness.correlation_id})
+    return story.done()
+
+
+@plants("early-grant")
+def stronger_mode_beside_another_reader(root: Path) -> ClusterTree:
+    story = Story(root)
+    first, second = shared(story, Mode.S)
+    story.tree.advance(MS)
+    change = {"mode": Mode.X, "fence": second.witness.fence + 1}
+    story.shard.prolong(first, WitnessKind.UPGRADE, change=change)
+    return story.done()
+
+
+@plants("fence-not-growing")
+def stronger_mode_with_the_fence_of_its_grant(root: Path) -> ClusterTree:
+    story = Story(root)
+    first, second = shared(story, Mode.S)
+    story.shard.end(second)
+    story.shard.prolong(first, WitnessKind.UPGRADE, change={"mode": Mode.X})
+    return story.done()
+
+
+@plants("grant-overlap")
+def watermark_of_a_shared_holder_forgotten(root: Path) -> ClusterTree:
+    story = Story(root)
+    first, second = shared(story, Mode.IX)
+    story.writer.publish(story.grid, first)
+    story.shard.end(first)
+    story.shard.end(second)
+    floor = {"floor_ns": second.witness.floor_ns}
+    after = story.shard.grant("alice", story.other, change=floor)
+    story.shard.end(after)
     return story.done()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.bag.posix import PosixStorage
 from appliance.formats.framing import pieces
-from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
@@ -20,7 +20,17 @@ from auditor.finding import Severity, Verdict
 from auditor.load import Tree
 from auditor.rules.registry import RULES
 from tests.support import pack_breaches  # noqa: F401 - registers its breaches
-from tests.support.breaches import PLANTS, Plant, Story, aged, joined_later, only_file, premature_lock, two_sealed_racks
+from tests.support.breaches import (
+    PLANTS,
+    Plant,
+    Story,
+    aged,
+    joined_later,
+    only_file,
+    premature_lock,
+    shared,
+    two_sealed_racks,
+)
 from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
@@ -72,6 +82,37 @@ def test_story_without_a_breach_has_no_finding(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()
     story.shard.end(lease)
+    assert audited(story.done()).findings == ()
+
+
+# What they wrote at the same time lies in any order: neither excludes the other.
+def test_holders_in_modes_that_go_together_are_no_finding(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first, second = shared(story, Mode.IX)
+    story.tree.advance(10 * MS)
+    story.other.publish(story.grid, second)
+    story.tree.advance(10 * MS)
+    story.writer.publish(story.grid, first)
+    story.shard.end(first)
+    story.shard.end(second)
+    story.shard.end(story.lease())
+    assert audited(story.done()).findings == ()
+
+
+def test_change_to_a_stronger_mode_after_the_others_have_ended_is_no_finding(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first, second = shared(story, Mode.IX)
+    story.tree.advance(10 * MS)
+    story.writer.publish(story.grid, first)
+    story.tree.advance(10 * MS)
+    story.other.publish(story.grid, second)
+    story.shard.end(second)
+    change = {"mode": Mode.X, "fence": second.witness.fence + 1}
+    story.shard.prolong(first, WitnessKind.UPGRADE, change=change)
+    story.tree.advance(10 * MS)
+    story.writer.publish(story.grid, first)
+    story.shard.end(first)
+    story.shard.end(story.lease(change={"previous_id": second.witness.correlation_id}))
     assert audited(story.done()).findings == ()
 
 

@@ -240,6 +240,7 @@ class LiveSource:
             expiry_ns=witness.expiry_ns,
             floor_ns=witness.floor_ns,
             settle_to_ns=witness.settle_to_ns,
+            waiting=0,
         )
         return self._row(view, shard.shard, origin, resumes, present, answer, ledger.signed_ns)
 

@@ -26,7 +26,8 @@ from appliance.demo.bank import LOG, Transfer, account, encode
 from appliance.demo.teller import say
 from appliance.formats.lease import Holder
 from appliance.formats.witness import SignedWitness, sign_batch
-from appliance.lease.state import Break, Grant, Held, decide
+from appliance.lease.domain import Break, Free, Grant
+from appliance.lease.state import decide
 from appliance.node import Node
 from timeagent.errors import LeaseLost
 from timeagent.interval import TimeInterval
@@ -35,7 +36,7 @@ from timeagent.units import HOUR
 
 if TYPE_CHECKING:
     from appliance.bag.storage import Published
-    from appliance.lease.state import Bounds, Command, Decision, State
+    from appliance.lease.domain import Bounds, Command, Decision, State
 
 EARLY_DOMAIN: Final = "demo/given-away"
 """The domain that the rogue shard gives away; the demo's map decides which shard that is."""
@@ -117,10 +118,11 @@ def forged(signed: SignedWitness) -> SignedWitness:
 
 def decide_early(domain: str, state: State, command: Command, bounds: Bounds) -> Decision:
     """Decide as the shard does, but take a held lease on one domain for expired as soon as somebody else asks."""
-    if domain == EARLY_DOMAIN and isinstance(state, Held) and isinstance(command, Grant):
+    if domain == EARLY_DOMAIN and not isinstance(state, Free) and isinstance(command, Grant):
         holder: Holder = command.request.holder
-        if holder != state.lease.holder:
-            over = replace(bounds, now=TimeInterval.around(state.lease.expiry_ns + 2, 1))
+        (lease,) = state.leases
+        if holder != lease.holder:
+            over = replace(bounds, now=TimeInterval.around(lease.expiry_ns + 2, 1))
             broken = decide(domain, state, Break(), over)
             decision = decide(domain, broken.state, command, bounds)
             return replace(decision, ended=(*broken.ended, *decision.ended))

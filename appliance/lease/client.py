@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, ShardUnavailable
 from timeagent.rules import r2_holds
-from timeagent.units import MS, rfc3339, span_text
+from timeagent.units import rfc3339, span_text
 
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
+from .patience import Patience
 from .wire import PROTOCOL_VERSION, REQUESTS_MAX, Age, Refused, Welcome
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from .transport import Transport
 
 ATTEMPTS: Final = 3
-RECHECK_NS_MIN: Final[Span] = 10 * MS
-RECHECK_NS_MAX: Final[Span] = 250 * MS
-"""A waiting holder asks again after this at the latest: a lease may be relinquished before its expiry."""
 
 
 class Named(Protocol):
@@ -60,6 +58,7 @@ class Ask:
     age: Age
     time: SignedTime
     """This node's signed time before it was first sent."""
+    mode: Mode = Mode.X
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +83,16 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Another has the domain. ``earliest_ns``: when asking again can help, unless it is relinquished before."""
+    """Another has the domain. ``earliest_ns``: when it can be had, unless it is relinquished before."""
 
-    ask: Ask
+    domain: str
     reason: wire.Reason
     holder: Holder
     since_ns: Instant
     until_ns: Instant
     earliest_ns: Instant
+    place: int
+    """The place in the queue: 1 is next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,11 @@ class LeaseClient:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    def ask(self, domain: str, age: Age | None = None) -> Ask:
+    def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
         request_id = self._randomness.randbytes(16)
         age = age or Age(first_try_ns=self._time.now().midpoint, request_id=request_id)
-        return Ask(domain, request_id, age, self._time.token())
+        return Ask(domain, request_id, age, self._time.token(), mode)
 
     def acquire(
         self,
@@ -153,28 +154,34 @@ class LeaseClient:
         phase: Phase = Phase.HELD,
         mode: Mode = Mode.X,
         term_ns: Span | None = None,
+        wait_ns: Span = 0,
+        keep_ns: Span = 0,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
+        ``wait_ns``: let the shard hold the answer back so long, unless it can grant before; ``keep_ns``: have it keep
+        the places in its queues so long, for the same asks to be made again. ``mode``: of those given as a text only.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
-        asked = [self.ask(each) if isinstance(each, str) else each for each in asks]
+        asked = [self.ask(each, mode=mode) if isinstance(each, str) else each for each in asks]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = self._time.now().latest + term
+        until = self._time.now().latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Acquire(
                 request_id=each.request_id,
                 domain=each.domain,
-                mode=mode,
+                mode=each.mode,
                 phase=phase,
                 holder=self._holder,
                 age=each.age,
                 term_ns=term,
                 expiry_ns_max=until,
+                wait_ns=wait_ns,
+                keep_ns=keep_ns,
             )
             for each in asked
         ]
-        found = self._exchange(requests, [each.domain for each in asked], asked)
+        found = self._exchange(requests, [each.domain for each in asked], asked, wait_ns)
         # Judged once: what is given back must not be handed over by a clock that has changed its mind since.
         results = [self._unless_late(result, ask) for result, ask in zip(found, asked, strict=True)]
         useless = [
@@ -197,20 +204,18 @@ class LeaseClient:
     ) -> Result:
         """Ask for one domain until it is granted or the wait is over; the last answer then. Sleeps. Raises BadTime.
 
-        Asks again at the instant that the denial names, and now and then before, because a lease may be relinquished
-        early; a little later than that by chance, so that those who wait do not come all at once.
+        The shard holds the answer back until it is this holder's turn; it is asked again now and then, so that a shard
+        that has died, or an answer that is lost, is noticed. Where an answer comes at once, a pause is made.
         """
-        ask = self.ask(domain) if isinstance(domain, str) else domain
-        until = self._time.boot_ns() + wait_ns
+        ask = self.ask(domain, mode=mode) if isinstance(domain, str) else domain
+        patience = Patience(self._time, self._policy, wait_ns)
         while True:
-            (result,) = self.acquire([ask], phase=phase, mode=mode, term_ns=term_ns)
-            left = until - self._time.boot_ns()
-            if not isinstance(result, Denied | Unavailable) or left <= 0:
+            wait, keep = patience.next_call()
+            (result,) = self.acquire([ask], phase=phase, term_ns=term_ns, wait_ns=wait, keep_ns=keep)
+            if not isinstance(result, Denied | Unavailable) or patience.over():
                 return result
-            pause = RECHECK_NS_MAX
-            if isinstance(result, Denied):
-                pause = min(max(result.earliest_ns - self._time.now().midpoint, RECHECK_NS_MIN), RECHECK_NS_MAX)
-            self._time.sleep(min(pause + self._randomness.randrange(pause // 4 + 1), left))
+            earliest = result.earliest_ns if isinstance(result, Denied) else None
+            patience.pause(self._randomness, earliest)
 
     def renew(self, leases: Sequence[Named], *, term_ns: Span | None = None) -> list[Result]:
         """Move the expiry of leases of one shard. Unavailable: the lease is what it was. Raises BadTime."""
@@ -228,21 +233,38 @@ class LeaseClient:
         ]
         return [self._unless_late(each, None) for each in self._exchange(requests, [each.domain for each in leases])]
 
-    def upgrade(self, leases: Sequence[Named], *, term_ns: Span | None = None) -> list[Result]:
-        """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime."""
+    def upgrade(
+        self,
+        leases: Sequence[Named],
+        *,
+        mode: Mode | None = None,
+        request_id: bytes | None = None,
+        term_ns: Span | None = None,
+        wait_ns: Span = 0,
+        keep_ns: Span = 0,
+    ) -> list[Result]:
+        """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime.
+
+        ``mode``: make held ones stronger. ``request_id``: that of one lease's request, when it is asked again.
+        """
+        assert request_id is None or len(leases) == 1
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = self._time.now().latest + term
+        until = self._time.now().latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Upgrade(
-                request_id=self._randomness.randbytes(16),
+                request_id=request_id or self._randomness.randbytes(16),
                 domain=each.domain,
                 correlation_id=each.correlation_id,
                 term_ns=term,
                 expiry_ns_max=until,
+                mode=mode,
+                wait_ns=wait_ns,
+                keep_ns=keep_ns,
             )
             for each in leases
         ]
-        return [self._unless_late(each, None) for each in self._exchange(requests, [each.domain for each in leases])]
+        found = self._exchange(requests, [each.domain for each in leases], wait_ns=wait_ns)
+        return [self._unless_late(each, None) for each in found]
 
     def relinquish(self, givings: Sequence[Giving]) -> list[Result]:
         """Give leases of one shard back: they are over for the holder before this is called. Raises BadTime.
@@ -284,7 +306,11 @@ class LeaseClient:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _exchange(
-        self, requests: list[wire.Request], domains: list[str], asks: Sequence[Ask | None] | None = None
+        self,
+        requests: list[wire.Request],
+        domains: list[str],
+        asks: Sequence[Ask | None] | None = None,
+        wait_ns: Span = 0,
     ) -> list[Result]:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are."""
         asks = asks or [None] * len(requests)
@@ -292,7 +318,7 @@ class LeaseClient:
         for start in range(0, len(requests), REQUESTS_MAX):
             part = requests[start : start + REQUESTS_MAX]
             before = self._time.token()
-            replies = self._call(part)
+            replies = self._call(part, wait_ns)
             for offset in range(len(part)):
                 domain, ask = domains[start + offset], asks[start + offset]
                 if isinstance(replies, str):
@@ -301,14 +327,14 @@ class LeaseClient:
                     results.append(self._judge(replies[offset], domain, ask, before if ask is None else ask.time))
         return results
 
-    def _call(self, requests: list[wire.Request]) -> list[wire.Reply] | str:
+    def _call(self, requests: list[wire.Request], wait_ns: Span = 0) -> list[wire.Reply] | str:
         """Call up to three times under the same ids; a text says why no answer came."""
         why = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._time.sleep(self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1))
             try:
-                return self._transport.call(requests, self._policy.attempt_timeout_ns)
+                return self._transport.call(requests, self._policy.attempt_timeout_ns + wait_ns)
             except ShardUnavailable as problem:
                 why = problem.message
         return f"{ATTEMPTS} attempts: {why}"
@@ -318,8 +344,15 @@ class LeaseClient:
             case wire.Granted():
                 return self._judge_witness(reply.signed, domain, ask, before)
             case wire.Denied():
-                assert ask is not None, "only an acquire is denied"
-                return Denied(ask, reply.reason, reply.holder, reply.since_ns, reply.until_ns, reply.earliest_ns)
+                return Denied(
+                    domain,
+                    reply.reason,
+                    reply.holder,
+                    reply.since_ns,
+                    reply.until_ns,
+                    reply.earliest_ns,
+                    reply.place,
+                )
             case wire.Over():
                 return Ended(domain, reply.outcome, reply.ending)
             case Refused():

@@ -16,14 +16,23 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.units import MINUTE, SECOND
 
-from .wire import LENGTH_BYTES, NO_REQUEST, REQUEST_FRAME_BYTES_MAX, Refused, body_length, encode_answer
+from .wire import (
+    LENGTH_BYTES,
+    NO_REQUEST,
+    REQUEST_FRAME_BYTES_MAX,
+    Acquire,
+    Refused,
+    Upgrade,
+    body_length,
+    encode_answer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from timeagent.units import Span
 
-    from .wire import Reply
+    from .wire import Reply, Request
 
 RECEIVE_BYTES: Final = 256 * 1024
 _SEND_BYTES: Final = 1024 * 1024
@@ -141,6 +150,13 @@ class Connection:
         """Whether it has not been closed."""
         return self.socket.fileno() >= 0
 
+    def release(self) -> None:
+        """Let the answers go that are complete, up to the first that is not."""
+        while self.owed and not self.owed[0].missing:
+            owed = self.owed.popleft()
+            self.peer.waiting -= len(owed.waiters)
+            self.unsent += encode_answer([reply for reply in owed.replies if reply is not None])
+
     def receive(self) -> bool:
         """Take what is there; False: nothing yet. Raises OSError, also when the other end has closed."""
         try:
@@ -202,3 +218,18 @@ def credentials(connection: socket.socket) -> tuple[int, int, list[int]]:
 def permitted(user: int, groups: Iterable[int], *, own_user: int, group: int | None) -> bool:
     """Whether a process of this machine may use the socket: the same user, the superuser, or the configured group."""
     return user in (own_user, 0) or (group is not None and group in groups)
+
+
+def held_back(
+    connection: Connection, call: Sequence[Request], limits: Limits, answered: Callable[[Owed], None]
+) -> Owed | None:
+    """Return where the answers of a call are gathered, if it lets the shard hold any back; counted with its peer."""
+    owed: Owed | None = None
+    for position, request in enumerate(call):
+        if isinstance(request, Acquire | Upgrade) and request.wait_ns:
+            if connection.peer.waiting >= limits.waiters_per_peer:
+                break
+            owed = owed or Owed(connection, [None] * len(call), len(call))
+            owed.waiters.append(HeldBack(owed, position, answered))
+            connection.peer.waiting += 1
+    return owed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..formats.lease import Phase
-from .state import Held
 from .wire import NO_REQUEST, PROTOCOL_VERSION, Hello, LeaseView, Page, Refused, ShardNumbers, Welcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from .ceiling import ShardIdentity
-    from .state import Tentative
+    from .domain import Lease, Taken
 
 
 def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
@@ -33,19 +33,19 @@ def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
     )
 
 
-def page(numbers: ShardNumbers, rows: list[tuple[str, Tentative | Held]], limit: int) -> Page:
-    """Show at most ``limit`` of the rows; one more says that there are more."""
-    return Page(
-        numbers=numbers, leases=tuple(_view(domain, state) for domain, state in rows[:limit]), more=len(rows) > limit
-    )
+def page(
+    numbers: ShardNumbers, rows: Iterable[tuple[str, Taken]], waiting: Callable[[str], int], *, more: bool
+) -> Page:
+    """Show the leases of these domains. ``waiting``: how many wait for a domain. ``more``: there are other domains."""
+    leases = tuple(_view(domain, lease, waiting(domain)) for domain, state in rows for lease in state.leases)
+    return Page(numbers=numbers, leases=leases, more=more)
 
 
-def _view(domain: str, state: Tentative | Held) -> LeaseView:
-    lease = state.lease
+def _view(domain: str, lease: Lease, waiting: int) -> LeaseView:
     return LeaseView(
         domain=domain,
         mode=lease.mode,
-        phase=Phase.HELD if isinstance(state, Held) else Phase.TENTATIVE,
+        phase=lease.phase,
         holder=lease.holder,
         correlation_id=lease.correlation_id,
         fence=lease.fence,
@@ -53,4 +53,5 @@ def _view(domain: str, state: Tentative | Held) -> LeaseView:
         expiry_ns=lease.expiry_ns,
         floor_ns=lease.floor_ns,
         settle_to_ns=lease.settle_to_ns,
+        waiting=waiting,
     )

@@ -14,19 +14,21 @@ import logging
 import os
 import selectors
 import socket
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, Environment
 from timeagent.units import MS, SECOND
 
-from .connection import Connection, Limits, Peer, credentials, permitted, refusal
+from .connection import Connection, HeldBack, Limits, Owed, Peer, credentials, held_back, permitted, refusal
+from .counts import ServerCounts
+from .listener import UnixListener
 from .wire import LENGTH_BYTES, NO_REQUEST, Hello, Refused, Unavailable, decode_call, encode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from .ports import Trust
@@ -44,31 +46,6 @@ THROTTLED_NS: Final = 5 * MS
 
 _ACCEPTED_AT_ONCE: Final = 64
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Return what tells one file from another under the same name."""
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-@dataclass(slots=True)
-class ServerCounts:
-    """What a server has done since it began. Written by its thread, read by others: each number for itself."""
-
-    accepted: int = 0
-    calls: int = 0
-    requests: int = 0
-    turns: int = 0
-    turn_ns: int = 0
-    """Time spent in turns, waiting for the mount included."""
-    looped_ns: int = 0
-    """When the loop went round last, since boot; 0: never."""
-    throttled: int = 0
-    full: int = 0
-    """Turns that came to nothing because the tmpfs was full."""
-    closed: Counter[str] = field(default_factory=Counter)
-    """Connections that ended, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,26 +96,19 @@ class ShardServer:
         self._judged_by: int | None = None
         self._checked_ns = 0
         self._deaf_until = 0
+        self._answered: deque[Owed] = deque()
+        self._in_turn = False
         self._stopping = False
         self.counts = ServerCounts(looped_ns=self._clock.boot_ns())
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            path.unlink(missing_ok=True)
-            self._listener.bind(str(path))
-            path.chmod(0o600)
-            if group is not None:
-                os.chown(path, -1, group)
-                path.chmod(0o660)
-            self._listener.listen(128)
-        except OSError as problem:
-            self._close_all()
-            raise Environment(
-                "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
-            ) from None
-        self._bound = _identity(path)
-        for listening in (self._listener, self._woken):
+            self._listener = UnixListener(path, group)
+        except BaseException:
+            for each in (self._wake, self._woken, self._selector):
+                each.close()
+            raise
+        for listening in (self._listener.socket, self._woken):
             listening.settimeout(0)
             self._selector.register(listening, selectors.EVENT_READ)
         self._wake.settimeout(0)
@@ -161,7 +131,7 @@ class ShardServer:
             self._drain()
         finally:
             self._close_all()
-            self._unlink_own()
+            self._listener.unlink()
 
     def stop(self) -> None:
         """End run() soon; what has come in is answered. Thread-safe, idempotent, safe in a signal handler."""
@@ -180,20 +150,20 @@ class ShardServer:
         self._arrivals.append(_Arrival(connection, name, key_id, received))
         self._rouse()
 
+    def answered(self, owed: Owed) -> None:
+        """Send an answer that was held back, soon. Thread-safe."""
+        self._answered.append(owed)
+        if not self._in_turn:
+            self._rouse()
+
     def _rouse(self) -> None:
         with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
             self._wake.send(b"\0")
 
-    def _unlink_own(self) -> None:
-        """Remove the socket, unless another server has bound its own under the same name meanwhile."""
-        with contextlib.suppress(OSError):
-            if _identity(self._path) == self._bound:
-                self._path.unlink()
-
     def _drain(self) -> None:
         """Take nobody in any more; answer the whole frames that are here, and wait a little until that is read."""
-        self._unlink_own()
-        self._selector.unregister(self._listener)
+        self._listener.unlink()
+        self._selector.unregister(self._listener.socket)
         self._listener.close()
         for connection in list(self._connections.values()):
             self._receive(connection)
@@ -220,9 +190,12 @@ class ShardServer:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def _patience(self) -> float:
-        if self._waiting:
+        if self._waiting or self._answered:
             return 0
-        return (THROTTLED_NS if self._throttled else TICK_NS) / SECOND
+        with self._guard:
+            due = self._shard.due_in()
+        tick = THROTTLED_NS if self._throttled else TICK_NS
+        return (tick if due is None else min(due, tick)) / SECOND
 
     def _loop_once(self) -> None:
         ready = self._selector.select(self._patience())
@@ -230,7 +203,7 @@ class ShardServer:
         active = self._waiting | self._throttled
         self._waiting, self._throttled = {}, {}
         for key, events in ready:
-            if key.fileobj is self._listener:
+            if key.fileobj is self._listener.socket:
                 continue
             if key.fileobj is self._woken:
                 with contextlib.suppress(BlockingIOError):
@@ -239,7 +212,7 @@ class ShardServer:
                 self._handle(self._connections[key.fd], events, active)
         self._judge_nodes()
         self._admit(now, active)
-        if any(key.fileobj is self._listener for key, _ in ready):
+        if any(key.fileobj is self._listener.socket for key, _ in ready):
             self._accept(now)  # last, because who has just left has made room
         self._turn([each for each in active if each.open])
         with self._guard:
@@ -269,7 +242,7 @@ class ShardServer:
             elif connection.received:
                 if still > limits.frame_ns and connection not in self._waiting and connection not in self._throttled:
                     self._refuse(connection, "frame-too-slow", "the rest of a frame did not come in time")
-            elif still > limits.idle_ns:
+            elif still > limits.idle_ns and not connection.owed:
                 self._drop(connection, "idle")
         for name, peer in list(self._peers.items()):
             peer.fill(now, limits)
@@ -277,7 +250,7 @@ class ShardServer:
                 del self._peers[name]
         if self._deaf_until and now >= self._deaf_until:
             self._deaf_until = 0
-            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._listener.socket, selectors.EVENT_READ)
 
     # -- who comes and goes --------------------------------------------------------------------------------------------
 
@@ -286,7 +259,7 @@ class ShardServer:
             if number and len(self._connections) >= self._limits.connections_max:
                 return  # who came while we were here is turned away only after those who left meanwhile were seen
             try:
-                accepted, _ = self._listener.accept()
+                accepted, _ = self._listener.socket.accept()
             except BlockingIOError:
                 return
             except OSError as problem:
@@ -294,7 +267,7 @@ class ShardServer:
                     # The listener stays ready: without a pause the loop would do nothing else from now on.
                     _log.warning("accept-failed reason=%s", problem.strerror)
                     self._deaf_until = now + TICK_NS
-                    self._selector.unregister(self._listener)
+                    self._selector.unregister(self._listener.socket)
                 return
             try:
                 process, user, groups = credentials(accepted)
@@ -378,6 +351,11 @@ class ShardServer:
             if reason:
                 self.counts.closed[reason] += 1
             connection.peer.connections -= 1
+            waiters = [waiter for owed in connection.owed for waiter in owed.waiters]
+            connection.peer.waiting -= len(waiters)
+            if waiters:
+                with self._guard:
+                    self._shard.abandon(waiters)
         self._waiting.pop(connection, None)
         self._throttled.pop(connection, None)
 
@@ -391,9 +369,10 @@ class ShardServer:
             return False
 
     def _turn(self, active: list[Connection]) -> None:
-        """Take the whole frames that came in through one turn of the shard."""
+        """Take the whole frames that came in through one turn of the shard; answer those whose wait is over."""
         requests: list[Request] = []
-        answers: list[tuple[Connection, int]] = []
+        answers: list[tuple[Connection, int, Owed | None]] = []
+        waiters: dict[int, HeldBack] = {}
         now = self._clock.boot_ns()
         for connection in active:
             if len(requests) >= self._limits.requests_per_turn:
@@ -405,34 +384,69 @@ class ShardServer:
                 self._refuse(connection, problem.code, problem.message, "speak the protocol of this release")
                 continue
             for call in calls:
+                owed = held_back(connection, call, self._limits, self.answered)
+                if owed is not None:
+                    waiters |= {len(requests) + each.position: each for each in owed.waiters}
                 requests += call
-                answers.append((connection, len(call)))
-        if not answers:
-            return
+                answers.append((connection, len(call), owed))
+        self._in_turn = True
         with self._guard:
-            replies = self._replies(requests)
+            replies: list[Reply | None] = []
+            if answers or self._shard.due_in() == 0:
+                replies = self._replies(requests, waiters)
+        self._in_turn = False
+        woken = self._woken_connections()
+        if not answers:
+            self._send_all(woken)
+            return
         self.counts.turns += 1
         self.counts.turn_ns += self._clock.boot_ns() - now
         self.counts.calls += len(answers)
         self.counts.requests += len(requests)
         start = 0
-        for connection, count in answers:
+        for connection, count, owed in answers:
             answer = replies[start : start + count]
-            connection.unsent += encode_answer(answer)
+            if owed is None and not connection.owed:
+                connection.unsent += encode_answer([reply for reply in answer if reply is not None])
+            else:
+                behind = owed or Owed(connection, [None] * count, count)
+                behind.fill(answer)
+                connection.owed.append(behind)
             if any(isinstance(reply, Refused) for reply in answer) and any(
                 isinstance(request, Hello) for request in requests[start : start + count]
             ):
                 connection.leaving = True  # another version, another cluster: nothing it says means what it seems to
                 self.counts.closed["hello-refused"] += 1
             start += count
-        for connection in dict.fromkeys(connection for connection, _ in answers):
+        for connection in dict.fromkeys(connection for connection, _, _ in answers):
             connection.since_ns = now
-            self._send(connection)
+            woken.pop(connection, None)
+            self._send_all([connection])
+        self._send_all(woken)
 
-    def _replies(self, requests: list[Request]) -> list[Reply]:
+    def _woken_connections(self) -> dict[Connection, None]:
+        woken: dict[Connection, None] = {}
+        while self._answered:
+            owed = self._answered.popleft()
+            owed.missing = owed.replies.count(None)
+            woken[owed.connection] = None
+        return woken
+
+    def _send_all(self, connections: Iterable[Connection]) -> None:
+        """Send the answers that are complete, up to the first that is not."""
+        for connection in connections:
+            if not connection.open:
+                continue
+            connection.release()
+            if len(connection.owed) > self._limits.owed_per_connection:
+                self._refuse(connection, "too-many-waiting", f"{len(connection.owed)} calls wait for their answers")
+            else:
+                self._send(connection)
+
+    def _replies(self, requests: list[Request], waiters: dict[int, HeldBack]) -> list[Reply | None]:
         """Take requests through a turn; where the tmpfs is full nothing of it happened, and all are told so."""
         try:
-            return self._shard.turn(requests)
+            return self._shard.serve(requests, waiters)
         except Environment as problem:
             self.counts.full += 1
             return [

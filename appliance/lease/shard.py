@@ -7,23 +7,27 @@ forgets everything when it stops: what a successor must know stands in the ceili
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from timeagent.canonical import encode
-from timeagent.errors import BadRequest, BadTime
+from timeagent.errors import BadRequest, BadTime, Environment
 
-from ..formats.lease import Mode
 from ..formats.names import check_domain, check_node, check_purpose
 from ..formats.witness import Entry, Stopped, Witness
 from .ceiling import Deposed, Extended, Extension, InDoubt
+from .domain import Again, Bounds, Break, Command, Free, Grant, Memory, Nothing
 from .inspection import page, welcome
 from .notary import Notary
-from .state import Again, Bounds, Break, Command, Free, Grant, Memory, Nothing, State, decide
+from .state import decide
+from .turn import Staged, Turn
+from .waiting import Later, WaitingRoom
 from .wire import (
     NO_REQUEST,
     PAGE_LEASES_MAX,
     Acquire,
+    Denied,
     Granted,
     Hello,
     Inspect,
@@ -34,24 +38,28 @@ from .wire import (
     Request,
     ShardNumbers,
     Unavailable,
+    Upgrade,
 )
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
     from timeagent.keys import Signer
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
+    from ..formats.lease import Holder
     from ..formats.policy import Policy
     from ..formats.shardmap import ShardMap
     from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
     from .ports import LedgerSink
+    from .queue import Waiter
     from .store import LeaseStore
+    from .waiting import Draft
+    from .wire import Age
 
 DOMAINS_MAX: Final = 1_000_000
 """How many domains a shard remembers: about a kilobyte each while leased, a few hundred bytes after."""
@@ -60,6 +68,7 @@ SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
 
 _HOLDERS_KNOWN: Final = 4096
+_NOBODY: Final[Mapping[int, Waiter]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +88,6 @@ class StoppedOrderly:
 
 
 type Stop = StoppedOrderly | NotYet | Deposed | InDoubt
-
-
-@dataclass(slots=True)
-class _Staged:
-    """A domain in this turn: as it was read, and as it will be written."""
-
-    before: State
-    revision: int
-    """0: not remembered before this turn."""
-    state: State
-    answer: int | None = None
-    """Which entry of this turn is the newest witness of its lease."""
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What one turn gathers."""
-
-    bounds: Bounds
-    token: SignedTime
-    entries: list[Entry]
-    staged: dict[str, _Staged] = field(default_factory=dict)
-    new: int = 0
-    """How many domains will be remembered that were not."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """A reply that waits for the turn's signature."""
-
-    request_id: bytes
-    entry: int
 
 
 class Shard:
@@ -147,6 +124,7 @@ class Shard:
         self._settle_to_ns: Instant = 0
         self._notary = Notary(identity, signer, chain, ledger)
         self._holders: set[object] = set()
+        self._waiting = WaitingRoom(time)
         self._stopping = False
         self._stopped: StoppedOrderly | None = None
 
@@ -185,6 +163,7 @@ class Shard:
             return self._stopped
         assert self._chain.number or self._chain.deposed, "start() comes first"
         self._stopping = True
+        self._waiting.dismiss(*self._stopping_reason())
         if self._chain.deposed is not None:
             return self._drop(self._chain.deposed)
         turn = self._begin_turn()
@@ -215,7 +194,16 @@ class Shard:
     # -- one turn ------------------------------------------------------------------------------------------------------
 
     def turn(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answer all requests, in their order; relinquishing goes first, so that others can have what it frees."""
+        """Answer all requests at once, in their order: as ``serve`` without anybody who waits."""
+        return [reply for reply in self.serve(requests) if reply is not None]
+
+    def serve(self, requests: Sequence[Request], waiters: Mapping[int, Waiter] = _NOBODY) -> list[Reply | None]:
+        """Answer all requests, in their order; relinquishing goes first, so that others can have what it frees.
+
+        ``waiters``: who takes an answer that is held back, by the request's position; the others want theirs at once.
+        An answer that is None comes to its waiter, in this turn or a later one. Without requests: let those have their
+        turn who wait; to be called when ``due_in`` says so.
+        """
         unavailable: tuple[str, str] | None = None
         turn = None
         try:
@@ -229,20 +217,52 @@ class Shard:
             unavailable = ("not-running", f"shard {self._identity.shard} at node {self._identity.node} is not running")
         if turn is None or unavailable is not None:
             assert unavailable is not None
+            self._waiting.dismiss_due(*unavailable)
             return [self._answer_without_time(request, *unavailable) for request in requests]
-        drafts: dict[int, Reply | _Later] = {}
+        try:
+            drafts, batch, witnesses = self._written(turn, requests, waiters)
+        except Environment as problem:
+            self._waiting.dismiss(problem.code, problem.message)  # what they were told, and who waits, did not happen
+            raise
+        self._notary.publish(batch)
+        for waiter, draft in self._waiting.take_woken():
+            waiter.answer(self._finished(draft, witnesses))
+        return [None if draft is None else self._finished(draft, witnesses) for draft in drafts]
+
+    def _written(
+        self, turn: Turn, requests: Sequence[Request], waiters: Mapping[int, Waiter]
+    ) -> tuple[list[Draft | None], Batch | None, dict[int, bytes]]:
+        """Decide, sign and write. Raises Environment where the tmpfs is full: nothing has happened then."""
+        drafts: dict[int, Draft | None] = {}
         with self._store.transaction():
             self._make_room(turn, sum(isinstance(request, Acquire) for request in requests))
             for early in (True, False):
                 for position, request in enumerate(requests):
                     if isinstance(request, Relinquish) is early:
-                        drafts[position] = self._answer(turn, request)
+                        drafts[position] = self._answer(turn, request, waiters.get(position))
+            if self._waiting.count:
+                self._call_in(turn)
             batch = self._notary.sign(turn.entries, turn.token)
             witnesses = self._write(turn, batch)
-        self._notary.publish(batch)
-        return [self._finished(drafts[position], witnesses) for position in range(len(requests))]
+        return [drafts[position] for position in range(len(requests))], batch, witnesses
 
-    def _begin_turn(self) -> _Turn:
+    def due_in(self) -> Span | None:
+        """Return how long until ``serve`` has to be called for those who wait; None: nobody waits."""
+        return self._waiting.due_in()
+
+    def abandon(self, waiters: Iterable[Waiter]) -> None:
+        """Forget those who wait and are gone. Whoever is behind them is looked at in the next turn."""
+        self._waiting.abandon(waiters)
+
+    def _call_in(self, turn: Turn) -> None:
+        changed = [domain for domain, staged in turn.staged.items() if staged.state is not staged.before]
+
+        def again(request: Acquire | Upgrade) -> Draft:
+            return self._decided(turn, request)
+
+        self._waiting.call_in(changed, again, turn.bounds.now)
+
+    def _begin_turn(self) -> Turn:
         """Read the clock, once. Raises BadTime."""
         now, token = self._time.now(), self._time.token()
         if not token.status.usable or max(now.radius, token.radius_ns) > self._policy.radius_ns_max:
@@ -260,9 +280,9 @@ class Shard:
             shard_floor_ns=self._floor_ns,
             r1_tolerance_ns=self._policy.r1_tolerance_ns,
         )
-        return _Turn(bounds, token, self._notary.waiting())
+        return Turn(bounds, token, self._notary.waiting())
 
-    def _answer(self, turn: _Turn, request: Request) -> Reply | _Later:
+    def _answer(self, turn: Turn, request: Request, waiter: Waiter | None) -> Draft | None:
         match request:
             case Hello():
                 return welcome(request, self._identity)
@@ -271,20 +291,44 @@ class Shard:
             case Relinquish():
                 return self._apply(turn, request.domain, request, request.request_id)
             case _ if self._stopping:
-                why = f"shard {self._identity.shard} at node {self._identity.node} is stopping"
-                return Unavailable(request_id=request.request_id, code="stopping", message=why)
+                code, why = self._stopping_reason()
+                return Unavailable(request_id=request.request_id, code=code, message=why)
             case Acquire():
                 problem = self._acquire_refused(turn, request)
-                command = Grant(request, self._randomness.randbytes(8))
-                return problem or self._apply(turn, request.domain, command, request.request_id)
+                draft = problem or self._decided(turn, request)
+                if isinstance(draft, Denied) or self._waiting.count:
+                    return self._waiting.receive(request, draft, waiter, (request.holder, request.age), turn.bounds.now)
+                return draft
+            case Upgrade():
+                draft = self._decided(turn, request)
+                asker = self._holder_of(turn, request)
+                if asker is not None and (isinstance(draft, Denied) or self._waiting.count):
+                    return self._waiting.receive(request, draft, waiter, asker, turn.bounds.now)
+                return draft
             case _:
                 return self._apply(turn, request.domain, request, request.request_id)
 
-    def _acquire_refused(self, turn: _Turn, request: Acquire) -> Refused | Unavailable | None:
-        """Check what is new: a mode, a holder, a domain that is not remembered."""
-        if request.mode is not Mode.X:
-            why = f"this shard grants mode X; mode {request.mode} was asked for"
-            return Refused(request_id=request.request_id, code="mode-not-granted", message=why, hint="ask for mode X")
+    def _stopping_reason(self) -> tuple[str, str]:
+        return "stopping", f"shard {self._identity.shard} at node {self._identity.node} is stopping"
+
+    def _decided(self, turn: Turn, request: Acquire | Upgrade) -> Draft:
+        """Decide a request behind those who wait already."""
+        if isinstance(request, Upgrade):
+            return self._apply(turn, request.domain, request, request.request_id)
+        ahead = self._waiting.ahead(request.domain, request.request_id) if self._waiting.count else None
+        command = Grant(request, self._randomness.randbytes(8), ahead)
+        return self._apply(turn, request.domain, command, request.request_id)
+
+    def _holder_of(self, turn: Turn, request: Upgrade) -> tuple[Holder, Age] | None:
+        """Return who has the lease that an upgrade names, and the age of its request."""
+        state = self._stage(turn, request.domain).state
+        if isinstance(state, Free):
+            return None
+        found = (each for each in state.leases if each.correlation_id == request.correlation_id)
+        return next(((each.holder, each.age) for each in found), None)
+
+    def _acquire_refused(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
+        """Check what is new: a holder, a domain that is not remembered."""
         try:
             if request.holder not in self._holders:
                 check_node(request.holder.node)
@@ -306,17 +350,17 @@ class Shard:
             return Unavailable(request_id=request.request_id, code="busy", message=why)
         return None
 
-    def _stage(self, turn: _Turn, domain: str) -> _Staged:
+    def _stage(self, turn: Turn, domain: str) -> Staged:
         staged = turn.staged.get(domain)
         if staged is None:
             state, revision = self._store.read(domain) or (self._unknown(), 0)
-            staged = turn.staged[domain] = _Staged(state, revision, state)
+            staged = turn.staged[domain] = Staged(state, revision, state)
         return staged
 
     def _unknown(self) -> Free:
         return Free(memory=Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns))
 
-    def _apply(self, turn: _Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Reply | _Later:
+    def _apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
         staged = self._stage(turn, domain)
         decision = decide(domain, staged.state, command, turn.bounds)
         turn.entries.extend(decision.ended)
@@ -325,13 +369,14 @@ class Shard:
         staged.state = decision.state
         match decision.answer:
             case Witness():
-                staged.answer = len(turn.entries)
+                entry = staged.answers[decision.answer.correlation_id] = len(turn.entries)
                 turn.entries.append(decision.answer)
-                return _Later(request_id, staged.answer)
+                return Later(request_id, entry)
             case Again():
-                if staged.answer is not None:
-                    return _Later(request_id, staged.answer)
-                signed = self._store.answer(domain)
+                known = staged.answers.get(decision.answer.correlation_id)
+                if known is not None:
+                    return Later(request_id, known)
+                signed = self._store.answer(domain, decision.answer.correlation_id)
                 assert signed is not None, "a lease is stored with its newest witness"
                 return Granted(request_id=request_id, signed=signed)
             case Nothing():
@@ -339,7 +384,7 @@ class Shard:
             case _:
                 return decision.answer
 
-    def _write(self, turn: _Turn, batch: Batch | None) -> dict[int, bytes]:
+    def _write(self, turn: Turn, batch: Batch | None) -> dict[int, bytes]:
         """Write every changed state; return the encoded witnesses of this turn that somebody waits for."""
         witnesses: dict[int, bytes] = {}
         if batch is not None:
@@ -349,15 +394,15 @@ class Shard:
         for domain, staged in turn.staged.items():
             if staged.state is staged.before:
                 continue
-            answer = None if staged.answer is None or isinstance(staged.state, Free) else witnesses[staged.answer]
+            answers = {name: witnesses[entry] for name, entry in staged.answers.items()}
             if staged.revision == 0:
-                self._store.insert(domain, staged.state, answer)
+                self._store.insert(domain, staged.state, answers)
             else:
-                self._store.swap(domain, staged.revision, staged.before, staged.state, answer)
+                self._store.swap(domain, staged.revision, staged.before, staged.state, answers)
         return witnesses
 
-    def _finished(self, draft: Reply | _Later, witnesses: dict[int, bytes]) -> Reply:
-        if isinstance(draft, _Later):
+    def _finished(self, draft: Draft, witnesses: dict[int, bytes]) -> Reply:
+        if isinstance(draft, Later):
             return Granted(request_id=draft.request_id, signed=witnesses[draft.entry])
         return draft
 
@@ -383,6 +428,7 @@ class Shard:
         return extension
 
     def _drop(self, deposed: Deposed) -> Deposed:
+        self._waiting.dismiss("deposed", deposed.reason)
         if self._store.domains:
             with self._store.transaction():
                 self._store.clear()
@@ -396,13 +442,14 @@ class Shard:
         """Extend the ceiling before the turn if it would shorten a term, or lies at the shard floor. Raises BadTime."""
         if self._stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return
-        if all(isinstance(request, Relinquish | Inspect | Hello) for request in requests):
+        grants = self._waiting.count or any(not isinstance(each, Relinquish | Inspect | Hello) for each in requests)
+        if not grants:
             return
         gain = self._gain_ns(self._time.now())
         if gain > self._policy.ceiling_ahead_ns or (gain > 0 and self._floor_ns >= self._chain.ceiling_ns):
             self._linked(self._chain.extend())
 
-    def _make_room(self, turn: _Turn, acquires: int) -> None:
+    def _make_room(self, turn: Turn, acquires: int) -> None:
         """Evict what is long past before more domains come in than are remembered; the shard floor covers it.
 
         Leases are never evicted; those surely past are broken, and can be evicted later.
@@ -444,7 +491,9 @@ class Shard:
             ceiling_ns=self._chain.ceiling_ns,
             domains=self._store.domains,
             leases=self._store.leases,
+            waiting=self._waiting.count,
             batches=self._notary.batches,
             blocks_lost=self._notary.blocks_lost,
         )
-        return page(numbers, self._store.page(inspect.after_domain, limit + 1), limit)
+        rows, more = self._store.page(inspect.after_domain, limit)
+        return page(numbers, rows, self._waiting.waiting, more=more)

@@ -3,141 +3,45 @@
 ``decide`` looks at a domain's state, one command and the bounds of this turn. It returns the next state, what the
 ledger has to say about leases that ended, and the answer. It reads no clock and no storage and never raises for what
 can happen. Nothing in a state ever falls: fence, floor and settle_to only grow.
+
+No two leases of a domain are in modes that conflict: a grant, and a change to a stronger mode, ends those that are in
+its way, or is denied and ends nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
 
-from timeagent.canonical import U64, Bytes16, Record
 from timeagent.errors import Damaged
 from timeagent.rules import r1_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from ..formats.witness import Ended, Witness, WitnessKind
+from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
+from ..formats.witness import Ended, Witness, WitnessKind, others_digest
+from .domain import (
+    HOLDERS_MAX,
+    Again,
+    Ahead,
+    Bounds,
+    Break,
+    Command,
+    Decision,
+    Free,
+    Grant,
+    Lease,
+    Memory,
+    Nothing,
+    Past,
+    State,
+    Taken,
+)
 from .wire import Acquire, Age, Denied, Over, Reason, Refused, Relinquish, Renew, Unavailable, Upgrade
 
 if TYPE_CHECKING:
-    from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
-
-
-class Memory(Record, frozen=True):
-    """What a shard remembers of a domain beyond the lease on it."""
-
-    fence: U64
-    floor_ns: U64
-    settle_to_ns: U64
-    previous_id: Bytes16 | None = None
-    """The last grant that ended."""
-    last_ended: Ending | None = None
-    floor_set_by: Ending | None = None
-    """The lease whose ending set the floor; None where the shard floor did."""
-    ended_request: Bytes16 | None = None
-    """The request that got the last grant that ended: a late duplicate of it gets nothing."""
-
-
-class Lease(Record, frozen=True):
-    """A lease that is out. Floor and settle_to are as its grant or last upgrade stated them."""
-
-    mode: Mode
-    holder: Holder
-    correlation_id: Bytes16
-    fence: U64
-    granted_ns: U64
-    expiry_ns: U64
-    """The latest that any witness of this lease states."""
-    floor_ns: U64
-    settle_to_ns: U64
-    age: Age
-    granted_by: Bytes16
-    """The request that it was granted to."""
-    answered: Bytes16
-    """The newest request that got a witness of it."""
-
-
-class Free(Record, frozen=True, tag="free"):
-    """Nobody has the domain."""
-
-    memory: Memory
-
-
-class Tentative(Record, frozen=True, tag="tentative"):
-    """Taken, not to be written under; an older request breaks it at once."""
-
-    memory: Memory
-    lease: Lease
-
-
-class Held(Record, frozen=True, tag="held"):
-    """Taken until it is relinquished, or surely past its expiry and in somebody's way."""
-
-    memory: Memory
-    lease: Lease
-
-
-type State = Free | Tentative | Held
-
-
-@dataclass(frozen=True, slots=True)
-class Break:
-    """End the lease if it is surely past; a tentative one at once if the shard is ``stopping``."""
-
-    stopping: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """An Acquire with the 8 random bytes for its correlation id."""
-
-    request: Acquire
-    chance: bytes
-
-
-type Command = Grant | Upgrade | Renew | Relinquish | Break
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a decision depends on beside state and command. One value per turn."""
-
-    now: TimeInterval
-    term_ns_max: Span
-    ceiling_ns: Instant
-    """Nothing expires, and no fence lies, above it."""
-    signed_ns_max: Instant
-    """The latest expiry that readers accept with the signed time of this turn's batch."""
-    shard_floor_ns: Instant
-    r1_tolerance_ns: Span
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """The same answer as the first time: the newest witness of this lease."""
-
-    correlation_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """A command of the shard itself has no answer."""
-
-
-type Answer = Witness | Again | Denied | Over | Refused | Unavailable | Nothing
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What comes of one command."""
-
-    state: State
-    answer: Answer
-    ended: tuple[Ended, ...] = ()
 
 
 _NOTHING: Final = Nothing()
@@ -145,48 +49,56 @@ _NOTHING: Final = Nothing()
 
 def decide(domain: str, state: State, command: Command, bounds: Bounds) -> Decision:
     """Return what comes of the command. Pure."""
+    match command:
+        case Grant():
+            return _decide_grant(domain, state, command, bounds)
+        case Break():
+            return _decide_break(domain, state, command, bounds)
+        case Upgrade() | Renew() | Relinquish():
+            lease = _named(state, command.correlation_id)
+            if lease is None:
+                return Decision(state, _over(state.memory, command.request_id, command.correlation_id))
+            assert isinstance(state, Taken)
+            return _decide_named(domain, state, lease, command, bounds)
+    assert_never(command)
+
+
+def _named(state: State, correlation_id: bytes) -> Lease | None:
     match state:
         case Free():
-            return _decide_free(domain, state, command, bounds)
-        case Tentative() | Held():
-            return _decide_taken(domain, state, command, bounds)
+            return None
+        case Taken():
+            return next((each for each in state.leases if each.correlation_id == correlation_id), None)
     assert_never(state)
 
 
-def _decide_free(domain: str, state: Free, command: Command, bounds: Bounds) -> Decision:
+def _decide_named(
+    domain: str, state: Taken, lease: Lease, command: Upgrade | Renew | Relinquish, bounds: Bounds
+) -> Decision:
     match command:
-        case Grant():
-            if command.request.request_id == state.memory.ended_request:
-                return Decision(state, _over(state.memory, command.request.request_id, state.memory.previous_id))
-            return _grant(domain, state.memory, command, bounds) or Decision(
-                state, _cannot_grant(command, state, bounds)
-            )
-        case Upgrade() | Renew() | Relinquish():
-            return Decision(state, _over(state.memory, command.request_id, command.correlation_id))
-        case Break():
-            return Decision(state, _NOTHING)
+        case Relinquish():
+            return _relinquish(domain, state, lease, command, bounds)
+        case Upgrade() | Renew() if command.request_id == lease.answered:
+            return Decision(state, Again(lease.correlation_id))
+        case Upgrade():
+            return _upgrade(domain, state, lease, command, bounds)
+        case Renew():
+            return _renew(domain, state, lease, command, bounds)
     assert_never(command)
 
 
-def _decide_taken(domain: str, state: Tentative | Held, command: Command, bounds: Bounds) -> Decision:
-    lease = state.lease
-    match command:
-        case Grant():
-            return _conflict(domain, state, command, bounds)
-        case Break():
-            if bounds.now.surely_past(lease.expiry_ns) or (command.stopping and isinstance(state, Tentative)):
-                free, ended = _break(domain, state, bounds)
-                return Decision(free, _NOTHING, (ended,))
-            return Decision(state, _NOTHING)
-        case Upgrade() | Renew() | Relinquish():
-            if command.correlation_id != lease.correlation_id:
-                return Decision(state, _over(state.memory, command.request_id, command.correlation_id))
-            if isinstance(command, Relinquish):
-                return _relinquish(domain, state, command, bounds)
-            if command.request_id == lease.answered:
-                return Decision(state, Again(lease.correlation_id))
-            return _prolong(domain, state, command, bounds)
-    assert_never(command)
+def _decide_break(domain: str, state: State, command: Break, bounds: Bounds) -> Decision:
+    if isinstance(state, Free):
+        return Decision(state, _NOTHING)
+    over = [
+        each
+        for each in state.leases
+        if bounds.now.surely_past(each.expiry_ns) or (command.stopping and each.phase is Phase.TENTATIVE)
+    ]
+    if not over:
+        return Decision(state, _NOTHING)
+    left, ended = _broken(domain, state, over, bounds)
+    return Decision(left, _NOTHING, ended)
 
 
 def _over(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> Over:
@@ -200,6 +112,70 @@ def _over(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> Ov
 # -- grants ------------------------------------------------------------------------------------------------------------
 
 
+def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decision:
+    request, memory = command.request, state.memory
+    leases = () if isinstance(state, Free) else state.leases
+    for lease in leases:
+        if lease.granted_by == request.request_id:
+            return Decision(state, Again(lease.correlation_id))
+    if request.request_id == memory.ended_request:
+        assert memory.last_ended is not None
+        return Decision(state, _over(memory, request.request_id, memory.last_ended.correlation_id))
+    in_the_way = [each for each in leases if conflicts(each.mode, request.mode)]
+    denied = _denied(domain, request.request_id, in_the_way, request.age, bounds)
+    if denied is None and command.ahead is not None:
+        denied = _behind(domain, request, command.ahead, in_the_way, bounds)
+    if denied is not None:
+        return Decision(state, denied)
+    if len(leases) - len(in_the_way) >= HOLDERS_MAX:
+        why = f"there are {len(leases)} leases on {domain!r}, as many as one domain can have"
+        return Decision(state, Unavailable(request_id=request.request_id, code="busy", message=why))
+    left, ended = _broken(domain, state, in_the_way, bounds) if isinstance(state, Taken) else (state, ())
+    granted = _grant(domain, left, command, bounds)
+    if granted is None:
+        return Decision(state, _cannot_grant(command, state, bounds))
+    return Decision(granted.state, granted.answer, ended)
+
+
+def _breakable(lease: Lease, age: Age, bounds: Bounds) -> bool:
+    """Whether a request of that age may end this lease: it is surely past, or tentative and of a younger request."""
+    wounds = lease.phase is Phase.TENTATIVE and age < lease.age
+    return wounds or bounds.now.surely_past(lease.expiry_ns)
+
+
+def _denied(domain: str, request_id: bytes, in_the_way: list[Lease], age: Age, bounds: Bounds) -> Denied | None:
+    """Name the lease that will be in the way for longest, if any may not be broken."""
+    blocking = [each for each in in_the_way if not _breakable(each, age, bounds)]
+    if not blocking:
+        return None
+    lease = max(blocking, key=lambda each: (each.expiry_ns, each.fence))
+    return Denied(
+        request_id=request_id,
+        domain=domain,
+        reason=Reason.HELD if lease.phase is Phase.HELD else Reason.TENTATIVE,
+        holder=lease.holder,
+        since_ns=lease.granted_ns,
+        until_ns=lease.expiry_ns,
+        earliest_ns=lease.expiry_ns + bounds.now.radius + 1,
+    )
+
+
+def _behind(domain: str, request: Acquire, ahead: Ahead, in_the_way: list[Lease], bounds: Bounds) -> Denied | None:
+    """Send a request to the end of the queue, unless it is older than all in it and what it wounds."""
+    wounds = any(not bounds.now.surely_past(each.expiry_ns) for each in in_the_way)
+    if wounds and request.age < ahead.oldest:
+        return None
+    return Denied(
+        request_id=request.request_id,
+        domain=domain,
+        reason=Reason.QUEUED,
+        holder=ahead.holder,
+        since_ns=ahead.since_ns,
+        until_ns=ahead.until_ns,
+        earliest_ns=max(ahead.until_ns, bounds.now.midpoint) + 1,
+    )
+
+
 def _expiry(term_ns: Span, expiry_ns_max: Instant, bounds: Bounds) -> Instant:
     term = min(term_ns, bounds.term_ns_max)
     return min(bounds.now.midpoint + term, expiry_ns_max, bounds.ceiling_ns, bounds.signed_ns_max)
@@ -209,15 +185,17 @@ def _fence(memory: Memory, bounds: Bounds) -> int:
     return max(memory.fence, bounds.shard_floor_ns, bounds.now.midpoint) + 1
 
 
-def _grant(domain: str, memory: Memory, command: Grant, bounds: Bounds) -> Decision | None:
-    """Grant a free domain; None if no lease of any use may be granted now."""
-    request = command.request
+def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decision | None:
+    """Add a lease to those that are out; None if none of any use may be granted now."""
+    request, memory = command.request, state.memory
     expiry = _expiry(request.term_ns, request.expiry_ns_max, bounds)
     fence = _fence(memory, bounds)
     if not bounds.now.surely_before(expiry) or fence > bounds.ceiling_ns:
         return None
+    past = _past(memory)
     lease = Lease(
         mode=request.mode,
+        phase=request.phase,
         holder=request.holder,
         correlation_id=fence.to_bytes(8, "big") + command.chance,
         fence=fence,
@@ -225,14 +203,24 @@ def _grant(domain: str, memory: Memory, command: Grant, bounds: Bounds) -> Decis
         expiry_ns=expiry,
         floor_ns=memory.floor_ns,
         settle_to_ns=memory.settle_to_ns,
+        lowest_ns=memory.floor_ns,
         age=request.age,
         granted_by=request.request_id,
         answered=request.request_id,
+        previous_id=memory.previous_id,
+        past=past if past.others else None,
     )
-    memory = msgspec.structs.replace(memory, fence=fence)
-    taken = Held if request.phase is Phase.HELD else Tentative
-    state = taken(memory=memory, lease=lease)
-    return Decision(state, _witness(domain, state, WitnessKind.GRANT))
+    others = () if isinstance(state, Free) else state.leases
+    memory = Memory(
+        fence=fence,
+        floor_ns=memory.floor_ns,
+        settle_to_ns=memory.settle_to_ns,
+        previous_id=lease.correlation_id,
+        last_ended=memory.last_ended,
+        floor_set_by=memory.floor_set_by,
+        ended_request=memory.ended_request,
+    )
+    return Decision(Taken(memory=memory, leases=(*others, lease)), _witness(domain, lease, past, WitnessKind.GRANT))
 
 
 def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:
@@ -249,65 +237,116 @@ def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:
     return Unavailable(request_id=request.request_id, code=code, message=message)
 
 
-def _conflict(domain: str, state: Tentative | Held, command: Grant, bounds: Bounds) -> Decision:
-    request, lease = command.request, state.lease
-    if request.request_id == lease.granted_by:
-        return Decision(state, Again(lease.correlation_id))
-    if request.request_id == state.memory.ended_request:
-        return Decision(state, _over(state.memory, request.request_id, state.memory.previous_id))
-    wounds = isinstance(state, Tentative) and request.age < lease.age
-    if wounds or bounds.now.surely_past(lease.expiry_ns):
-        free, ended = _break(domain, state, bounds)
-        granted = _grant(domain, free.memory, command, bounds)
-        if granted is None:
-            return Decision(state, _cannot_grant(command, state, bounds))
-        return Decision(granted.state, granted.answer, (ended,))
-    denied = Denied(
-        request_id=request.request_id,
-        domain=domain,
-        reason=Reason.HELD if isinstance(state, Held) else Reason.TENTATIVE,
-        holder=lease.holder,
-        since_ns=lease.granted_ns,
-        until_ns=lease.expiry_ns,
-        earliest_ns=lease.expiry_ns + bounds.now.radius + 1,
+# -- renewal and upgrade -----------------------------------------------------------------------------------------------
+
+
+def _renew(domain: str, state: Taken, lease: Lease, command: Renew, bounds: Bounds) -> Decision:
+    expiry = _later_expiry(lease, command, bounds)
+    if expiry is None:
+        return Decision(state, _no_later_expiry(domain, lease, command, bounds))
+    renewed = msgspec.structs.replace(lease, expiry_ns=expiry, answered=command.request_id)
+    past = renewed.past or _past(state.memory)
+    return Decision(_with(state, renewed), _witness(domain, renewed, past, WitnessKind.RENEWAL))
+
+
+def _upgrade(domain: str, state: Taken, lease: Lease, command: Upgrade, bounds: Bounds) -> Decision:
+    """Make a tentative lease held, or change a held one to a stronger mode, with a fence of its own."""
+    mode = lease.mode if command.mode is None else command.mode
+    refused = _upgrade_refused(domain, lease, mode, command)
+    if refused is not None:
+        return Decision(state, refused)
+    in_the_way = [each for each in state.leases if each is not lease and conflicts(each.mode, mode)]
+    denied = _denied(domain, command.request_id, in_the_way, lease.age, bounds)
+    if denied is not None:
+        return Decision(state, denied)
+    expiry = _later_expiry(lease, command, bounds)
+    fence = lease.fence if mode is lease.mode else _fence(state.memory, bounds)
+    if expiry is None or fence > bounds.ceiling_ns:
+        return Decision(state, _no_later_expiry(domain, lease, command, bounds))
+    left, ended = _broken(domain, state, in_the_way, bounds)
+    assert isinstance(left, Taken), "the lease itself is left"
+    memory = left.memory
+    past = _past(memory)
+    upgraded = msgspec.structs.replace(
+        lease,
+        mode=mode,
+        phase=Phase.HELD,
+        fence=fence,
+        expiry_ns=expiry,
+        floor_ns=memory.floor_ns,
+        settle_to_ns=memory.settle_to_ns,
+        lowest_ns=memory.floor_ns if lease.phase is Phase.TENTATIVE else lease.lowest_ns,
+        answered=command.request_id,
+        past=past if past.others else None,
     )
-    return Decision(state, denied)
+    if fence > memory.fence:
+        left = msgspec.structs.replace(left, memory=msgspec.structs.replace(memory, fence=fence))
+    return Decision(_with(left, upgraded), _witness(domain, upgraded, past, WitnessKind.UPGRADE), ended)
 
 
-def _prolong(domain: str, state: Tentative | Held, command: Upgrade | Renew, bounds: Bounds) -> Decision:
-    """Renew or upgrade. No witness ever states an earlier expiry than the one before: readers may hold either."""
-    lease = state.lease
-    if isinstance(command, Upgrade) and isinstance(state, Held):
-        return Decision(
-            state, _refused(command, "already-held", f"the lease on {domain!r} is held already", "renew it")
-        )
+def _upgrade_refused(domain: str, lease: Lease, mode: Mode, command: Upgrade) -> Refused | None:
+    if lease.phase is Phase.TENTATIVE:
+        if mode is lease.mode:
+            return None
+        why = f"the lease on {domain!r} is tentative in mode {lease.mode}; mode {mode} was asked for"
+        return _refused(command, "tentative-mode", why, "make it held first")
+    if mode is lease.mode:
+        return _refused(command, "already-held", f"the lease on {domain!r} is held already", "renew it")
+    if not covers(mode, lease.mode):
+        why = f"the lease on {domain!r} is held in mode {lease.mode}, which {mode} does not include"
+        return _refused(command, "mode-not-stronger", why, "ask for a mode that includes both")
+    return None
+
+
+def _later_expiry(lease: Lease, command: Upgrade | Renew, bounds: Bounds) -> Instant | None:
+    """No witness ever states an earlier expiry than the one before: readers may hold either."""
     expiry = max(lease.expiry_ns, _expiry(command.term_ns, command.expiry_ns_max, bounds))
-    if not bounds.now.surely_before(expiry) or expiry > bounds.signed_ns_max:
-        message = (
-            f"the lease on {domain!r} stays as it is, until {rfc3339(lease.expiry_ns)}: no later expiry can be "
-            f"granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
-        )
-        return Decision(state, Unavailable(request_id=command.request_id, code="no-later-expiry", message=message))
-    lease = msgspec.structs.replace(lease, expiry_ns=expiry, answered=command.request_id)
-    if isinstance(command, Renew):
-        renewed = msgspec.structs.replace(state, lease=lease)
-        return Decision(renewed, _witness(domain, renewed, WitnessKind.RENEWAL))
-    memory = state.memory
-    lease = msgspec.structs.replace(lease, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns)
-    upgraded = Held(memory=memory, lease=lease)
-    return Decision(upgraded, _witness(domain, upgraded, WitnessKind.UPGRADE))
+    return None if not bounds.now.surely_before(expiry) or expiry > bounds.signed_ns_max else expiry
 
 
-def _witness(domain: str, state: Tentative | Held, kind: WitnessKind) -> Witness:
-    memory, lease = state.memory, state.lease
-    floor_set_by = memory.floor_set_by
-    if floor_set_by is not None and memory.last_ended is not None:
-        floor_set_by = None if floor_set_by.correlation_id == memory.last_ended.correlation_id else floor_set_by
+def _no_later_expiry(domain: str, lease: Lease, command: Upgrade | Renew, bounds: Bounds) -> Unavailable:
+    message = (
+        f"the lease on {domain!r} stays as it is, until {rfc3339(lease.expiry_ns)}: no later expiry can be "
+        f"granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
+    )
+    return Unavailable(request_id=command.request_id, code="no-later-expiry", message=message)
+
+
+def _with(state: Taken, lease: Lease) -> Taken:
+    """Replace a lease by what it has become."""
+    if len(state.leases) == 1:
+        return Taken(memory=state.memory, leases=(lease,))
+    same = lease.correlation_id
+    leases = tuple(lease if each.correlation_id == same else each for each in state.leases)
+    return Taken(memory=state.memory, leases=leases)
+
+
+# -- what witnesses say ------------------------------------------------------------------------------------------------
+
+
+def _past(memory: Memory) -> Past:
+    last, setter = memory.last_ended, memory.floor_set_by
+    if setter is not None and last is not None and setter.correlation_id == last.correlation_id:
+        setter = None
+    if not memory.before_last:
+        return Past(last_ended=last, floor_set_by=setter, others=0, others_digest=None)
+    named = None if setter is None else setter.correlation_id
+    rest = [each for each in memory.before_last if each.ending.correlation_id != named]
+    return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
+
+
+def _dated(leases: tuple[Lease, ...], memory: Memory) -> tuple[Lease, ...]:
+    """Keep with each lease what its witnesses say of the past: a lease beside it ends, and the memory changes."""
+    now = _past(memory)
+    return tuple(msgspec.structs.replace(each, past=now) if each.past is None else each for each in leases)
+
+
+def _witness(domain: str, lease: Lease, past: Past, kind: WitnessKind) -> Witness:
     return Witness(
         kind=kind,
         domain=domain,
         mode=lease.mode,
-        phase=Phase.HELD if isinstance(state, Held) else Phase.TENTATIVE,
+        phase=lease.phase,
         holder=lease.holder,
         correlation_id=lease.correlation_id,
         fence=lease.fence,
@@ -315,11 +354,11 @@ def _witness(domain: str, state: Tentative | Held, kind: WitnessKind) -> Witness
         floor_ns=lease.floor_ns,
         settle_to_ns=lease.settle_to_ns,
         session_id=None,
-        previous_id=memory.previous_id,
-        last_ended=memory.last_ended,
-        floor_set_by=floor_set_by,
-        others=0,
-        others_digest=None,
+        previous_id=lease.previous_id,
+        last_ended=past.last_ended,
+        floor_set_by=past.floor_set_by,
+        others=past.others,
+        others_digest=past.others_digest,
     )
 
 
@@ -327,29 +366,46 @@ def _witness(domain: str, state: Tentative | Held, kind: WitnessKind) -> Witness
 
 
 def _end(
-    domain: str, state: Tentative | Held, ending: Ending, floor: Instant, settle_to: Instant
-) -> tuple[Free, Ended]:
-    """End the lease; floor and settle_to are what it brings, never lower than what was."""
+    domain: str, state: Taken, lease: Lease, ending: Ending, floor: Instant, settle_to: Instant
+) -> tuple[State, Ended]:
+    """End a lease; floor and settle_to are what it brings, never lower than what was."""
     before = state.memory
+    gone = before.before_last
+    if before.last_ended is not None and gone is not None:
+        last = Ended(
+            domain=domain, ending=before.last_ended, floor_ns=before.floor_ns, settle_to_ns=before.settle_to_ns
+        )
+        gone = (*gone, last)
     memory = Memory(
         fence=before.fence,
         floor_ns=max(before.floor_ns, floor),
         settle_to_ns=max(before.settle_to_ns, settle_to),
-        previous_id=ending.correlation_id,
+        previous_id=before.previous_id,
         last_ended=ending,
         floor_set_by=ending if floor > before.floor_ns else before.floor_set_by,
-        ended_request=state.lease.granted_by,
+        ended_request=lease.granted_by,
+        before_last=gone or (),
     )
     ended = Ended(domain=domain, ending=ending, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns)
-    return Free(memory=memory), ended
+    if len(state.leases) == 1:
+        return Free(memory=memory), ended
+    rest = tuple(each for each in _dated(state.leases, before) if each.correlation_id != lease.correlation_id)
+    return Taken(memory=memory, leases=rest), ended
 
 
-def _break(domain: str, state: Tentative | Held, bounds: Bounds) -> tuple[Free, Ended]:
-    """End a lease without its holder. Nothing was written under a tentative one, so it moves nothing."""
-    if isinstance(state, Tentative):
-        return _end(domain, state, _unwritten(state.lease, LeaseOutcome.WITHDRAWN, bounds), 0, 0)
-    ending = _unwritten(state.lease, LeaseOutcome.EXPIRED, bounds)
-    return _end(domain, state, ending, state.lease.expiry_ns, state.lease.expiry_ns)
+def _broken(domain: str, state: Taken, over: list[Lease], bounds: Bounds) -> tuple[State, tuple[Ended, ...]]:
+    """End leases without their holders. Nothing was written under a tentative one, so it moves nothing."""
+    left: State = state
+    ended: list[Ended] = []
+    for lease in over:
+        assert isinstance(left, Taken)
+        if lease.phase is Phase.TENTATIVE:
+            left, entry = _end(domain, left, lease, _unwritten(lease, LeaseOutcome.WITHDRAWN, bounds), 0, 0)
+        else:
+            ending = _unwritten(lease, LeaseOutcome.EXPIRED, bounds)
+            left, entry = _end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)
+        ended.append(entry)
+    return left, tuple(ended)
 
 
 def _unwritten(lease: Lease, outcome: LeaseOutcome, bounds: Bounds) -> Ending:
@@ -364,16 +420,15 @@ def _unwritten(lease: Lease, outcome: LeaseOutcome, bounds: Bounds) -> Ending:
     )
 
 
-def _relinquish(domain: str, state: Tentative | Held, command: Relinquish, bounds: Bounds) -> Decision:
-    lease = state.lease
-    if command.watermark_time is None and command.watermark_ns in (None, lease.floor_ns):
+def _relinquish(domain: str, state: Taken, lease: Lease, command: Relinquish, bounds: Bounds) -> Decision:
+    if command.watermark_time is None and command.watermark_ns in (None, lease.lowest_ns, lease.floor_ns):
         if command.messages or command.chain_head is not None:
             why = f"{command.messages} messages on {domain!r} have no watermark"
             return Decision(state, _refused(command, "watermark-missing", why, "say the highest timestamp written"))
-        outcome = LeaseOutcome.RELINQUISHED if isinstance(state, Held) else LeaseOutcome.WITHDRAWN
-        free, ended = _end(domain, state, _unwritten(lease, outcome, bounds), 0, 0)
-        return Decision(free, _over(free.memory, command.request_id, lease.correlation_id), (ended,))
-    problem = _watermark_refused(state, command, bounds)
+        outcome = LeaseOutcome.RELINQUISHED if lease.phase is Phase.HELD else LeaseOutcome.WITHDRAWN
+        left, ended = _end(domain, state, lease, _unwritten(lease, outcome, bounds), 0, 0)
+        return Decision(left, _over(left.memory, command.request_id, lease.correlation_id), (ended,))
+    problem = _watermark_refused(lease, command, bounds)
     if problem is not None:
         return Decision(state, problem)
     ending = Ending(
@@ -385,18 +440,18 @@ def _relinquish(domain: str, state: Tentative | Held, command: Relinquish, bound
         messages=command.messages,
         chain_head=command.chain_head,
     )
-    free, ended = _end(domain, state, ending, command.watermark_ns or 0, 0)
-    return Decision(free, _over(free.memory, command.request_id, lease.correlation_id), (ended,))
+    left, ended = _end(domain, state, lease, ending, command.watermark_ns or 0, 0)
+    return Decision(left, _over(left.memory, command.request_id, lease.correlation_id), (ended,))
 
 
-def _watermark_refused(state: Tentative | Held, command: Relinquish, bounds: Bounds) -> Refused | None:
-    lease, watermark, raw = state.lease, command.watermark_ns, command.watermark_time
-    if isinstance(state, Tentative):
+def _watermark_refused(lease: Lease, command: Relinquish, bounds: Bounds) -> Refused | None:
+    watermark, raw = command.watermark_ns, command.watermark_time
+    if lease.phase is Phase.TENTATIVE:
         return _refused(command, "tentative-written", "nothing is written under a tentative lease", "upgrade it first")
     if watermark is None or raw is None:
         return _refused(command, "watermark-incomplete", "a watermark and its signed time go together", "send both")
-    if watermark <= lease.floor_ns:
-        why = f"the watermark {rfc3339(watermark)} is not above the floor {rfc3339(lease.floor_ns)} that was given"
+    if watermark <= lease.lowest_ns:
+        why = f"the watermark {rfc3339(watermark)} is not above the floor {rfc3339(lease.lowest_ns)} that was given"
         return _refused(command, "watermark-below-floor", why, "write above the floor only")
     if watermark >= lease.expiry_ns:
         why = f"the watermark {rfc3339(watermark)} is not below the expiry {rfc3339(lease.expiry_ns)}"

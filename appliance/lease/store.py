@@ -15,13 +15,16 @@ import msgspec
 
 from timeagent.errors import Environment
 
-from .state import Free, Held, Memory, State, Tentative
+from ..formats.lease import Phase
+from .domain import Free, Memory, State, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from timeagent.units import Instant
+
+    from .domain import Lease
 
 _FREE, _TENTATIVE, _HELD = range(3)
 _PRAGMAS: Final = (
@@ -32,14 +35,14 @@ _PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",
 )
 _SELECT: Final = "SELECT state, revision FROM entry WHERE domain = ?"
-_INSERT: Final = "INSERT INTO entry VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = "INSERT INTO entry VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SWAP: Final = (
-    "UPDATE entry SET revision = revision + 1, kind = ?, expiry_ns = ?, fence = ?, floor_ns = ?, settle_ns = ?,"
-    " newest_ns = ?, state = ?, answer = ? WHERE domain = ? AND revision = ?"
+    "UPDATE entry SET revision = revision + 1, kind = ?, expiry_ns = ?, latest_ns = ?, fence = ?, floor_ns = ?,"
+    " settle_ns = ?, newest_ns = ?, state = ?, answer = ? WHERE domain = ? AND revision = ?"
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Free | Tentative | Held)
+_decoder: Final = msgspec.msgpack.Decoder(Free | Taken)
 
 
 class LeaseStore:
@@ -57,7 +60,7 @@ class LeaseStore:
         self.domains = 0
         """How many domains are remembered."""
         self.leases = 0
-        """How many of them are leased."""
+        """How many leases are out."""
 
     def close(self) -> None:
         """Close the file. It is deleted by the next start, not now."""
@@ -93,30 +96,59 @@ class LeaseStore:
             return None
         return _decoder.decode(row[0]), row[1]
 
-    def answer(self, domain: str) -> bytes | None:
-        """Return the newest signed witness of the lease on a domain."""
-        row = self._execute("SELECT answer FROM entry WHERE domain = ?", (domain,)).fetchone()
-        return row[0] if row else None
+    def answer(self, domain: str, correlation_id: bytes) -> bytes | None:
+        """Return the newest signed witness of a lease that is out."""
+        found = self._execute("SELECT signed FROM answer WHERE correlation_id = ?", (correlation_id,)).fetchone()
+        if found is None:
+            question = "SELECT substr(answer, 17) FROM entry WHERE domain = ? AND substr(answer, 1, 16) = ?"
+            found = self._execute(question, (domain, correlation_id)).fetchone()
+        return found[0] if found else None
 
-    def insert(self, domain: str, state: State, answer: bytes | None) -> None:
-        """Remember a domain that was not remembered."""
-        self._execute(_INSERT, (domain, *_columns(state), answer))
+    def insert(self, domain: str, state: State, answers: Mapping[bytes, bytes]) -> None:
+        """Remember a domain that was not remembered. ``answers``: new signed witnesses, by correlation id."""
+        self._execute(_INSERT, (domain, *_columns(state), self._kept(domain, (), state, answers)))
         self.domains += 1
-        self.leases += not isinstance(state, Free)
+        self.leases += 0 if isinstance(state, Free) else len(state.leases)
 
-    def swap(self, domain: str, revision: int, before: State, state: State, answer: bytes | None) -> None:
+    def swap(self, domain: str, revision: int, before: State, state: State, answers: Mapping[bytes, bytes]) -> None:
         """Replace the state that was read under this revision. It must still be that one: there is one writer."""
+        were = () if isinstance(before, Free) else before.leases
+        answer = self._kept(domain, were, state, answers)
         self._execute(_SWAP, (*_columns(state), answer, domain, revision))
         assert self._connection.changes() == 1, f"{domain!r} changed under its only writer"
-        self.leases += isinstance(before, Free) - isinstance(state, Free)
+        self.leases += (0 if isinstance(state, Free) else len(state.leases)) - len(were)
+
+    def _kept(
+        self, domain: str, before: tuple[Lease, ...], state: State, answers: Mapping[bytes, bytes]
+    ) -> bytes | None:
+        """Keep new answers: that of an only lease is the column's value, those of several are rows of their own."""
+        leases = () if isinstance(state, Free) else state.leases
+        if len(before) <= 1 and len(leases) <= 1:
+            if not leases:
+                return None
+            only = leases[0].correlation_id
+            return only + answers[only]
+        ids = [each.correlation_id for each in leases]
+        moved = before[:1] if len(before) == 1 else leases if len(leases) == 1 else ()
+        old = {each.correlation_id: self.answer(domain, each.correlation_id) for each in moved}
+        kept = {name: signed for name, signed in {**old, **answers}.items() if name in ids and signed is not None}
+        stay = ids if len(ids) > 1 else []
+        for each in before:
+            if each.correlation_id not in stay:
+                self._execute("DELETE FROM answer WHERE correlation_id = ?", (each.correlation_id,))
+        if len(ids) == 1:
+            return ids[0] + kept[ids[0]]
+        for name, signed in kept.items():
+            self._execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (name, signed))
+        return None
 
     def past(self, instant: Instant, limit: int) -> list[str]:
-        """Return domains whose lease expires before an instant, the longest over first."""
+        """Return domains with a lease that expires before an instant, the longest over first."""
         question = "SELECT domain FROM entry WHERE kind <> 0 AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
         return [row[0] for row in self._execute(question, (instant, limit))]
 
     def tentative(self, limit: int) -> list[str]:
-        """Return domains under a tentative lease."""
+        """Return domains with a tentative lease."""
         return [row[0] for row in self._execute("SELECT domain FROM entry WHERE kind = 1 LIMIT ?", (limit,))]
 
     def idle(self, instant: Instant, limit: int) -> list[tuple[str, Memory]]:
@@ -133,11 +165,12 @@ class LeaseStore:
     def clear(self) -> None:
         """Forget everything."""
         self._execute("DELETE FROM entry")
+        self._execute("DELETE FROM answer")
         self.domains = self.leases = 0
 
     def latest_expiry(self) -> Instant | None:
         """Return the latest expiry of all leases, or None where none is out."""
-        row = self._execute("SELECT max(expiry_ns) FROM entry WHERE kind <> 0").fetchone()
+        row = self._execute("SELECT max(latest_ns) FROM entry WHERE kind <> 0").fetchone()
         return row[0] if row else None
 
     def highest(self) -> tuple[int, Instant, Instant]:
@@ -148,16 +181,36 @@ class LeaseStore:
         assert row is not None
         return row[0], row[1], row[2]
 
-    def page(self, after: str, limit: int) -> list[tuple[str, Tentative | Held]]:
-        """Return leased domains in their order, from behind one."""
+    def page(self, after: str, leases_max: int) -> tuple[list[tuple[str, Taken]], bool]:
+        """Return leased domains in their order, from behind one, until there are enough leases; and whether all.
+
+        A domain comes with all of its leases.
+        """
         question = "SELECT domain, state FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
-        return [(row[0], _decoder.decode(row[1])) for row in self._execute(question, (after, limit))]
+        found: list[tuple[str, Taken]] = []
+        leases = 0
+        for domain, raw in self._execute(question, (after, leases_max + 1)):
+            if leases >= leases_max:
+                return found, True
+            state = _decoder.decode(raw)
+            assert isinstance(state, Taken)
+            found.append((domain, state))
+            leases += len(state.leases)
+        return found, False
 
 
-def _columns(state: State) -> tuple[int, Instant, int, Instant, Instant, int, bytes]:
+def _columns(state: State) -> tuple[int, Instant, Instant, int, Instant, Instant, int, bytes]:
     memory = state.memory
     newest = max(memory.fence, memory.floor_ns, memory.settle_to_ns)
-    kind, expiry = _FREE, 0
-    if not isinstance(state, Free):
-        kind, expiry = (_TENTATIVE if isinstance(state, Tentative) else _HELD), state.lease.expiry_ns
-    return kind, expiry, memory.fence, memory.floor_ns, memory.settle_to_ns, newest, _encoder.encode(state)
+    kind, expiry, latest = _FREE, 0, 0
+    if isinstance(state, Taken):
+        leases = state.leases
+        if len(leases) == 1:
+            expiry = latest = leases[0].expiry_ns
+            kind = _HELD if leases[0].phase is Phase.HELD else _TENTATIVE
+        else:
+            expiries = [each.expiry_ns for each in leases]
+            expiry, latest = min(expiries), max(expiries)
+            kind = _HELD if all(each.phase is Phase.HELD for each in leases) else _TENTATIVE
+    numbers = memory.fence, memory.floor_ns, memory.settle_to_ns
+    return kind, expiry, latest, *numbers, newest, _encoder.encode(state)

@@ -52,7 +52,7 @@ class Hello(Record, frozen=True, tag="hello"):
 
 
 class Acquire(Record, frozen=True, tag="acquire"):
-    """Take one domain. May be asked again with the same id as long as it is denied."""
+    """Take one domain. May be asked again with the same id as long as it is denied: it keeps its place in the queue."""
 
     request_id: Bytes16
     domain: Domain
@@ -64,16 +64,24 @@ class Acquire(Record, frozen=True, tag="acquire"):
     """At most this long from the grant; the shard may grant less."""
     expiry_ns_max: U64
     """Never longer than until then, however late the request arrives."""
+    wait_ns: U64 = 0
+    """Hold the answer back for so long, unless the domain can be had before."""
+    keep_ns: U64 = 0
+    """Keep the place in the queue for so long after a denial, for the same request to be asked again."""
 
 
 class Upgrade(Record, frozen=True, tag="upgrade"):
-    """Make a tentative lease held. Floor and settle_to are stated anew."""
+    """Make a tentative lease held, or a held one stronger. Floor and settle_to are stated anew."""
 
     request_id: Bytes16
     domain: Domain
     correlation_id: Bytes16
     term_ns: U64
     expiry_ns_max: U64
+    mode: Mode | None = None
+    """A mode that includes the lease's own; None: the same. Waits only where nobody else does."""
+    wait_ns: U64 = 0
+    keep_ns: U64 = 0
 
 
 class Renew(Record, frozen=True, tag="renew"):
@@ -118,6 +126,8 @@ class Reason(StrEnum):
     HELD = "held"
     TENTATIVE = "tentative"
     """A tentative lease of an older request: a younger one does not break it."""
+    QUEUED = "queued"
+    """Others came before. The holder named is the first of them."""
 
 
 class Welcome(Record, frozen=True, tag="welcome"):
@@ -139,7 +149,10 @@ class Granted(Record, frozen=True, tag="granted"):
 
 
 class Denied(Record, frozen=True, tag="denied"):
-    """Another has it: who, since when, until when, and the earliest instant at which asking again can help."""
+    """Another has it: who, since when, until when. Of several leases in the way, the one that will be for longest.
+
+    ``earliest_ns``: when it can be granted at the earliest, unless it is given back before.
+    """
 
     request_id: Bytes16
     domain: Domain
@@ -148,6 +161,8 @@ class Denied(Record, frozen=True, tag="denied"):
     since_ns: U64
     until_ns: U64
     earliest_ns: U64
+    place: U64 = 0
+    """The place in the queue: 1 is next. Whoever does not wait is told which one it would be."""
 
 
 class Over(Record, frozen=True, tag="over"):
@@ -188,6 +203,8 @@ class LeaseView(Record, frozen=True):
     expiry_ns: U64
     floor_ns: U64
     settle_to_ns: U64
+    waiting: U64
+    """How many requests wait for the domain."""
 
 
 class ShardNumbers(Record, frozen=True):
@@ -204,7 +221,9 @@ class ShardNumbers(Record, frozen=True):
     domains: U64
     """How many domains it remembers."""
     leases: U64
-    """How many of them are leased."""
+    """How many leases are out."""
+    waiting: U64
+    """How many requests wait, on all domains."""
     batches: U64
     blocks_lost: U64
     """Ledger blocks that their sink refused: gaps for the auditor."""

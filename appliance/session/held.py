@@ -43,12 +43,14 @@ class Lease:
     def take(self, signed: SignedWitness, witness: Witness) -> None:
         """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
 
-        Witness and expiry change together: readers judge a frame by the witness that it carries.
+        Witness, mode and expiry change together: readers judge a frame by the witness that it carries. A stronger mode
+        has a higher fence.
         """
         assert witness.correlation_id == self.correlation_id
-        if witness.expiry_ns >= self.expiry_ns:
+        if witness.expiry_ns >= self.expiry_ns and witness.fence >= self.fence:
             self.signed = signed
             self.expiry_ns = witness.expiry_ns
+            self.mode, self.fence = witness.mode, witness.fence
         self.floor_ns = max(self.floor_ns, witness.floor_ns)
         self.settle_to_ns = max(self.settle_to_ns, witness.settle_to_ns)
 

@@ -1,23 +1,26 @@
 """Taking, renewing and giving back leases over several shards: the session's side.
 
-Several domains are taken all or none: first all tentatively, then all upgraded. A set that meets an obstacle gives back
-what it has and tries again with the same age, so that the older of two sets wins in the end and nobody waits while
-holding something.
+Several domains are taken all or none: first all tentatively, shard by shard in the order of their numbers and within a
+shard in the order of names, then all upgraded. A set waits for a domain with what it has taken before; everybody takes
+in the same order, so no two sets wait for each other. An older set breaks what a younger one has tentatively: that one
+gives back the rest and tries again with the age that it had, so that the oldest is never broken.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, LeaseClient, Result, Suspect, Unavailable
+from appliance.lease.patience import PAUSE_NS_MAX, PAUSE_NS_MIN, Patience
 from appliance.lease.wire import Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, LeaseholdError, ShardUnavailable, TryAgain
-from timeagent.units import MS, rfc3339, span_text
+from timeagent.units import rfc3339, span_text
 
 from .held import Lease
 
@@ -30,10 +33,6 @@ if TYPE_CHECKING:
     from appliance.lease.wire import Age
     from timeagent.clock import NodeTime
     from timeagent.units import Span
-
-PAUSE_NS_MIN: Final = 5 * MS
-PAUSE_NS_MAX: Final = 250 * MS
-"""A waiting set asks again after this at the latest: a lease may be relinquished before its expiry."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +55,11 @@ class Routes(Protocol):
 class _Quest:
     """One acquire: the questions that are still open keep their ids, the set keeps its age."""
 
-    age: Age | None
-    asks: dict[str, Ask]
+    wanted: Mapping[str, Mode]
+    term_ns: Span
+    patience: Patience
+    age: Age | None = None
+    asks: dict[str, Ask] = field(default_factory=dict)
 
 
 class Leasing:
@@ -87,30 +89,29 @@ class Leasing:
         )
         self._clients: dict[int, LeaseClient] = {}
 
-    def acquire(self, domains: Sequence[str], term_ns: Span, timeout_ns: Span) -> list[Lease]:
-        """Take all domains, which are sorted, or none. Blocks up to the time-out.
+    def acquire(self, wanted: Mapping[str, Mode], term_ns: Span, timeout_ns: Span) -> list[Lease]:
+        """Take all domains, each in its mode, or none. Blocks up to the time-out.
 
         Raises TryAgain, BadRequest, BadTime.
         """
-        until = self._time.boot_ns() + timeout_ns
-        quest = _Quest(None, {})
+        quest = _Quest(dict(sorted(wanted.items())), term_ns, Patience(self._time, self._policy, timeout_ns))
         pause = PAUSE_NS_MIN
         while True:
-            got = self._try(domains, term_ns, quest)
+            got = self._try(quest)
             if isinstance(got, list):
                 return got
             self._raise_final(got)
-            left = until - self._time.boot_ns()
+            left = quest.patience.left_ns()
             if left <= 0:
                 raise self._given_up(got, timeout_ns)
             self._time.sleep(min(self._random.randint(pause // 2, pause), left))
             pause = min(2 * pause, PAUSE_NS_MAX)
 
-    def _try(self, domains: Sequence[str], term_ns: Span, quest: _Quest) -> list[Lease] | _Obstacle:
+    def _try(self, quest: _Quest) -> list[Lease] | _Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
         taken: list[Lease] = []
         try:
-            obstacle = self._take_all(domains, term_ns, quest, taken)
+            obstacle = self._take_all(quest, taken)
         except BaseException:
             self.relinquish(taken)
             raise
@@ -119,23 +120,53 @@ class Leasing:
             return obstacle
         return taken
 
-    def _take_all(self, domains: Sequence[str], term_ns: Span, quest: _Quest, taken: list[Lease]) -> _Obstacle | None:
-        phase = Phase.TENTATIVE if len(domains) > 1 else Phase.HELD
-        for shard, group in self._by_shard(domains):
-            obstacle: _Obstacle | None = None
-            results = self._client(shard).acquire(
-                [self._ask(shard, d, quest) for d in group], phase=phase, term_ns=term_ns
-            )
-            for domain, result in zip(group, results, strict=True):
-                if isinstance(result, Granted):
-                    taken.append(_lease(shard, result, term_ns))
-                else:
-                    obstacle = obstacle or result
-                if not _may_ask_again(result):
-                    del quest.asks[domain]
+    def _take_all(self, quest: _Quest, taken: list[Lease]) -> _Obstacle | None:
+        """Take shard after shard: everybody in this order, so that no two sets wait for each other."""
+        phase = Phase.TENTATIVE if len(quest.wanted) > 1 else Phase.HELD
+        for shard, group in self._by_shard(quest.wanted):
+            obstacle = self._take_group(shard, group, phase, quest, taken)
             if obstacle is not None:
                 return obstacle
-        return self._upgrade(taken, term_ns) if phase is Phase.TENTATIVE else None
+        return self._upgrade(taken, quest.term_ns) if phase is Phase.TENTATIVE else None
+
+    def _take_group(
+        self, shard: int, domains: Sequence[str], phase: Phase, quest: _Quest, taken: list[Lease]
+    ) -> _Obstacle | None:
+        """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken."""
+        missing = list(domains)
+        while True:
+            wait, keep = quest.patience.next_call()
+            asks = [self._ask(shard, domain, quest) for domain in missing]
+            results = self._client(shard).acquire(asks, phase=phase, term_ns=quest.term_ns, wait_ns=wait, keep_ns=keep)
+            obstacles: list[_Obstacle] = []
+            for domain, result in zip(missing, results, strict=True):
+                if isinstance(result, Granted):
+                    taken.append(_lease(shard, result, quest.term_ns))
+                else:
+                    obstacles.append(result)
+                if not _may_ask_again(result):
+                    del quest.asks[domain]
+            missing = [domain for domain, result in zip(missing, results, strict=True) if isinstance(result, Denied)]
+            final = next((each for each in obstacles if not isinstance(each, Denied)), None)
+            if final is not None or not obstacles:
+                return final
+            if quest.patience.over():
+                return obstacles[0]
+            quest.patience.pause(self._random, max(each.earliest_ns for each in obstacles if isinstance(each, Denied)))
+            lost = self._keep(taken)
+            if lost is not None:
+                return lost
+
+    def _keep(self, taken: Sequence[Lease]) -> _Obstacle | None:
+        """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
+        now = self._time.now().latest
+        due = [lease for lease in taken if lease.expiry_ns - now < lease.term_ns - lease.term_ns // 3]
+        for lease, result in self.renew(due):
+            if isinstance(result, Granted):
+                lease.take(result.signed, result.witness)
+            elif not isinstance(result, Unavailable):
+                return result
+        return None
 
     def _upgrade(self, leases: Sequence[Lease], term_ns: Span) -> _Obstacle | None:
         obstacle: _Obstacle | None = None
@@ -148,6 +179,28 @@ class Leasing:
             if obstacle is not None:
                 return obstacle
         return None
+
+    def strengthen(self, lease: Lease, mode: Mode, timeout_ns: Span) -> Granted | Ended:
+        """Ask for a stronger mode of a held lease; the caller applies what comes back. Blocks up to the time-out.
+
+        It waits for other holders only if nobody waits before it: two holders that wait for each other would for ever.
+        Raises TryAgain, BadRequest, BadTime: the lease is as it was then.
+        """
+        patience = Patience(self._time, self._policy, timeout_ns)
+        request_id = self._random.randbytes(16)
+        client = self._client(lease.shard)
+        while True:
+            wait, keep = patience.next_call()
+            (result,) = client.upgrade(
+                [lease], mode=mode, request_id=request_id, term_ns=lease.term_ns, wait_ns=wait, keep_ns=keep
+            )
+            if isinstance(result, Granted | Ended):
+                return result
+            self._raise_final(result)
+            others_wait = isinstance(result, Denied) and result.place > 1
+            if patience.over() or others_wait:
+                raise self._given_up(result, timeout_ns)
+            patience.pause(self._random)
 
     def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
         """Ask for renewals; the caller applies what comes back. Raises BadTime."""
@@ -182,7 +235,7 @@ class Leasing:
 
     def _ask(self, shard: int, domain: str, quest: _Quest) -> Ask:
         if domain not in quest.asks:
-            ask = self._client(shard).ask(domain, quest.age)
+            ask = self._client(shard).ask(domain, quest.age, quest.wanted[domain])
             quest.age = quest.age or ask.age
             quest.asks[domain] = ask
         return quest.asks[domain]
@@ -226,8 +279,9 @@ class Leasing:
                 purpose = f" ({holder.purpose})" if holder.purpose else ""
                 return TryAgain(
                     "busy",
-                    f"{obstacle.ask.domain!r} is {obstacle.reason} by {holder.node}/{holder.process}{purpose} since "
-                    f"{rfc3339(obstacle.since_ns)} until {rfc3339(obstacle.until_ns)} at least; waited {waited}",
+                    f"{obstacle.domain!r} is {obstacle.reason} by {holder.node}/{holder.process}{purpose} since "
+                    f"{rfc3339(obstacle.since_ns)} until {rfc3339(obstacle.until_ns)} at least; waited {waited}, as "
+                    f"number {obstacle.place} of those who wait",
                     hint="allow more time, or ask the holder",
                 )
             case Unavailable():
@@ -238,6 +292,20 @@ class Leasing:
                 )
             case _:
                 return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")
+
+
+def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) -> dict[str, Mode]:
+    """Return the mode of each domain: one for all, or each its own. Raises BadRequest."""
+    names = list(dict.fromkeys(domains))
+    named = {name: mode.get(name, "") for name in names} if isinstance(mode, Mapping) else dict.fromkeys(names, mode)
+    try:
+        return {name: Mode(each) for name, each in named.items()}
+    except ValueError:
+        raise BadRequest(
+            "bad-mode",
+            f"{mode!r} is no mode for {names!r}",
+            hint=f"one of {', '.join(Mode)}, or a mapping with each domain",
+        ) from None
 
 
 def _may_ask_again(result: Result) -> bool:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Self
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.frame import LEASES_MAX, check_payloads
+from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain, check_purpose
 from appliance.lease.client import Ended, Granted, Suspect
 from timeagent.errors import BadRequest, Damaged, LeaseholdError, TryAgain
 from timeagent.units import MS, SECOND, rfc3339, span_text
 
-from .leasing import Leasing
+from .leasing import Leasing, wanted_modes
 from .renewal import Renewal
 from .stamping import Ahead, Stamper, WriterState, check_near
 
@@ -118,12 +119,15 @@ class Session:
     def acquire(
         self,
         *domains: str,
+        mode: Mode | Mapping[str, Mode] = Mode.X,
         timeout_ns: Span = 30 * SECOND,
         term_ns: Span | None = None,
         outside_record: bool = False,
     ) -> Leases:
-        """Take exclusive leases on one or several domains, all or none.
+        """Take leases on one or several domains, all or none. ``mode``: one for all, or a mapping with each domain.
 
+        X excludes everybody. S shares with other readers and may not write. SIX reads and writes, IX writes, IS does
+        neither, where others work on parts of the domain under domains of their own.
         Blocks up to the time-out, then raises TryAgain, code ``busy``, naming who has what until when. Raises
         BadRequest for a bad name, ShardUnavailable when a shard does not answer, BadTime when it has no bounded clock.
 
@@ -146,7 +150,7 @@ class Session:
                 f"{span_text(self._policy.holder_margin_ns)} before the expiry",
                 hint="ask for a longer term",
             )
-        leases = self._leasing.acquire(sorted(set(domains)), term, timeout_ns)
+        leases = self._leasing.acquire(wanted_modes(domains, mode), term, timeout_ns)
         with self._lock:
             closed = self._closed
             if not closed:
@@ -180,6 +184,22 @@ class Session:
                 f"an earlier holder of {lease.domain!r} may believe until {rfc3339(target)} that it holds it",
                 hint="allow more time: an earlier holder died, or its shard did",
             )
+
+    def upgrade(self, lease: Lease, mode: Mode, *, timeout_ns: Span = 30 * SECOND) -> None:
+        """Change a held lease to a stronger mode; its fence, floor and settle_to are stated anew.
+
+        Waits for other holders only where nobody else waits for the domain, and at most up to the time-out: TryAgain,
+        code ``busy``, leaves the lease as it was. Raises LeaseLost, BadRequest, ShardUnavailable, BadTime.
+        """
+        self._check_open()
+        self._checked([lease])
+        answer = self._leasing.strengthen(lease, wanted_modes([lease.domain], mode)[lease.domain], timeout_ns)
+        with self._lock:
+            if isinstance(answer, Granted):
+                lease.take(answer.signed, answer.witness)
+            else:
+                lease.ended = lease.ended or str(answer.outcome)
+        self._checked([lease])
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""
@@ -263,6 +283,7 @@ class Session:
                 f"a batch under {len(leases)} leases exceeds the limit of {LEASES_MAX}",
                 hint="publish under fewer leases at once, or take one lease that covers them",
             )
+        _refuse_readers(leases)
         book = self._logs.opened_or_made(log)
         self._settle_for(book, leases)
         earlier = self._pending.get(identity)
@@ -457,6 +478,16 @@ def _checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
         )
     check_payloads(batch)
     return batch
+
+
+def _refuse_readers(leases: Sequence[Lease]) -> None:
+    for lease in leases:
+        if not lease.mode.may_write:
+            raise BadRequest(
+                "mode-may-not-write",
+                f"the lease on {lease.domain!r} is in mode {lease.mode}: readers reject what is written under it",
+                hint="acquire it in mode X, SIX or IX, or upgrade it",
+            )
 
 
 def _checked_attempt(attempt_id: bytes) -> bytes:

@@ -89,6 +89,13 @@ class EchoShard:
         ids = [getattr(each, "request_id", bytes(16)) for each in requests]
         return [Unavailable(request_id=each, code="", message="") for each in ids]
 
+    def serve(self, requests: list[Request], waiters: object = ()) -> list[Reply]:
+        del waiters
+        return self.turn(requests)
+
+    def due_in(self) -> None:
+        return None
+
     def housekeeping(self) -> None:
         pass
 

@@ -8,11 +8,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase as Stage
+from hypothesis import given, settings
 
-from appliance.lease import ceiling, client, shard, state, store
+from appliance.formats.lease import Mode, Phase
+from appliance.lease import ceiling, client, shard, state, store, waiting
 from appliance.lease.client import Suspect
-from appliance.lease.state import Held
 from tests.faults import test_lease_ceiling as chain_tests
 from tests.property import test_lease_model as model_tests
 from tests.support.mutants import plant
@@ -21,11 +22,12 @@ from tests.unit import test_lease_client as client_tests
 from tests.unit import test_lease_shard as shard_tests
 from tests.unit import test_lease_state as state_tests
 from tests.unit import test_lease_store as store_tests
+from tests.unit import test_lease_waiting as waiting_tests
 from timeagent.units import MS
 
 
 # The property without the search for the smallest example: that takes longest, and nobody reads it here.
-@settings(phases=[Phase.generate])
+@settings(phases=[Stage.generate])
 @given(model_tests.STEPS)
 def no_two_holders_can_write_the_same_instant(steps: list[tuple[object, ...]]) -> None:
     model_tests.follow(steps)
@@ -44,52 +46,52 @@ class Mutant:
 MUTANTS = {
     "granted when not surely past": Mutant(
         state,
-        "_conflict",
+        "_breakable",
         "bounds.now.surely_past(lease.expiry_ns)",
         "lease.expiry_ns <= bounds.now.latest",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "broken when not surely past": Mutant(
         state,
-        "_decide_taken",
-        "bounds.now.surely_past(lease.expiry_ns)",
-        "lease.expiry_ns <= bounds.now.earliest",
+        "_decide_break",
+        "bounds.now.surely_past(each.expiry_ns)",
+        "each.expiry_ns <= bounds.now.earliest",
         state_tests.test_lease_is_broken_when_surely_past_and_not_a_nanosecond_before,
-        (Held,),
+        (Phase.HELD,),
     ),
     "younger request wounds": Mutant(
         state,
-        "_conflict",
-        "request.age < lease.age",
+        "_breakable",
+        "age < lease.age",
         "True",
         shard_tests.test_younger_request_does_not_touch_a_tentative_lease,
     ),
     "held lease is wounded": Mutant(
         state,
-        "_conflict",
-        "isinstance(state, Tentative) and request.age < lease.age",
-        "request.age < lease.age",
+        "_breakable",
+        "lease.phase is Phase.TENTATIVE and age < lease.age",
+        "age < lease.age",
         shard_tests.test_held_lease_is_not_withdrawn_by_an_older_request,
     ),
     "withdrawn lease moves the floor": Mutant(
         state,
-        "_break",
-        "isinstance(state, Tentative)",
+        "_broken",
+        "lease.phase is Phase.TENTATIVE",
         "False",
         shard_tests.test_expired_tentative_lease_ends_as_withdrawn_and_moves_nothing,
     ),
     "broken lease moves no floor": Mutant(
         state,
-        "_break",
-        "_end(domain, state, ending, state.lease.expiry_ns, state.lease.expiry_ns)",
-        "_end(domain, state, ending, 0, state.lease.expiry_ns)",
+        "_broken",
+        "_end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
+        "_end(domain, left, lease, ending, 0, lease.expiry_ns)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "broken lease moves no settle_to": Mutant(
         state,
-        "_break",
-        "_end(domain, state, ending, state.lease.expiry_ns, state.lease.expiry_ns)",
-        "_end(domain, state, ending, state.lease.expiry_ns, 0)",
+        "_broken",
+        "_end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
+        "_end(domain, left, lease, ending, lease.expiry_ns, 0)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "floor is not cumulative": Mutant(
@@ -129,7 +131,7 @@ MUTANTS = {
     ),
     "renewal shortens": Mutant(
         state,
-        "_prolong",
+        "_later_expiry",
         "max(lease.expiry_ns, _expiry(command.term_ns, command.expiry_ns_max, bounds))",
         "_expiry(command.term_ns, command.expiry_ns_max, bounds)",
         shard_tests.test_renewal_never_states_an_earlier_expiry,
@@ -150,23 +152,23 @@ MUTANTS = {
     ),
     "duplicate request granted twice": Mutant(
         state,
-        "_decide_free",
-        "command.request.request_id == state.memory.ended_request",
+        "_decide_grant",
+        "request.request_id == memory.ended_request",
         "False",
         shard_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
     ),
     "retried request denied to its own holder": Mutant(
         state,
-        "_conflict",
-        "request.request_id == lease.granted_by",
+        "_decide_grant",
+        "lease.granted_by == request.request_id",
         "False",
         shard_tests.test_retried_acquire_has_the_same_answer_in_the_same_turn_and_later,
     ),
     "late duplicate hits the next lease": Mutant(
         state,
-        "_decide_taken",
-        "command.correlation_id != lease.correlation_id",
-        "False",
+        "_named",
+        "each.correlation_id == correlation_id",
+        "True",
         shard_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
     ),
     "watermark at the expiry": Mutant(
@@ -180,8 +182,8 @@ MUTANTS = {
     "watermark at the floor": Mutant(
         state,
         "_watermark_refused",
-        "watermark <= lease.floor_ns",
-        "watermark < lease.floor_ns",
+        "watermark <= lease.lowest_ns",
+        "watermark < lease.lowest_ns",
         shard_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
         ("watermark-below-floor", 0, {}),
     ),
@@ -330,6 +332,128 @@ MUTANTS = {
         "pass",
         store_tests.test_every_start_is_empty_whatever_was_left,
     ),
+    "conflicting mode granted beside another": Mutant(
+        state,
+        "_decide_grant",
+        "conflicts(each.mode, request.mode)",
+        "request.mode is not Mode.SIX and conflicts(each.mode, request.mode)",
+        state_tests.test_two_holders_are_granted_exactly_what_the_matrix_allows,
+        (Mode.IX, Mode.SIX),
+    ),
+    "watermark of a shared holder forgotten": Mutant(
+        state,
+        "_relinquish",
+        "command.watermark_ns or 0",
+        "0 if len(state.leases) > 1 else command.watermark_ns or 0",
+        state_tests.test_floor_and_settle_to_gather_what_all_holders_left,
+    ),
+    "grant beside others forgets settle_to": Mutant(
+        state,
+        "_grant",
+        "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns, "
+        "previous_id=lease.correlation_id, last_ended=memory.last_ended, floor_set_by=memory.floor_set_by, "
+        "ended_request=memory.ended_request)",
+        "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=0)",
+        shard_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
+    ),
+    "second reader counts as the last grant's successor": Mutant(
+        state,
+        "_end",
+        "_dated(state.leases, before)",
+        "state.leases",
+        state_tests.test_renewal_repeats_the_past_of_its_grant_whatever_ended_since,
+    ),
+    "others are not counted": Mutant(
+        state,
+        "_end",
+        "gone = (*gone, last)",
+        "pass",
+        state_tests.test_witness_counts_the_leases_that_it_does_not_describe,
+    ),
+    "some are broken for a request that is denied": Mutant(
+        state,
+        "_denied",
+        "not _breakable(each, age, bounds)",
+        "not any(_breakable(some, age, bounds) for some in in_the_way)",
+        state_tests.test_request_breaks_all_that_is_in_its_way_or_nothing,
+    ),
+    "stronger mode keeps its fence": Mutant(
+        state,
+        "_upgrade",
+        "lease.fence if mode is lease.mode else _fence(state.memory, bounds)",
+        "lease.fence",
+        state_tests.test_stronger_mode_has_a_fence_above_all_that_were_granted_meanwhile,
+    ),
+    "stronger mode looks at nobody": Mutant(
+        state,
+        "_upgrade",
+        "each is not lease and conflicts(each.mode, mode)",
+        "False",
+        state_tests.test_stronger_mode_waits_for_what_it_excludes_and_breaks_what_is_past,
+    ),
+    "two that want a stronger mode both wait": Mutant(
+        waiting,
+        "WaitingRoom._may_not_wait",
+        "isinstance(request, Upgrade) and number > 1",
+        "False",
+        waiting_tests.test_change_of_mode_is_denied_at_once_where_another_waits,
+    ),
+    "who comes later passes those who wait": Mutant(
+        state,
+        "_behind",
+        "wounds and request.age < ahead.oldest",
+        "True",
+        waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
+    ),
+    "younger passes older ones by wounding": Mutant(
+        state,
+        "_behind",
+        "wounds and request.age < ahead.oldest",
+        "wounds",
+        state_tests.test_only_who_is_older_than_all_that_wait_wounds_past_them,
+    ),
+    "waiter of a closed connection gets the lease": Mutant(
+        waiting,
+        "WaitingRoom._call_in_firsts",
+        "place.waiter.gone",
+        "False",
+        waiting_tests.test_waiter_that_is_gone_when_its_turn_comes_gets_nothing,
+    ),
+    "closed connection keeps its place": Mutant(
+        waiting,
+        "WaitingRoom.abandon",
+        "self._queues.abandon(waiters, self._time.boot_ns())",
+        "pass",
+        waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
+    ),
+    "nobody follows a place that was kept in vain": Mutant(
+        waiting,
+        "WaitingRoom._send_away",
+        "first_has_gone or number == 1",
+        "first_has_gone",
+        waiting_tests.test_those_behind_a_place_that_was_kept_in_vain_are_served_when_its_time_is_over,
+    ),
+    "place between two calls is lost": Mutant(
+        waiting,
+        "WaitingRoom._send_away",
+        "kept = keep > 0",
+        "kept = False",
+        waiting_tests.test_place_is_kept_between_two_calls_of_the_same_request,
+    ),
+    "nobody looks when the lease in the way is past": Mutant(
+        waiting,
+        "WaitingRoom._look_when_possible",
+        "boot + max(0, denied.earliest_ns - now.midpoint)",
+        "2**62",
+        waiting_tests.test_waiter_is_woken_when_the_lease_in_its_way_is_surely_past,
+    ),
+    "only the first of those who can is woken": Mutant(
+        waiting,
+        "WaitingRoom._call_in_firsts",
+        "self._woken.append((place.waiter, draft))",
+        "return self._woken.append((place.waiter, draft)) or self._queues.remove(domain, place)",
+        waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
+    ),
     "model: floor of a broken lease forgotten": Mutant(
         state,
         "_end",
@@ -353,7 +477,7 @@ MUTANTS = {
     ),
     "model: broken too early": Mutant(
         state,
-        "_conflict",
+        "_breakable",
         "bounds.now.surely_past(lease.expiry_ns)",
         "lease.expiry_ns <= bounds.now.latest",
         no_two_holders_can_write_the_same_instant,

@@ -1,7 +1,8 @@
 """Random commands, clocks, faults and restarts against a simple model: a dict of what each domain's holders were told.
 
 The model knows no protocol. It remembers, for each domain, every held grant and how it ended for its holder, and checks
-of each new one that it lies above all that went before.
+of each new one that it lies above all that went before and may not be beside it. Some ask and wait: of those it checks
+that they get their turn in their order, and nothing once they are gone.
 """
 
 import tempfile
@@ -14,29 +15,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.formats.ceiling import open_ceiling
-from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Witness, WitnessKind
 from appliance.lease.ceiling import Extended
 from appliance.lease.shard import Shard
-from appliance.lease.wire import Granted, Over, Reply, Request
+from appliance.lease.wire import Acquire, Granted, Over, Reply, Request
 from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, one, opened, relinquish, renew, upgrade
 from timeagent.units import MS, SECOND
 
 SPANS = (0, 1, 5 * MS, 5 * MS + 1, 100 * MS, SECOND, 4 * SECOND, TERM, 3 * TERM)
+MODES = (Mode.X, Mode.X, Mode.S, Mode.S, Mode.IX, Mode.IS, Mode.SIX)
+BESIDE = {"X": "", "S": "S IS", "IX": "IX IS", "IS": "S IX IS SIX", "SIX": "IS"}
+"""Which modes others may have beside one, as the model has learned it by heart."""
+
 ACQUIRE = st.tuples(
     st.just("acquire"),
     st.sampled_from("aab"),
     st.sampled_from((Phase.HELD, Phase.HELD, Phase.TENTATIVE)),
     st.sampled_from((SECOND, TERM)),
     st.booleans(),
+    st.sampled_from(MODES),
 )
+WAIT = st.tuples(st.just("wait"), st.sampled_from("aab"), st.sampled_from(MODES), st.sampled_from((SECOND, 3 * TERM)))
 TO_EXPIRY = st.tuples(st.just("to expiry"), st.integers(-1, 1))
 GIVE = st.tuples(st.just("relinquish"), st.integers(0, 2), st.one_of(st.none(), st.sampled_from((0, 1, 50, 100))))
 STEP = st.one_of(
     ACQUIRE,
     ACQUIRE,
-    ACQUIRE,
+    WAIT,
+    WAIT,
     GIVE,
+    GIVE,
+    st.tuples(st.just("leave"), st.integers(0, 2)),
+    st.tuples(st.just("stronger"), st.integers(0, 2), st.sampled_from(MODES)),
     TO_EXPIRY,
     st.tuples(st.sampled_from(("renew", "upgrade")), st.integers(0, 2)),
     st.tuples(st.just("advance"), st.sampled_from(SPANS)),
@@ -46,12 +57,32 @@ STEP = st.one_of(
 )
 
 
+def excludes(one_mode: str, other: str) -> bool:
+    """Whether two holders must not have these at once."""
+    return other not in BESIDE[one_mode].split()
+
+
+@dataclass(eq=False)
+class Caller:
+    """Somebody who waits, in the order in which they came."""
+
+    request: Acquire
+    gone: bool = False
+    reply: Reply | None = None
+
+    def answer(self, reply: Reply) -> None:
+        assert not self.gone or not isinstance(reply, Granted), "a lease is granted to somebody who is gone"
+        assert self.reply is None, "somebody is answered twice"
+        self.reply = reply
+
+
 @dataclass
 class Held:
     """One held grant, as its holder knows it."""
 
     first: Witness
     expiry_ns: int
+    mode: Mode
     ended_at: int | None = None
     """Up to where it can have written: its watermark, or its floor where it wrote nothing. None: up to the expiry."""
 
@@ -72,25 +103,38 @@ class Model:
         if witness.correlation_id not in self.known:
             assert witness.kind is WitnessKind.GRANT
             self.known.add(witness.correlation_id)
-            assert witness.fence > self.fences.get(witness.domain, 0), "a fence repeats or falls"
-            self.fences[witness.domain] = witness.fence
+            self._grows(witness)
         before = self.grants.setdefault(witness.domain, [])
         if witness.phase is Phase.HELD:
             mine = next((each for each in before if each.first.correlation_id == witness.correlation_id), None)
             if mine is None:
                 self._follows(witness, before, earliest_ns)
-                before.append(Held(witness, witness.expiry_ns))
+                before.append(Held(witness, witness.expiry_ns, witness.mode))
+            elif witness.mode is not mine.mode:
+                assert witness.kind is WitnessKind.UPGRADE
+                self._grows(witness)
+                self._follows(witness, [each for each in before if each is not mine], earliest_ns)
+                mine.mode, mine.expiry_ns = witness.mode, witness.expiry_ns
+                before.remove(mine)
+                before.append(mine)
             else:
-                assert before[-1] is mine, "a lease is renewed under another"
+                later = before[before.index(mine) + 1 :]
+                assert not any(excludes(mine.mode, each.mode) for each in later), "a lease is renewed under another"
                 assert witness.expiry_ns >= mine.expiry_ns, "an expiry falls"
                 mine.expiry_ns = witness.expiry_ns
         others = [each for each in self.live if each.correlation_id != witness.correlation_id]
         self.live = [*others[-2:], witness]
 
+    def _grows(self, witness: Witness) -> None:
+        assert witness.fence > self.fences.get(witness.domain, 0), "a fence repeats or falls"
+        self.fences[witness.domain] = witness.fence
+
     def _follows(self, witness: Witness, before: list[Held], earliest_ns: int) -> None:
         for each in before:
             end = each.expiry_ns if each.ended_at is None else each.ended_at
             assert witness.floor_ns >= each.first.floor_ns, "a floor falls"
+            if each.ended_at is None and not excludes(each.mode, witness.mode):
+                continue  # it may be out still
             assert witness.floor_ns >= end, "two holders can write the same instant"
             if each.ended_at is None:
                 assert witness.settle_to_ns >= each.expiry_ns, "what was left behind is not settled"
@@ -106,10 +150,37 @@ class Run:
     model: Model = field(default_factory=Model)
     last: Request | None = None
     last_reply: Reply | None = None
+    callers: list[Caller] = field(default_factory=list)
 
     def ask(self, request: Request) -> Reply:
         reply = one(self.shard, request)
         self.last, self.last_reply = request, reply
+        self.heard(reply)
+        return reply
+
+    def wait(self, domain: str, mode: Mode, wait_ns: int) -> None:
+        plain = acquire(self.world, domain, mode=mode)
+        caller = Caller(msgspec.structs.replace(plain, wait_ns=wait_ns))
+        (reply,) = self.shard.serve([caller.request], {0: caller})
+        if reply is None:
+            self.callers.append(caller)
+        else:
+            self.heard(reply)
+
+    def look(self) -> None:
+        """What the loop around a shard does, and what those who waited hear of it."""
+        while self.shard.due_in() == 0:
+            self.shard.serve([])
+        for caller in list(self.callers):
+            if caller.reply is None:
+                continue
+            if isinstance(caller.reply, Granted) and self.model.steady:
+                earlier = [each for each in self.callers if each.request.domain == caller.request.domain]
+                assert earlier[0] is caller, "somebody who came later passes"
+            self.callers.remove(caller)
+            self.heard(caller.reply)
+
+    def heard(self, reply: Reply) -> None:
         if isinstance(reply, Granted):
             signed, witness = opened(reply)
             head = signed.batch_head()
@@ -118,22 +189,40 @@ class Run:
             assert max(witness.expiry_ns, witness.fence) <= record.ceiling_ns, "granted beyond the own ceiling"
             assert witness.expiry_ns <= head.signed_time().midpoint_ns + TERM + head.signed_time().radius_ns
             self.model.told(witness, self.world.time.now().earliest)
-        return reply
 
     def lease(self, index: int) -> Witness | None:
         return self.model.live[index % len(self.model.live)] if self.model.live else None
 
     def step(self, step: tuple[object, ...]) -> None:
-        world, time = self.world, self.world.time
+        self._holders(step)
+        self._surroundings(step)
+        self.look()
+
+    def _holders(self, step: tuple[object, ...]) -> None:
+        world = self.world
         match step:
-            case ("acquire", str() as domain, Phase() as phase, int() as term, bool() as old):
+            case ("acquire", str() as domain, Phase() as phase, int() as term, bool() as old, Mode() as mode):
                 holder = RIVAL if old else HOLDER
-                self.ask(acquire(world, domain, phase=phase, term_ns=term, holder=holder, age_ns=1 if old else None))
+                age = 1 if old else None
+                self.ask(acquire(world, domain, phase=phase, term_ns=term, holder=holder, age_ns=age, mode=mode))
+            case ("wait", str() as domain, Mode() as mode, int() as wait_ns):
+                self.wait(domain, mode, wait_ns)
+            case ("leave", int() as index) if self.callers:
+                caller = self.callers.pop(index % len(self.callers))
+                caller.gone = True
+                if index:  # else the loop has not noticed yet
+                    self.shard.abandon([caller])
+            case ("stronger", int() as index, Mode() as mode) if (lease := self.lease(index)) is not None:
+                self.ask(msgspec.structs.replace(upgrade(world, lease), mode=mode))
             case ("renew" | "upgrade" as verb, int() as index) if (lease := self.lease(index)) is not None:
                 self.ask(renew(world, lease) if verb == "renew" else upgrade(world, lease))
             case ("relinquish", int() as index, share) if (lease := self.lease(index)) is not None:
                 assert share is None or isinstance(share, int)
                 self.relinquish(lease, share)
+
+    def _surroundings(self, step: tuple[object, ...]) -> None:
+        world, time = self.world, self.world.time
+        match step:
             case ("advance", int() as span):
                 time.advance(span)
             case ("to expiry", int() as nudge) if self.model.live:
@@ -176,6 +265,7 @@ class Run:
 
     def restart(self) -> None:
         self.shard = self.world.shard()
+        self.callers = []
         while not isinstance(self.shard.start(), Extended):
             pass
         self.last = None

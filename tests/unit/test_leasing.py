@@ -167,11 +167,15 @@ def test_denied_set_keeps_its_age_while_it_asks_again(site: HandSite) -> None:
     def watch(requests: list[Request]) -> None:
         ages.update(request.age for request in requests if isinstance(request, Acquire))
 
-    site.transports[0].before = watch
+    for transport in site.transports[:2]:
+        transport.before = watch
     with pytest.raises(TryAgain):
         site.session().acquire(first, second, timeout_ns=SECOND)
     assert len(ages) == 1
-    assert len([request for request in site.transports[0].calls if isinstance(request, Acquire)]) > 2
+    asked = [[each for each in line.calls if isinstance(each, Acquire)] for line in site.transports[:2]]
+    assert len(asked[0]) == 1  # what it has it keeps while it waits for the rest
+    assert len(asked[1]) > 3
+    assert len({each.request_id for each in asked[1][1:]}) == 1
 
 
 def test_older_set_wounds_the_younger_one_which_wins_later(site: HandSite) -> None:

@@ -23,7 +23,8 @@ from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from tests.simulation.network import Call
+    from appliance.lease.wire import Reply
+    from tests.simulation.network import Call, Network
     from tests.simulation.scheduler import Actor, Process
     from tests.simulation.world import World
     from timeagent.units import Instant
@@ -68,6 +69,37 @@ class Spool:
                 self._ledger.append(b"".join(taken))
             except LeaseholdError:
                 scheduler.note("loses ledger blocks:", str(len(taken)))
+
+
+class Owed:
+    """A call some answers of which may be held back: it is answered when it has them all."""
+
+    def __init__(self, network: Network, endpoint: Endpoint, call: Call) -> None:
+        self.call = call
+        self._network = network
+        self._endpoint = endpoint
+        self._replies: dict[int, Reply] = {}
+
+    def fill(self, position: int, reply: Reply) -> None:
+        self._replies[position] = reply
+        if len(self._replies) == len(self.call.requests):
+            answer(self._network, self._endpoint, self.call, [each for _, each in sorted(self._replies.items())])
+
+
+class HeldBack:
+    """The shard's waiter. Who has died, or waits no longer, has closed the connection, and that is noticed."""
+
+    def __init__(self, owed: Owed, position: int) -> None:
+        self._owed = owed
+        self._position = position
+
+    @property
+    def gone(self) -> bool:
+        caller = self._owed.call.caller
+        return caller is None or caller.process.dead
+
+    def answer(self, reply: Reply) -> None:
+        self._owed.fill(self._position, reply)
 
 
 class ShardHost:
@@ -140,7 +172,8 @@ class ShardHost:
         kept_at = scheduler.now
         while chain.deposed is None:
             if not endpoint.inbox:
-                scheduler.wait(min(kept_at + pause, scheduler.now + pause), "requests")
+                due = shard.due_in()
+                scheduler.wait(scheduler.now + (pause if due is None else min(pause, due)), "requests")
             self._turn(shard, endpoint)
             if scheduler.now - kept_at >= pause:
                 kept_at = scheduler.now
@@ -157,13 +190,16 @@ class ShardHost:
         return isinstance(result, StoppedOrderly | Deposed)
 
     def _turn(self, shard: Shard, endpoint: Endpoint) -> None:
-        """Answer all that is ready in one turn."""
+        """Answer all that is ready in one turn, and those whose wait is over."""
         calls: list[Call] = endpoint.inbox[:]
         endpoint.inbox.clear()
-        if not calls:
+        if not calls and shard.due_in() != 0:
             return
         requests = [request for call in calls for request in call.requests]
-        replies = shard.turn(requests)
+        owed = [Owed(self._world.network, endpoint, call) for call in calls]
+        places = [(each, n) for each in owed for n in range(len(each.call.requests))]
+        waiters = {n: HeldBack(*place) for n, place in enumerate(places) if getattr(requests[n], "wait_ns", 0)}
+        replies = shard.serve(requests, waiters)
         if self._world.scheduler.trace is not None:
             for request, reply in zip(requests, replies, strict=True):
                 said = f"{getattr(reply, 'code', '')}{getattr(reply, 'outcome', '')}"
@@ -171,8 +207,6 @@ class ShardHost:
                     "answers",
                     f"{type(request).__name__} {getattr(request, 'domain', '')}: {type(reply).__name__} {said}",
                 )
-        start = 0
-        for call in calls:
-            end = start + len(call.requests)
-            answer(self._world.network, endpoint, call, replies[start:end])
-            start = end
+        for (each, position), reply in zip(places, replies, strict=True):
+            if reply is not None:
+                each.fill(position, reply)

@@ -1,0 +1,162 @@
+"""What a shard knows of one domain, what can be asked about it, and what can come of that: values only.
+
+``state.decide`` is the function over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from timeagent.canonical import U64, Bytes16, Bytes32, Record
+
+from ..formats.lease import Ending, Holder, Mode, Phase
+from ..formats.witness import Ended, Witness
+from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Unavailable, Upgrade
+
+if TYPE_CHECKING:
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant, Span
+
+
+class Memory(Record, frozen=True):
+    """What a shard remembers of a domain beyond the leases on it."""
+
+    fence: U64
+    floor_ns: U64
+    settle_to_ns: U64
+    previous_id: Bytes16 | None = None
+    """The last grant."""
+    last_ended: Ending | None = None
+    floor_set_by: Ending | None = None
+    """The lease whose ending set the floor; None where the shard floor did."""
+    ended_request: Bytes16 | None = None
+    """The request that got the last lease that ended: a late duplicate of it gets nothing."""
+    before_last: tuple[Ended, ...] | None = None
+    """What ended since the last grant, in order and without the last; None where nothing did."""
+
+
+class Past(Record, frozen=True):
+    """What a witness says of the leases that ended before it."""
+
+    last_ended: Ending | None
+    floor_set_by: Ending | None
+    others: U64
+    others_digest: Bytes32 | None
+
+
+class Lease(Record, frozen=True):
+    """A lease that is out. Floor, settle_to and past are as its grant or last upgrade stated them."""
+
+    mode: Mode
+    phase: Phase
+    holder: Holder
+    correlation_id: Bytes16
+    fence: U64
+    granted_ns: U64
+    expiry_ns: U64
+    """The latest that any witness of this lease states."""
+    floor_ns: U64
+    settle_to_ns: U64
+    lowest_ns: U64
+    """The floor of its first witness: what was written under an earlier one lies above this."""
+    age: Age
+    granted_by: Bytes16
+    """The request that it was granted to."""
+    answered: Bytes16
+    """The newest request that got a witness of it."""
+    previous_id: Bytes16 | None = None
+    """The grant before."""
+    past: Past | None = None
+    """None: as the domain's memory has it, which has not changed since."""
+
+
+class Free(Record, frozen=True, tag="free"):
+    """Nobody has the domain."""
+
+    memory: Memory
+
+
+class Taken(Record, frozen=True, tag="taken"):
+    """At least one lease is out; in order of their grants, no two in modes that conflict.
+
+    A tentative one is not to be written under, and an older request breaks it at once. A held one is its holder's until
+    it is relinquished, or surely past its expiry and in somebody's way.
+    """
+
+    memory: Memory
+    leases: tuple[Lease, ...]
+
+
+type State = Free | Taken
+
+HOLDERS_MAX: Final = 1024
+"""How many leases may be out on one domain: all of them are read and written with each change of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """End the leases that are surely past; tentative ones at once if the shard is ``stopping``."""
+
+    stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Who waits for a domain already: who asks later is behind them."""
+
+    oldest: Age
+    holder: Holder
+    """Who is the first of them, and since when."""
+    since_ns: Instant
+    until_ns: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An Acquire with the 8 random bytes for its correlation id."""
+
+    request: Acquire
+    chance: bytes
+    ahead: Ahead | None = None
+
+
+type Command = Grant | Upgrade | Renew | Relinquish | Break
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a decision depends on beside state and command. One value per turn."""
+
+    now: TimeInterval
+    term_ns_max: Span
+    ceiling_ns: Instant
+    """Nothing expires, and no fence lies, above it."""
+    signed_ns_max: Instant
+    """The latest expiry that readers accept with the signed time of this turn's batch."""
+    shard_floor_ns: Instant
+    r1_tolerance_ns: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The same answer as the first time: the newest witness of this lease."""
+
+    correlation_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """A command of the shard itself has no answer."""
+
+
+type Answer = Witness | Again | Denied | Over | Refused | Unavailable | Nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What comes of one command."""
+
+    state: State
+    answer: Answer
+    ended: tuple[Ended, ...] = ()

@@ -1,0 +1,227 @@
+"""How a shard's waiters get their turn: first come, first served, woken by the shard, never when they are gone.
+
+A grant is made when its waiter is woken, with the fence and the expiry of then. Only the first of a queue is tried: who
+comes later does not pass, not even where its mode would go with those that are out, so that a stream of readers cannot
+keep a writer out. The one exception wounds: see ``state.decide``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.units import MS, SECOND
+
+from .domain import Ahead
+from .queue import Place, Queues
+from .wire import NO_REQUEST, Acquire, Denied, Page, Reply, Unavailable, Upgrade, Welcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from timeagent.clock import NodeTime
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Span
+
+    from ..formats.lease import Holder
+    from .queue import Waiter
+    from .wire import Age
+
+WAIT_NS_MAX: Final = 60 * SECOND
+"""How long one answer is held back at most."""
+
+KEEP_NS_MAX: Final = 2 * SECOND
+"""How long a place is kept between two calls at most: as long may a domain stay free for somebody who has died."""
+
+_RETRY_NS: Final = 100 * MS
+"""When to look again without usable time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A reply that waits for the turn's signature."""
+
+    request_id: bytes
+    entry: int
+
+
+type Draft = Reply | Later
+
+
+class WaitingRoom:
+    """The queues of one shard, with the clock that says when somebody has waited long enough."""
+
+    def __init__(self, time: NodeTime) -> None:
+        """Begin empty."""
+        self._time = time
+        self._queues = Queues()
+        self._woken: list[tuple[Waiter, Draft]] = []
+
+    @property
+    def count(self) -> int:
+        """How many requests wait."""
+        return self._queues.count
+
+    def waiting(self, domain: str) -> int:
+        """Return how many requests wait for a domain."""
+        return self._queues.waiting(domain)
+
+    def due_in(self) -> Span | None:
+        """Return how long until somebody's wait may be over; None: nobody waits."""
+        return self._queues.due_in(self._time.boot_ns()) if self._queues.count else None
+
+    def ahead(self, domain: str, request_id: bytes) -> Ahead | None:
+        """Return who waits before a request, or None."""
+        before = self._queues.before(domain, request_id)
+        if not before:
+            return None
+        first = before[0]
+        return Ahead(
+            oldest=min(each.age for each in before),
+            holder=first.holder,
+            since_ns=first.since_ns,
+            until_ns=first.denied.until_ns,
+        )
+
+    def receive(
+        self,
+        request: Acquire | Upgrade,
+        draft: Draft,
+        waiter: Waiter | None,
+        asker: tuple[Holder, Age],
+        now: TimeInterval,
+    ) -> Draft | None:
+        """Take a request that has been decided: None if its answer is held back until it can be had, or its time is up.
+
+        A request that has a place keeps it when it is asked again; an earlier call of it is answered.
+        """
+        domain = request.domain
+        place = self._queues.place_of(domain, request.request_id)
+        if place is not None and place.waiter is not None and place.waiter is not waiter:
+            self._woken.append((place.waiter, draft))
+        boot = self._time.boot_ns()
+        if not isinstance(draft, Denied):
+            if place is not None:
+                self._queues.remove(domain, place)
+                self._queues.look_at(domain, boot)
+            return draft
+        number = len(self._queues.before(domain, request.request_id)) + 1
+        denied = msgspec.structs.replace(draft, place=number)
+        wait = min(request.wait_ns, WAIT_NS_MAX) if waiter is not None else 0
+        keep = min(request.keep_ns, KEEP_NS_MAX)
+        waits = wait > 0 or keep > 0
+        if place is None and (not waits or self._may_not_wait(request, number)):
+            return denied
+        until = boot + (wait or keep)
+        held_back = waiter if wait else None
+        if place is None:
+            place = Place(request, *asker, denied, held_back, now.midpoint, until)
+            self._queues.enter(domain, place)
+        elif not waits:
+            self._queues.remove(domain, place)
+            self._queues.look_at(domain, boot)
+            return denied
+        else:
+            place.request, place.denied = request, denied
+            self._queues.hand_on(domain, place, held_back, until)
+        if number == 1:
+            self._look_when_possible(domain, denied, now, boot)
+        return denied if held_back is None else None
+
+    def _may_not_wait(self, request: Acquire | Upgrade, number: int) -> bool:
+        """A lease that is held already waits only where no other does: two that wait for each other would for ever."""
+        return self._queues.full(request.domain) or (isinstance(request, Upgrade) and number > 1)
+
+    def call_in(self, changed: Iterable[str], again: Callable[[Acquire | Upgrade], Draft], now: TimeInterval) -> None:
+        """Let those have their turn who can, and answer those who have waited long enough.
+
+        ``changed``: domains on which something ended or was granted. ``again``: decide a request as it is now.
+        """
+        boot = self._time.boot_ns()
+        due = dict.fromkeys(each for each in changed if self._queues.waits_for(each))
+        due.update(dict.fromkeys(self._queues.due(boot)))
+        for domain in due:
+            self._call_in_firsts(domain, again, now, boot)
+            while self._send_away(domain, again, boot):
+                self._call_in_firsts(domain, again, now, boot)
+            for place in self._queues.places(domain):
+                self._queues.look_at(domain, place.until_boot_ns)
+
+    def _call_in_firsts(
+        self, domain: str, again: Callable[[Acquire | Upgrade], Draft], now: TimeInterval, boot: int
+    ) -> None:
+        while (place := self._queues.first(domain)) is not None:
+            if place.waiter is None:
+                return  # it is kept for its next call
+            if place.waiter.gone:
+                self._queues.remove(domain, place)
+                continue
+            draft = again(place.request)
+            if isinstance(draft, Denied):
+                place.denied = msgspec.structs.replace(draft, place=1)
+                self._look_when_possible(domain, draft, now, boot)
+                return
+            self._woken.append((place.waiter, draft))
+            self._queues.remove(domain, place)
+
+    def _send_away(self, domain: str, again: Callable[[Acquire | Upgrade], Draft], boot: int) -> bool:
+        """Answer those whose time is over, with what stands in their way now. True if the first of the queue has gone.
+
+        Between two calls of its request a place is kept, and loses itself when the second does not come.
+        """
+        first_has_gone = False
+        for place in self._queues.places(domain):
+            if boot < place.until_boot_ns:
+                continue
+            number = len(self._queues.before(domain, place.request.request_id)) + 1
+            kept = False
+            if place.waiter is not None and not place.waiter.gone:
+                draft = again(place.request)
+                keep = min(place.request.keep_ns, KEEP_NS_MAX)
+                if isinstance(draft, Denied):
+                    draft = msgspec.structs.replace(draft, place=number)
+                    kept = keep > 0
+                self._woken.append((place.waiter, draft))
+                if kept:
+                    self._queues.hand_on(domain, place, None, boot + keep)
+            if not kept:
+                self._queues.remove(domain, place)
+                first_has_gone = first_has_gone or number == 1
+        return first_has_gone
+
+    def _look_when_possible(self, domain: str, denied: Denied, now: TimeInterval, boot: int) -> None:
+        self._queues.look_at(domain, boot + max(0, denied.earliest_ns - now.midpoint))
+
+    def take_woken(self) -> list[tuple[Waiter, Draft]]:
+        """Return those who have been answered since, with their answers."""
+        woken, self._woken = self._woken, []
+        return woken
+
+    def abandon(self, waiters: Iterable[Waiter]) -> None:
+        """Forget waiters whose connection is closed."""
+        self._queues.abandon(waiters, self._time.boot_ns())
+
+    def dismiss(self, code: str, message: str) -> None:
+        """Tell everybody who waits that it is in vain; also those who were to be told something else."""
+        for waiter, draft in self.take_woken():
+            request_id = draft.request_id if not isinstance(draft, Welcome | Page) else NO_REQUEST
+            waiter.answer(Unavailable(request_id=request_id, code=code, message=message))
+        for domain, place in self._queues.all():
+            if place.waiter is not None:
+                place.waiter.answer(Unavailable(request_id=place.request.request_id, code=code, message=message))
+            self._queues.remove(domain, place)
+
+    def dismiss_due(self, code: str, message: str) -> None:
+        """Answer those who have waited long enough while nothing can be decided."""
+        boot = self._time.boot_ns()
+        for domain in self._queues.due(boot):
+            for place in self._queues.places(domain):
+                if boot < place.until_boot_ns:
+                    continue
+                if place.waiter is not None:
+                    place.waiter.answer(Unavailable(request_id=place.request.request_id, code=code, message=message))
+                self._queues.remove(domain, place)
+            if self._queues.waits_for(domain):
+                self._queues.look_at(domain, boot + _RETRY_NS)

@@ -16,16 +16,21 @@ from typing import Final
 
 from .clock import AgentClock, boot_id
 from .errors import BadTime, Damaged
-from .interval import TimeInterval
+from .interval import TimeInterval, interval_known_good
 from .noncedoor import NonceClient
 from .signedtime import ClockStatus, SignedTime
-from .tokenfile import PAGE_NAME, Page, PageReader
+from .tokenfile import GENERATION, PAGE_NAME, Page, PageReader
 from .units import Span, span_text
 
 _RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
 """With these words an agent that runs says that it has nothing to say."""
 
 _RUN: Final = "does the time agent run? leasehold time run"
+
+
+type _View = tuple[bytes, int, int, int, int, int, Span, SignedTime]
+"""What a look needs of a page: generation, as of (boot, raw), true minus boot (earliest, latest), drift, staleness,
+token. A tuple, because a look is taken apart in one go."""
 
 
 class AgentTime:
@@ -45,7 +50,8 @@ class AgentTime:
         self._key_id = key_id
         self._radius_ns_max = radius_ns_max
         self._width_max = 2 * radius_ns_max
-        self._decoded: tuple[Page, SignedTime] | None = None
+        self._map = self._reader.mapped
+        self._view: _View | None = None
 
     def boot_ns(self) -> int:
         """Return CLOCK_BOOTTIME."""
@@ -65,26 +71,24 @@ class AgentTime:
 
     def look(self, *, again: bool = True) -> tuple[TimeInterval, SignedTime]:
         """Return both, from one look at the page; from one more if that was stale. Raises BadTime."""
-        page = self._reader.page()
-        decoded = self._decoded
-        if decoded is None or decoded[0] is not page:
-            decoded = self._checked(page)
+        view = self._view
+        if view is None or self._map[GENERATION] != view[0]:
+            view = self._judged()
+        _, as_of_boot, as_of_raw, low, high, drift_ppm, stale_ns, token = view
         boot = self._boot_ns()
-        age = boot - page.as_of_boot_ns
-        if not 0 <= age <= page.stale_ns:
-            return self._stale(age, page, again=again)
+        age = boot - as_of_boot
+        if not 0 <= age <= stale_ns:
+            return self._stale(age, stale_ns, again=again)
         grown = 0
-        drift_ppm = page.drift_ppm
         if drift_ppm:
             grown = age * drift_ppm // 1_000_000 + 1
-            slewed = self._raw_ns() - page.as_of_raw_ns - age
+            slewed = self._raw_ns() - as_of_raw - age
             if not -grown <= slewed <= grown:
                 grown += abs(slewed) * (1_000_000 + drift_ppm) // 1_000_000 + 1  # as timeagent/movement.py has it
-        ahead = page.ahead
-        earliest, latest = boot + ahead.earliest - grown, boot + ahead.latest + grown
+        earliest, latest = boot + low - grown, boot + high + grown
         if latest - earliest > self._width_max:
             raise self._too_wide(latest - earliest)
-        return TimeInterval(earliest, latest), decoded[1]
+        return interval_known_good(earliest, latest), token  # decode_page saw that low <= high
 
     def token_over(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now by the agent. Blocks for its answer. Raises BadTime."""
@@ -95,8 +99,9 @@ class AgentTime:
             raise self._too_wide(2 * token.radius_ns)
         return token
 
-    def _checked(self, page: Page) -> tuple[Page, SignedTime]:
+    def _judged(self) -> _View:
         """Judge what does not change while the page stands, once."""
+        page = self._reader.page()
         if page.boot != self._boot:
             raise BadTime(
                 "page-other-boot", f"the time page is of boot {page.boot.hex()}, this is {self._boot.hex()}", hint=_RUN
@@ -111,8 +116,18 @@ class AgentTime:
             ) from None
         if token.key_id != self._key_id:
             raise self._other_key(token)
-        self._decoded = page, token
-        return self._decoded
+        ahead = page.ahead
+        self._view = view = (
+            page.generation,
+            page.as_of_boot_ns,
+            page.as_of_raw_ns,
+            ahead.earliest,
+            ahead.latest,
+            page.drift_ppm,
+            page.stale_ns,
+            token,
+        )
+        return view
 
     def _silent(self, page: Page) -> BadTime:
         if page.status is ClockStatus.DISRUPTED:
@@ -126,7 +141,7 @@ class AgentTime:
             "no-time", "the time agent has no bound", hint="leasehold time sources says why; leasehold time wait waits"
         )
 
-    def _stale(self, age: Span, page: Page, *, again: bool) -> tuple[TimeInterval, SignedTime]:
+    def _stale(self, age: Span, stale_ns: Span, *, again: bool) -> tuple[TimeInterval, SignedTime]:
         """Refuse a page that is too old, unless the file was made anew meanwhile and holds another one."""
         if age < 0:
             raise BadTime(
@@ -136,10 +151,11 @@ class AgentTime:
             )
         if again:
             self._reader.reopen()
+            self._map, self._view = self._reader.mapped, None
             return self.look(again=False)
         raise BadTime(
             "page-stale",
-            f"the time page is {span_text(age)} old; {span_text(page.stale_ns)} are allowed",
+            f"the time page is {span_text(age)} old; {span_text(stale_ns)} are allowed",
             hint=f"{_RUN}; if it does, it stands still: see its scheduling in docs/operators.md",
         )
 

@@ -25,7 +25,7 @@ from .units import SECOND, Span
 
 _log = logging.getLogger(__name__)
 _EVIDENCE_WAITING_MAX: Final = 64
-_WAIT_S: Final = 0.5
+_WAIT_S: Final = 1.0
 _JOIN_S: Final = 2.0
 
 

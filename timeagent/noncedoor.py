@@ -37,7 +37,7 @@ TIMEOUT_NS: Final[Span] = SECOND
 """An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
 
 _log = logging.getLogger(__name__)
-_WAIT_NS: Final[Span] = 200 * MS
+_WAIT_NS: Final[Span] = 500 * MS
 _STRANGE_MAX: Final = 8
 
 

@@ -39,7 +39,7 @@ GOOD_CRC: Final = 0x2144DF1C
 """The CRC-32 of anything that ends with its own CRC-32 in little-endian order."""
 
 _HEAD: Final = struct.Struct("<8sIIQ16sqqqqIIQQQ")
-_GENERATION: Final = slice(16, 24)
+GENERATION: Final = slice(16, 24)
 _TOKEN: Final = slice(104, 104 + TOKEN_BYTES)
 _CRC_AT: Final = PAGE_BYTES - 4
 assert _HEAD.size == _TOKEN.start
@@ -111,7 +111,7 @@ def decode_page(data: bytes) -> Page | None:
         return None
     token = data[_TOKEN]
     return Page(
-        data[_GENERATION],
+        data[GENERATION],
         boot,
         as_of_boot,
         as_of_raw,
@@ -154,7 +154,7 @@ class PageWriter:
                 "page-unwritable", f"cannot write the time page {path}: {problem.strerror}", hint="check its directory"
             ) from None
         # One past what is there, and even: after an agent that died while it wrote, too.
-        self._generation = (int.from_bytes(self._map[_GENERATION], "little") + 1) & ~1
+        self._generation = (int.from_bytes(self._map[GENERATION], "little") + 1) & ~1
 
     def write(self, page: Page) -> None:
         """Publish. ``page.generation`` is not used."""
@@ -175,10 +175,10 @@ class PageWriter:
                 page.token,
             )
         )
-        self._map[_GENERATION] = odd.to_bytes(8, "little")
+        self._map[GENERATION] = odd.to_bytes(8, "little")
         self._map[24:] = data[24:]
         self._map[:16] = data[:16]
-        self._map[_GENERATION] = even
+        self._map[GENERATION] = even
 
     def close(self) -> None:
         """Let go of the file. What it says goes stale by itself."""
@@ -191,7 +191,8 @@ class PageReader:
     def __init__(self, path: Path) -> None:
         """Map the file. Raises BadTime: there is none, or it is too short."""
         self._path = path
-        self._map = self._opened()
+        self.mapped = self._opened()
+        """The file, read-only: ``mapped[GENERATION]`` says whether a page that was read still stands."""
         self._seen: Page | None = None
 
     def _opened(self) -> mmap.mmap:
@@ -211,16 +212,16 @@ class PageReader:
 
     def reopen(self) -> None:
         """Map the file anew: its directory may have been made again. Raises BadTime as the constructor does."""
-        self._map = self._opened()
+        self.mapped = self._opened()
         self._seen = None
 
     def page(self) -> Page:
         """Return the newest whole page. Never blocks. Raises BadTime: torn all the time, or another layout."""
         seen = self._seen
-        if seen is not None and self._map[_GENERATION] == seen.generation:
+        if seen is not None and self.mapped[GENERATION] == seen.generation:
             return seen
         for _ in range(_COPIES_MAX):
-            page = decode_page(self._map[:PAGE_BYTES])
+            page = decode_page(self.mapped[:PAGE_BYTES])
             if page is not None:
                 self._seen = page
                 return page

@@ -178,7 +178,7 @@ def crowd(directory: Path, kind: BagKind, processes: int, window_ns: int) -> flo
         if child == 0:
             node = Node(storage, grid=grid)
             template = node.file(*(MESSAGE,) * BATCH)
-            incarnation = number.to_bytes(4, "big") + os.urandom(4)
+            incarnation = number.to_bytes(8, "big")
             done = 0
             while time.monotonic_ns() < start:
                 pass
@@ -216,7 +216,10 @@ def crowds(directory: Path, rounds: int, window_ns: int) -> dict[str, float]:
 
 
 def closing(directory: Path, files: int, rounds: int) -> tuple[float, float]:
-    """Return nanoseconds a file of closing a bag, and of its bare system calls."""
+    """Return nanoseconds of processor time a file of closing a bag, and of its bare system calls.
+
+    Processor time, the kernel's included: a closing is too long to be repeated until nothing else runs.
+    """
     mine, plain = [], []
     for number in range(rounds):
         root = directory / f"close{files}-{number}"
@@ -227,15 +230,15 @@ def closing(directory: Path, files: int, rounds: int) -> tuple[float, float]:
         bag.mkdir(parents=True)
         for sequence in range(files):
             (bag / DataName("n1", INCARNATION, sequence).text()).write_bytes(file.data)
-        begin = time.perf_counter_ns()
+        begin = time.process_time_ns()
         bare_closing(bag, root)
-        plain.append((time.perf_counter_ns() - begin) / files)
+        plain.append((time.process_time_ns() - begin) / files)
         for name in ("bare-lock", "bare-prelock"):
             (bag / name).unlink()
         node.time.advance(4 * SECOND)
-        begin = time.perf_counter_ns()
+        begin = time.process_time_ns()
         closed = node.closer.close(file.bag)
-        mine.append((time.perf_counter_ns() - begin) / files)
+        mine.append((time.process_time_ns() - begin) / files)
         assert isinstance(closed, Closed)
         assert len(closed.lock.entries) == files
     return statistics.median(mine), statistics.median(plain)
@@ -267,7 +270,7 @@ def run(directory: Path) -> dict[str, float]:
     found |= crowds(directory, 1 if SHORT else 3, SECOND // 2)
     ratios = []
     for files in (100, 1_000) if SHORT else (100, 1_000, 10_000):
-        mine, plain = closing(directory, files, 3)
+        mine, plain = closing(directory, files, 5)
         found[f"closing_{files}_us_a_file"] = mine / 1_000
         ratios.append(mine / plain)
     found["closing_against_bare"] = max(ratios)

@@ -1,4 +1,4 @@
-"""Processes that die by SIGKILL at a chosen line of the write path or of the closing, on real files.
+"""Processes that die by SIGKILL at a chosen line of writing, closing, sealing, packing or deleting, on real files.
 
 Lines are counted in the modules that touch the mount or decide, and bytes are written in pieces: so a process dies also
 within an append, between a file's creation and its link, and between link and unlink. Run as a script, in a process of
@@ -8,6 +8,7 @@ JSON, one object for each death: where the root is, and which messages were ackn
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,15 +16,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.bag import closer, logfile, looks, maildir, posix, sealer
+from appliance.bag import closer, logfile, looks, maildir, packed, packer, posix, retention, sealer
 from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
 from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed
+from appliance.bag.packer import Packer
 from appliance.bag.posix import PosixStorage
 from appliance.bag.reader import Reader
+from appliance.bag.retention import Retention
 from appliance.bag.writers import writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.frame import Attempt, FrameHead, encode_frame
@@ -32,11 +35,13 @@ from appliance.registers import Registers
 from tests.support.clocks import HandTime
 from tests.support.trees import START_NS, ClusterTree
 from timeagent.keys import Verifier
-from timeagent.units import MINUTE, SECOND
+from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
+
+    from timeagent.units import Instant
 
 type Acknowledge = Callable[[int], object]
 
@@ -44,7 +49,7 @@ LOG = "orders"
 INCARNATION = b"killed!!"
 MESSAGES = 3
 LINES_MAX = 4_000
-COUNTED = {module.__file__ for module in (closer, logfile, looks, maildir, posix, sealer)}
+COUNTED = {module.__file__ for module in (closer, logfile, looks, maildir, packed, packer, posix, retention, sealer)}
 
 
 class Process:
@@ -107,7 +112,34 @@ def seal(tree: ClusterTree, kind: BagKind, acknowledge: Acknowledge) -> None:
     process.authority.sealer.seal(process.grid.rack(START_NS))
 
 
-DEEDS = {"write": write, "close": close, "seal": seal}
+def pack(tree: ClusterTree, kind: BagKind, acknowledge: Acknowledge) -> None:
+    del acknowledge
+    process = Process(tree, kind, "n2", later_ns=MINUTE)
+    rack = process.grid.rack(START_NS)
+    Packer(process.context, process.grid, process.authority.sealer).pack(rack)
+
+
+class LaterServer(PosixStorage):
+    """A file server on which two days have passed."""
+
+    def server_clock(self, tmp: str) -> Instant:
+        return max(super().server_clock(tmp), START_NS + 2 * DAY)
+
+
+def delete_old(process: Process, root: Path) -> None:
+    context = dataclasses.replace(process.context, storage=LaterServer(root))
+    Retention(context, process.grid, DAY).turn(10)
+
+
+def retain(tree: ClusterTree, kind: BagKind, acknowledge: Acknowledge) -> None:
+    del acknowledge
+    process = Process(tree, kind, "n2", later_ns=2 * DAY)
+    delete_old(process, tree.root)
+
+
+DEEDS = {"write": write, "close": close, "seal": seal, "pack": pack, "retain": retain}
+BEFORE = {"write": (), "close": (write,), "seal": (write,), "pack": (write, seal), "retain": (write, seal, pack)}
+"""What has been done when a deed begins."""
 
 
 def run(root: Path, kind: BagKind, deed: str, line: int) -> tuple[bool, list[int]]:
@@ -115,8 +147,8 @@ def run(root: Path, kind: BagKind, deed: str, line: int) -> tuple[bool, list[int
     tree = ClusterTree(root)
     Process(tree, kind)
     told: list[int] = []
-    if deed != "write":
-        write(tree, kind, told.append)
+    for before in BEFORE[deed]:
+        before(tree, kind, told.append)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

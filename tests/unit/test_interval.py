@@ -1,6 +1,6 @@
 import pytest
 
-from timeagent.interval import TimeInterval
+from timeagent.interval import TimeInterval, interval_known_good
 
 TEN = TimeInterval(10, 20)
 
@@ -51,3 +51,11 @@ def test_intersection_is_what_both_allow(other: TimeInterval, both: TimeInterval
 def test_shifting_moves_and_widening_moves_outwards() -> None:
     assert TEN.shifted(-5) == TimeInterval(5, 15)
     assert TEN.widened(5) == TimeInterval(5, 25)
+
+
+def test_interval_made_fast_is_the_same_interval() -> None:
+    made = interval_known_good(-5, 7)
+    assert made == TimeInterval(-5, 7)
+    assert hash(made) == hash(TimeInterval(-5, 7))
+    with pytest.raises(AttributeError):
+        made.earliest = 3  # type: ignore[misc]

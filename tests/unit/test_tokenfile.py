@@ -160,6 +160,6 @@ def test_reader_never_sees_half_a_page(path: Path) -> None:
 # A reader must not be able to spoil the page for the others.
 def test_readers_map_is_read_only(path: Path) -> None:
     PageWriter(path).write(PAGE)
-    mapped: mmap.mmap = PageReader(path)._map
+    mapped: mmap.mmap = PageReader(path).mapped
     with pytest.raises(TypeError):
         mapped[0] = 1

@@ -1,0 +1,209 @@
+"""Time from the node's agent: what a look costs, what the agent costs, and how old its page gets on a busy machine.
+
+Run it as a script: ``python tests/bench/bench_time.py [--rounds N] [--seconds S] [--json]``. Needs nothing but
+/dev/shm; for the agent's age under load with a real-time priority it needs CAP_SYS_NICE, and says when it has none.
+
+A look is compared with ``time.clock_gettime_ns`` in the same run: both take turns, in pieces short enough that most are
+not interrupted, and the figure is the median over the rounds of each round's ratio. Ages are read from the page, twenty
+times a period, while every processor is kept busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from timeit import Timer
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from timeagent.agenttime import AgentTime  # noqa: E402 - a script finds the repository first
+from timeagent.clock import SystemClock, boot_id  # noqa: E402
+from timeagent.keys import Signer  # noqa: E402
+from timeagent.units import DAY, MS, SECOND  # noqa: E402
+
+SEED = b"the time key of this benchmark.."
+LOOKS_NS = 100_000
+"""How long one piece takes: far below the slice of a processor's time that a process is given."""
+PIECES = 40
+
+# An agent that asks one source and publishes: what `leasehold time run` runs, without a cluster around it.
+AGENT = """
+import sys
+from pathlib import Path
+from timeagent.agent import Agent, Limits, Run
+from timeagent.clock import SystemClock, boot_id
+from timeagent.combine import Weight
+from timeagent.daemon import Daemon, QueuedEvidence
+from timeagent.evidence import EvidenceFiles
+from timeagent.hearing import OWN_GROUP, Listed
+from timeagent.interval import TimeInterval
+from timeagent.keys import Signer
+from timeagent.noncedoor import Door, bind_unix
+from timeagent.notify import Notifier
+from timeagent.signedtime import ClockStatus
+from timeagent.sources.port import Sample
+from timeagent.tokenfile import PAGE_NAME, PageWriter
+
+class Steady:
+    name = "steady"
+    def sample(self):
+        return Sample(self.name, TimeInterval(-5_000_000, 5_000_000), clock.boot_ns(), ClockStatus.SYNCHRONIZED)
+
+directory, clock = Path(sys.argv[1]), SystemClock()
+listed = [Listed(Steady(), group=OWN_GROUP)]
+evidence = QueuedEvidence(EvidenceFiles(directory / "evidence"))
+boot = bytes.fromhex(boot_id().replace("-", ""))
+agent = Agent(clock, Signer(sys.argv[2].encode()), listed, PageWriter(directory / PAGE_NAME), evidence,
+              Run(boot, 1), Limits(250_000_000))
+doors = [Door(bind_unix(directory), agent, local_door=True)]
+Daemon(agent, clock, listed, doors, evidence, Notifier({})).run(lambda: False)
+"""
+BUSY = "x = 0\nwhile True:\n    x += 1\n"
+
+
+class Agent:
+    """The agent as a process, with a scheduling of its own."""
+
+    def __init__(self, directory: Path, *prefix: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", AGENT, str(directory), SEED.decode()], env=environment
+        )
+        boot = bytes.fromhex(boot_id().replace("-", ""))
+        key = Signer(SEED).id
+        for _ in range(2000):
+            time.sleep(0.01)
+            try:
+                self.time = AgentTime(directory, SystemClock(), boot=boot, key_id=key, radius_ns_max=DAY)
+                self.time.look()
+            except Exception:  # noqa: BLE001 - it does not run yet, whatever it is
+                continue
+            return
+        raise SystemExit("the agent did not start")
+
+    def cpu_ns(self) -> int:
+        """Processor time that it has taken so far."""
+        fields = Path(f"/proc/{self.process.pid}/schedstat").read_text(encoding="ascii").split()
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        each = [int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks]
+        return sum(each) or int(fields[0])
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def per_call_ns(call: Timer, calls: int) -> float:
+    """The median over pieces of what one call takes."""
+    return statistics.median(call.timeit(calls) / calls for _ in range(PIECES)) * SECOND
+
+
+def looking(agent: Agent, rounds: int) -> dict[str, float]:
+    """Ratios of a look, and of its parts, to one bare reading of a clock."""
+    bare = Timer("read(clock)", globals={"read": time.clock_gettime_ns, "clock": time.CLOCK_BOOTTIME})
+    work = {
+        "look": Timer("call()", globals={"call": agent.time.look}),
+        "now": Timer("call()", globals={"call": agent.time.now}),
+        "token": Timer("call()", globals={"call": agent.time.token}),
+    }
+    ratios: dict[str, list[float]] = {name: [] for name in work}
+    bare_ns: list[float] = []
+    for _ in range(rounds):
+        bare_ns.append(per_call_ns(bare, LOOKS_NS // 50))
+        for name, call in work.items():
+            ratios[name].append(per_call_ns(call, LOOKS_NS // 1000) / bare_ns[-1])
+    return {name: statistics.median(each) for name, each in ratios.items()} | {"bare_ns": statistics.median(bare_ns)}
+
+
+def share(agent: Agent, seconds: float) -> float:
+    """Percent of one processor that the agent takes."""
+    before, began = agent.cpu_ns(), time.perf_counter_ns()
+    time.sleep(seconds)
+    return (agent.cpu_ns() - before) / (time.perf_counter_ns() - began) * 100
+
+
+def ages(agent: Agent, seconds: float) -> list[int]:
+    """How old the page was at each of many looks, in nanoseconds."""
+    found = []
+    until = time.perf_counter_ns() + int(seconds * SECOND)
+    while time.perf_counter_ns() < until:
+        time.sleep(0.0025)
+        as_of = agent.time._reader.page().as_of_boot_ns  # refused or not: how old
+        found.append(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - as_of)
+    return found
+
+
+def busy_ages(directory: Path, seconds: float, *prefix: str) -> dict[str, float]:
+    """Ages while every processor is kept busy twice over by others."""
+    agent = Agent(directory, *prefix)
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        found = sorted(ages(agent, seconds))
+    finally:
+        agent.end()
+        for each in busy:
+            each.kill()
+            each.wait()
+    good = sum(age <= 250 * MS for age in found)
+    return {
+        "looks": len(found),
+        "within_250ms_percent": good / len(found) * 100,
+        "p50_ms": found[len(found) // 2] / MS,
+        "p999_ms": found[len(found) * 999 // 1000] / MS,
+        "max_ms": found[-1] / MS,
+    }
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of the agent")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        agent = Agent(Path(directory))
+        try:
+            results["ratio_to_clock_gettime_ns"] = looking(agent, options.rounds)
+            results["cpu_percent_of_a_core"] = share(agent, options.seconds)
+        finally:
+            agent.end()
+        schedules = {"nice 0": (), "nice -10": ("nice", "-n", "-10"), "fifo 1": ("chrt", "-f", "1")}
+        results["page_age_on_busy_processors"] = {}
+        for name, prefix in schedules.items():
+            if prefix and subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode:
+                results["page_age_on_busy_processors"][name] = "not permitted here"
+                continue
+            aged = busy_ages(Path(directory), options.seconds, *prefix)
+            results["page_age_on_busy_processors"][name] = aged
+    if options.json:
+        print(json.dumps(results))
+        return
+    ratios = results["ratio_to_clock_gettime_ns"]
+    print(f"time.clock_gettime_ns            {ratios['bare_ns']:8.0f} ns")
+    for name, what in (("look", "token and interval"), ("now", "interval"), ("token", "token")):
+        print(f"{what:24} {ratios[name]:15.1f} x")
+    print(f"the agent                        {results['cpu_percent_of_a_core']:8.2f} % of a processor")
+    for name, aged in results["page_age_on_busy_processors"].items():
+        if isinstance(aged, str):
+            print(f"page age, {name:9} {aged}")
+        else:
+            print(
+                f"page age, {name:9} p50 {aged['p50_ms']:6.1f} ms, p99.9 {aged['p999_ms']:6.1f} ms, "
+                f"max {aged['max_ms']:6.1f} ms; {aged['within_250ms_percent']:.2f} % within 250 ms"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -70,13 +70,13 @@ class Page:
     """An encoded SignedTime, or nothing where the status is not usable."""
 
 
-def encode_page(page: Page) -> bytes:
-    """Return the 256 bytes."""
+def encode_page(page: Page, generation: bytes | None = None) -> bytes:
+    """Return the 256 bytes, of another generation than the page's own if one is given."""
     head = _HEAD.pack(
         MAGIC,
         VERSION,
         PAGE_BYTES,
-        int.from_bytes(page.generation, "little"),
+        int.from_bytes(generation or page.generation, "little"),
         page.boot,
         page.as_of_boot_ns,
         page.as_of_raw_ns,
@@ -160,21 +160,7 @@ class PageWriter:
         """Publish. ``page.generation`` is not used."""
         odd, self._generation = self._generation + 1, (self._generation + 2) % 2**63
         even = self._generation.to_bytes(8, "little")
-        data = encode_page(
-            Page(
-                even,
-                page.boot,
-                page.as_of_boot_ns,
-                page.as_of_raw_ns,
-                page.ahead,
-                page.drift_ppm,
-                page.status,
-                page.clock_epoch,
-                page.stale_ns,
-                page.silent_until_ns,
-                page.token,
-            )
-        )
+        data = encode_page(page, even)
         self._map[GENERATION] = odd.to_bytes(8, "little")
         self._map[24:] = data[24:]
         self._map[:16] = data[:16]

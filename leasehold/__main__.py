@@ -9,8 +9,11 @@ if not __debug__:
     sys.exit(2)
 
 import argparse
+import contextlib
 import importlib
+import os
 import signal
+from pathlib import Path
 from typing import Final
 
 FAMILIES: Final[dict[str, tuple[str, str]]] = {
@@ -80,6 +83,7 @@ def _run(run: object, options: argparse.Namespace) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
+        _forget_output()
         return BROKEN_PIPE
     except OSError as problem:
         # What the mount does is classified where it happens; this is what is left: our own output.
@@ -87,6 +91,12 @@ def _run(run: object, options: argparse.Namespace) -> int:
         return INPUT_OUTPUT
     assert isinstance(status, int)
     return status
+
+
+def _forget_output() -> None:
+    """Send what is left in the buffer nowhere: flushed at the end, it would fail again and change the exit code."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _terminated(_number: int, _frame: object) -> None:

@@ -89,9 +89,13 @@ class _Output:
 
     def write(self, batch: MessageBatch) -> None:
         if self._json:
-            self._out.writelines(self._line(message, settled=batch.settled) for message in batch)
+            data = b"".join([self._line(message, settled=batch.settled) for message in batch])
         else:
-            self._out.write(self._end.join([*batch.payloads(), b""]))
+            data = self._end.join([*batch.payloads(), b""])
+        rest = memoryview(data)
+        while rest:
+            # Under python -u there is no buffer, and a signal may cut a write short.
+            rest = rest[self._out.write(rest) :]
         self.messages += len(batch)
         if self._progress is not None:
             self._progress.show(self.messages)
@@ -155,9 +159,7 @@ def _conclude(
         note(msgspec.json.encode(every).decode())
         return
     for each in gone:
-        note(
-            f"leasehold: what was there from {rfc3339(each.start_ns)} to {rfc3339(each.end_ns)} was given up: retention"
-        )
+        note(f"leasehold: retention has deleted what was there from {rfc3339(each.start_ns)} to {rfc3339(each.end_ns)}")
     for reason, count in sorted(rejected.items()):
         note(f"leasehold: {count} rejected: {reason}")
 
@@ -235,13 +237,17 @@ def run_tail(options: argparse.Namespace) -> int:
             help_closing=(lambda: metronome.turn(cluster.time.now())) if options.settle else None,
         )
         output = _Output(options)
+        cursor = follower.cursor
         try:
             for batch in follower.batches():
                 output.write(batch)
+                # Before anybody can see what was written: an interruption from here on repeats nothing.
+                cursor = follower.cursor
                 output.flush()
         except KeyboardInterrupt:
+            pass
+        finally:
             output.close()
-        cursor = _text(options.log, follower.position)
         if follower.overtaken:
             left_out = counted(follower.overtaken, "message")
             note(f"leasehold: {left_out} appeared below others that were shown; tail --level settled has them")

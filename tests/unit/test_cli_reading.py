@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
+import os
 import select
 import signal
 import subprocess
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.bag.closedbags import Gone
+from appliance.cli.reading import _conclude
 from leasehold.__main__ import main
 from tests.support.cluster import Site, sites
 
@@ -119,9 +123,26 @@ def test_what_cannot_be_meant_is_refused_by_name(say: Say, words: tuple[str, ...
     assert f"[{code}]" in say("read", "log", *words, status=2)[1]
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_retention_deleted_is_said(capfd: pytest.CaptureFixture[str], *, as_json: bool) -> None:
+    gone = [Gone(1_700_000_400_000_000_000, 1_700_000_410_000_000_000)]
+    options = argparse.Namespace(log="log", json=as_json)
+    _conclude(options, "leasehold.read", {"messages": 0}, {"floor": 2}, gone)
+    out, err = capfd.readouterr()
+    assert out == ""
+    if as_json:
+        (said,) = objects(err)
+        assert [(each["start_ns"], each["end_ns"]) for each in said["gone"]] == [(gone[0].start_ns, gone[0].end_ns)]
+    else:
+        assert "deleted what was there from 2023-11-14T22:20:00.000000000Z to 2023-11-14T22:20:10.000000000Z" in err
+        assert "2 rejected: floor" in err
+
+
 def tail(site: Site, *words: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "leasehold", "tail", "log", "--settle", "--poll", "50ms", *words, *site.options()]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # With a buffer, as users have it: what is seen has been accounted for.
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
 def test_tail_prints_what_becomes_final_and_ends_clean_when_interrupted(say: Say, site: Site) -> None:

@@ -141,14 +141,18 @@ def test_bug_is_a_traceback_not_an_exit_code(
         entry.main(["read"])
 
 
-def test_reader_that_goes_away_is_no_traceback() -> None:
+# With and without a buffer: what is left in it must not be tried again at the end.
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_reader_that_goes_away_is_no_traceback(unbuffered: str) -> None:
     script = (
         "import sys, leasehold.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
         "def run(_):\n    while True:\n        sys.stdout.write('x' * 65536)\n        sys.stdout.flush()\n"
         "family.COMMANDS['read'] = console.Command('planted', lambda _: None, run)\n"
         "sys.exit(entry.main(['read']))\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", script]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stdout
         assert process.stderr
         process.stdout.read(1)

@@ -429,6 +429,9 @@ def test_daemon_serves_closes_what_is_due_and_ends_orderly_on_sigterm(say: Say, 
                 "version": 1,
                 "node": "node1",
                 "shards": [0],
+                "time": "embedded",
+                "address": None,
+                "http": str(site.tmpfs / "node1" / "http.sock"),
             }
             say("publish", "log", "--lease", "a", stdin=b"1\n")
             assert chain_end(site) is CeilingKind.RUNNING  # the daemon's, not the command's

@@ -1,0 +1,123 @@
+"""Packing at one's own pace: bounded turns, new racks first, old ones again; and what a log will cost."""
+
+from __future__ import annotations
+
+from appliance.bag.forecast import forecast
+from appliance.bag.packing import DELAY_NS, RACKS_PER_TURN, RETENTION_PERIOD_NS, STAGGER_NS, Packing, stagger
+from appliance.bag.survey import view_rack
+from appliance.formats.pack import PACK
+from appliance.formats.paths import PRELOCK, SEAL
+from tests.support.bags import POLICY, T0, Node
+from tests.support.storage import MemoryStorage
+from timeagent.units import DAY, MINUTE, SECOND
+
+RACKS = 5
+
+
+def written(storage: MemoryStorage) -> Node:
+    """Five racks with one message each, sealed."""
+    node = Node(storage)
+    for sequence in range(1, RACKS + 1):
+        node.writer.write(node.file(b"m%d" % sequence, sequence=sequence))
+        node.time.advance(POLICY.rack_ns)
+    node.time.advance(MINUTE)
+    node.horizon.settle(T0 + RACKS * POLICY.rack_ns)
+    return node
+
+
+def packs(storage: MemoryStorage) -> int:
+    return sum(path.endswith(f"/{PACK}") for path in storage.files)
+
+
+def packing(node: Node, keep_ns: int | None = None) -> Packing:
+    node.sealer.newest_sealed()
+    return Packing(node.context, node.grid, node.sealer, keep_ns)
+
+
+def test_racks_are_packed_some_at_a_turn_when_writers_had_their_time() -> None:
+    storage = MemoryStorage()
+    node = written(storage)
+    pace = packing(node)
+    pace.turn(node.time.now())
+    node.time.advance(DELAY_NS + STAGGER_NS)
+    counts = []
+    for _ in range(RACKS):
+        pace.turn(node.time.now())
+        counts.append(packs(storage))
+    assert counts == [2, 4, RACKS, RACKS, RACKS]
+    assert RACKS_PER_TURN == 2
+    assert node.again().settled() == [b"m%d" % sequence for sequence in range(1, RACKS + 1)]
+
+
+def test_directory_that_came_back_is_swept_some_turns_later() -> None:
+    storage = MemoryStorage()
+    node = written(storage)
+    node.time.advance(DELAY_NS + STAGGER_NS)
+    pace = packing(node)
+    for _ in range(RACKS):
+        pace.turn(node.time.now())
+    back = node.grid.bag(T0 + 3 * SECOND).path
+    storage.ensure_directory(back)
+    for _ in range(RACKS + 1):
+        pace.turn(node.time.now())
+    assert back not in storage.directories
+
+
+def test_damaged_rack_is_told_and_the_others_go_on() -> None:
+    storage = MemoryStorage()
+    node = written(storage)
+    path = next(path for path in sorted(storage.files) if path.endswith(".msg"))
+    storage.files[path] = storage.files[path][:-1] + b"?"
+    node.time.advance(DELAY_NS + STAGGER_NS)
+    pace = packing(node)
+    told = [problem.code for _ in range(RACKS) for problem in pace.turn(node.time.now()).damaged]
+    assert "file-altered" in told
+    assert packs(storage) == RACKS - 1
+    assert path in storage.files
+
+
+def test_old_packs_are_deleted_now_and_then_where_that_is_wanted() -> None:
+    storage = MemoryStorage()
+    node = written(storage)
+    node.time.advance(2 * DAY)
+    keeping = packing(node)
+    for _ in range(RACKS):
+        keeping.turn(node.time.now())
+    assert packs(storage) == RACKS
+    deleting = packing(node.again(), DAY)
+    assert deleting.turn(node.time.now()).deleted == RACKS
+    rack = node.grid.rack(T0)
+    assert storage.list_afresh(rack.path) == [PRELOCK, SEAL]
+    view = view_rack(node.context, node.grid, rack)
+    assert (view.retained, view.pack_bytes) == (True, None)
+    node.time.advance(RETENTION_PERIOD_NS)
+    assert deleting.turn(node.time.now()).deleted == 0
+
+
+# Nothing depends on it; it only makes it likely that one node does the work.
+def test_each_node_waits_another_while_and_always_the_same() -> None:
+    waits = {node: stagger(node, "logs/a/b/c", MINUTE) for node in ("n1", "n2", "n3", "n4")}
+    assert len(set(waits.values())) == 4
+    assert all(0 <= wait < MINUTE for wait in waits.values())
+    assert waits["n1"] == stagger("n1", "logs/a/b/c", MINUTE) != stagger("n1", "logs/a/b/d", MINUTE)
+    assert stagger("n1", "x", 0) == 0
+    first = {min(waits, key=lambda node: stagger(node, f"rack {number}", MINUTE)) for number in range(60)}
+    assert first == set(waits)
+
+
+def test_forecast_goes_by_the_newest_racks() -> None:
+    storage = MemoryStorage()
+    node = written(storage)
+    node.time.advance(DELAY_NS + STAGGER_NS)
+    before = forecast(node.context, node.grid, None)
+    assert (before.packs_per_day, before.racks_per_day) == (0, DAY // POLICY.rack_ns)
+    pace = packing(node)
+    for _ in range(RACKS):
+        pace.turn(node.time.now())
+    after = forecast(node.context, node.grid, 7)
+    sizes = sum(len(data) for path, data in storage.files.items() if path.endswith(f"/{PACK}"))
+    sealed = sum(path.endswith(f"/{SEAL}") for path in storage.files)
+    assert after.names_now < before.names_now
+    assert after.names_for_ever_per_day == 3 * after.racks_per_day
+    assert after.pack_bytes_per_day == sizes * after.racks_per_day / sealed
+    assert after.bytes_kept == 7 * after.pack_bytes_per_day

@@ -1,0 +1,96 @@
+"""``leasehold bag pack|retain|forecast``, and what ``ls`` and ``show`` say of packed and deleted racks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.cli import bags, packs
+from appliance.formats.pack import PACK
+from tests.support.racks import FILES, SealedRack
+from tests.support.storage import MemoryStorage
+from timeagent.errors import BadRequest
+from timeagent.units import DAY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+type Say = Callable[..., list[dict[str, Any]]]
+
+
+class Wired:
+    """A sealed rack behind the verbs, as an open cluster gives them to it."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.sealed = SealedRack()
+        self.capsys = capsys
+        opened = SimpleNamespace(grid=self.sealed.node.grid)
+        context = self.sealed.node.context
+        self.cluster: Any = SimpleNamespace(context=context, logs=SimpleNamespace(opened=lambda _: opened))
+
+    def run(self, verb: Callable[[Any, argparse.Namespace], int], status: int = 0, **options: object) -> dict[str, Any]:
+        """Run a verb for people, then for programs; return what programs are told."""
+        fields: dict[str, object] = {"log": "events", "all": False, "days": None, "dry_run": False, "last": 0}
+        assert verb(self.cluster, argparse.Namespace(**(fields | options), json=True)) == status
+        said: dict[str, Any] = json.loads(self.capsys.readouterr().out.splitlines()[0])
+        return said
+
+    def words(self, verb: Callable[[Any, argparse.Namespace], int], **options: object) -> str:
+        fields: dict[str, object] = {"log": "events", "all": False, "days": None, "dry_run": False, "last": 0}
+        verb(self.cluster, argparse.Namespace(**(fields | options), json=False))
+        return self.capsys.readouterr().out
+
+
+@pytest.fixture
+def wired(capsys: pytest.CaptureFixture[str]) -> Wired:
+    return Wired(capsys)
+
+
+def test_rack_goes_from_sealed_to_packed_to_retained(wired: Wired) -> None:
+    bag = wired.sealed.files[0].bag.path
+    assert wired.run(bags._list)["state"] == "sealed"
+    packed = wired.run(packs.pack)
+    assert (packed["packed"], packed["directories_removed"], packed["damaged"]) == (1, 3, [])
+    assert "packed 0 racks" in wired.words(packs.pack, all=True)
+    listed = wired.run(bags._list)
+    assert (listed["state"], listed["bags"]) == ("packed", [])
+    assert listed["pack_bytes"] == wired.sealed.storage.size_of(f"{wired.sealed.rack.path}/{PACK}")
+    assert "packed" in wired.words(bags._list)
+    assert [row["state"] for row in wired.run(bags._show, path=bag)["files"]] == ["packed"]
+    wired.sealed.node.time.advance(4 * DAY)
+    kept = wired.run(packs.retain, days=3, dry_run=True)
+    assert (len(kept["packs"]), kept["bytes"]) == (1, listed["pack_bytes"])
+    assert wired.run(bags._list)["state"] == "packed"
+    assert "deleted 1 pack of racks" in wired.words(packs.retain, days=3)
+    assert wired.run(bags._list)["state"] == "retained"
+    assert [row["state"] for row in wired.run(bags._show, path=bag)["files"]] == ["retained: gone"]
+    assert wired.run(packs.retain, days=3)["packs"] == []
+
+
+def test_rack_that_cannot_be_packed_is_told_and_keeps_its_bags(wired: Wired) -> None:
+    storage = wired.sealed.storage
+    assert isinstance(storage, MemoryStorage)
+    path = f"{wired.sealed.files[0].bag.path}/{wired.sealed.files[0].name.text()}"
+    storage.files[path] = storage.files[path][:-1] + b"?"
+    said = wired.run(packs.pack, status=65)
+    assert (said["packed"], said["directories_removed"], len(said["damaged"])) == (0, 0, 1)
+    assert path in storage.files
+    wired.sealed.node.time.advance(4 * DAY)
+    assert wired.run(packs.retain, days=1)["not_packed"] == [wired.sealed.rack.path]
+
+
+def test_retention_of_no_days_is_refused(wired: Wired) -> None:
+    with pytest.raises(BadRequest, match="at least one"):
+        wired.run(packs.retain, days=0)
+
+
+def test_forecast_is_told_to_people_and_programs(wired: Wired) -> None:
+    wired.run(packs.pack)
+    said = wired.run(packs.show_forecast, days=30)
+    assert said["names_for_ever_per_day"] == 3 * said["racks_per_day"]
+    assert said["bytes_of_packs"] == 30 * said["pack_bytes_per_day"] > FILES
+    assert "names that stay for ever" in wired.words(packs.show_forecast)

@@ -49,17 +49,33 @@ class ListedFiles:
             yield from self._from_pack(self._packs[bag.rack.path], bag, lock.entries)
             return
         for number, entry in enumerate(lock.entries):
-            path = f"{bag.path}/{entry.name}"
-            data = self._storage.read(path)
-            if data is None and self._storage.look(bag.path, (entry.name,)):
-                data = self._storage.read(path)
+            data = self._from_directory(bag, entry)
             if data is None:
-                pack = self._pack(bag.rack)
-                if pack is None:
-                    raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE)
-                yield from self._from_pack(pack, bag, lock.entries[number:])
+                yield from self._from_pack(self._pack_for(bag, entry), bag, lock.entries[number:])
                 return
-            yield entry.name, _checked(data, entry, path)
+            yield entry.name, _checked(data, entry, f"{bag.path}/{entry.name}")
+
+    def pieces_of(self, bag: Bag, entry: LockEntry) -> list[Piece]:
+        """Return the whole pieces of one listed file. Raises Damaged."""
+        data = None if bag.rack.path in self._packs else self._from_directory(bag, entry)
+        if data is not None:
+            return _checked(data, entry, f"{bag.path}/{entry.name}")
+        pack = self._pack_for(bag, entry)
+        return _checked(pack.file(bag.name, entry.name) or b"", entry, f"{pack.path}, {bag.name}/{entry.name}")
+
+    def _from_directory(self, bag: Bag, entry: LockEntry) -> bytes | None:
+        path = f"{bag.path}/{entry.name}"
+        data = self._storage.read(path)
+        if data is None and self._storage.look(bag.path, (entry.name,)):
+            data = self._storage.read(path)
+        return data
+
+    def _pack_for(self, bag: Bag, entry: LockEntry) -> PackedRack:
+        pack = self._pack(bag.rack)
+        if pack is None:
+            path = f"{bag.path}/{entry.name}"
+            raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE)
+        return pack
 
     def _from_pack(
         self, pack: PackedRack, bag: Bag, entries: tuple[LockEntry, ...]

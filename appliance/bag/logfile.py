@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import pieces
 from appliance.formats.paths import DataName
-from timeagent.errors import Environment, TryAgain
+from timeagent.errors import Damaged, Environment, TryAgain
 
+from .listedfiles import ListedFiles
 from .looks import LookingWriter
 from .outcome import Committed, NotCommitted, Unknown
 from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED
@@ -93,6 +94,7 @@ class LogFileWriter(LookingWriter):
     def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
         """Touch nothing yet."""
         super().__init__(context, grid, authority)
+        self._listed_files = ListedFiles(context.storage)
         self._numbers = itertools.count(1)
         self._files: OrderedDict[tuple[str, bytes], _OwnFiles] = OrderedDict()
         self._tried: OrderedDict[tuple[str, DataName], _Tried] = OrderedDict()
@@ -225,15 +227,17 @@ class LogFileWriter(LookingWriter):
         return name is not None and (name.writer, name.incarnation) == (file.name.writer, file.name.incarnation)
 
     def _found_in(self, file: FrameFile, entry: LockEntry) -> bool:
-        """Whether a listed file holds the attempt's bytes, as whole frames. Raises TryAgain if it cannot be read."""
-        data = self._storage.read(f"{file.bag.path}/{entry.name}")
-        if data is None:
+        """Whether a listed file holds the attempt's frames, in a row. Raises TryAgain if it cannot be read."""
+        wanted = [piece.payload for piece in pieces(file.data)[0]]
+        try:
+            there = [piece.payload for piece in self._listed_files.pieces_of(file.bag, entry)]
+        except Damaged as problem:
             raise TryAgain(
                 "file-unreadable",
-                f"{file.bag.path} lists {entry.name}, which may hold the attempt and cannot be opened",
+                f"{entry.name} may hold the attempt and cannot be read: {problem.message}",
                 hint="read the log: if the messages are there, they were committed",
-            )
-        return any(data.startswith(file.data, piece.offset) for piece in pieces(data[: entry.size])[0])
+            ) from None
+        return any(there[n : n + len(wanted)] == wanted for n in range(len(there)))
 
     @staticmethod
     def _is_in_part(file: FrameFile, place: _Place, entry: LockEntry) -> bool:

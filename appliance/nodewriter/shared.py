@@ -90,10 +90,10 @@ class SharedWriter:
         if contents.lock is None:
             return own
         wanted = [piece.payload for piece in pieces(file.data)[0]]
-        for listed, found in self._files.pieces(file.bag, contents.lock):
-            name = self._grid.data_name(listed)
+        for entry in contents.lock.entries:
+            name = self._grid.data_name(entry.name)
             theirs = name is not None and (name.writer, name.incarnation) == (file.name.writer, incarnation)
-            if theirs and any(piece.payload in wanted for piece in found):
+            if theirs and any(piece.payload in wanted for piece in self._files.pieces_of(file.bag, entry)):
                 return Committed()
         return own
 

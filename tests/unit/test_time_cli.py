@@ -277,3 +277,43 @@ def test_command_shows_the_time_on_any_machine(repository: Path, words: tuple[st
     assert fields["earliest_ns"] < fields["latest_ns"]
     assert {"status", "source", "radius_ns", "assumed", "refused", "earliest", "latest"} <= set(fields)
     assert bool(done.stderr) != fields["bounded"]
+
+
+def test_wait_ends_at_once_when_the_time_is_known_well_enough(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run("wait", "--json") == 0
+    assert shown(capsys)["radius_ns"] == 5 * MS
+
+
+# It waits by the machine's clock, asks again and again, and says at the end why it gave up.
+def test_wait_gives_up_and_says_why(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run("wait", "--radius", "1ms", "--timeout", "2s") == 75
+    assert "radius-too-wide" in capsys.readouterr().err
+    assert bench.source.asked > 5
+    bench.source.refusal = SILENT
+    assert bench.run("wait", "--timeout", "2s") == 75
+    assert "[no-time]" in capsys.readouterr().err
+
+
+def test_wait_ends_when_a_source_begins_to_speak(bench: Bench) -> None:
+    bench.source.refusal = SILENT
+
+    def speak() -> None:
+        if bench.source.asked == 4:
+            bench.source.refusal = None
+
+    bench.source.at_sample = speak
+    assert bench.run("wait") == 0
+
+
+def test_sources_are_watched_as_often_as_was_asked(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run("sources", "--watch", "--count", "3") == 0
+    assert capsys.readouterr().out.count("together") == 3
+    assert bench.run("sources", "--watch", "--count", "2", "--json") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["agent"] for line in lines] == [False, False]
+
+
+def test_agent_is_not_run_without_a_cluster(bench: Bench) -> None:
+    with pytest.raises(BadRequest) as refused:
+        bench.run("run")
+    assert refused.value.code == "no-cluster"

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
+from appliance.formats.lease import Mode
 from appliance.lease.showing import lease_fields
 from timeagent.console import Command, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
@@ -27,6 +28,9 @@ def _add_lease(parser: argparse.ArgumentParser) -> None:
     hold = verbs.add_parser("hold", help="hold domains for a while: for trying things out")
     show.add_argument("domain", metavar="DOMAIN")
     hold.add_argument("domains", metavar="DOMAIN", nargs="+")
+    hold.add_argument(
+        "--mode", default="X", choices=[*Mode], help="X, or shared with others: S, IX, IS, SIX (default X)"
+    )
     hold.add_argument("--seconds", default="10", metavar="S", help="how long (default 10)")
     hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them")
     hold.add_argument("--purpose", default="lease hold", metavar="TEXT")
@@ -45,7 +49,8 @@ def _line(view: LeaseView, now: Instant) -> str:
     left = view.expiry_ns - now
     until = f"{span_text(left)} left" if left > 0 else f"expired {span_text(-left)} ago"
     purpose = f"  ({view.holder.purpose})" if view.holder.purpose else ""
-    return f"{view.domain}  {view.mode} {view.phase}  {view.holder.node}/{view.holder.process}  {until}{purpose}"
+    queue = f"  {view.waiting} waiting" if view.waiting else ""
+    return f"{view.domain}  {view.mode} {view.phase}  {view.holder.node}/{view.holder.process}  {until}{queue}{purpose}"
 
 
 def _list(cluster: Cluster, options: argparse.Namespace) -> int:
@@ -81,28 +86,37 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
 def _show(cluster: Cluster, options: argparse.Namespace) -> int:
     shard = cluster.map.shard_of(options.domain)
     _, leases = cluster.inspect(shard)
-    view = next((each for each in leases if each.domain == options.domain), None)
+    views = [each for each in leases if each.domain == options.domain]
     if options.json:
-        print_json("leasehold.lease", {"shard": shard, "lease": None if view is None else lease_fields(view)})
-    elif view is None:
+        fields = [lease_fields(each) for each in views]
+        print_json("leasehold.lease", {"shard": shard, "lease": fields[0] if fields else None, "leases": fields})
+    elif not views:
         say(f"{options.domain}: nobody has it (shard {shard})")
     else:
-        say(_line(view, cluster.time.now().midpoint))
-    return EXIT_NO if view is None else 0
+        for view in views:
+            say(_line(view, cluster.time.now().midpoint))
+    return 0 if views else EXIT_NO
 
 
 def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
     span = parse_span(options.seconds)
     with (
         cluster.session(options.purpose) as session,
-        session.acquire(*options.domains, timeout_ns=parse_span(options.wait), outside_record=True) as leases,
+        session.acquire(
+            *options.domains, mode=Mode(options.mode), timeout_ns=parse_span(options.wait), outside_record=True
+        ) as leases,
     ):
         for lease in leases:
-            fields = {"domain": lease.domain, "fence": lease.fence, **instant_fields("expiry", lease.expiry_ns)}
+            fields = {
+                "domain": lease.domain,
+                "mode": lease.mode,
+                "fence": lease.fence,
+                **instant_fields("expiry", lease.expiry_ns),
+            }
             if options.json:
                 print_json("leasehold.held", fields)
             else:
-                say(f"{lease.domain}: held, fence {lease.fence}")
+                say(f"{lease.domain}: held, mode {lease.mode}, fence {lease.fence}")
         _wait(cluster, session, leases, span)
     return 0
 

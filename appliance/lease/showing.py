@@ -25,6 +25,7 @@ def lease_fields(view: LeaseView) -> dict[str, Any]:
         **instant_fields("expiry", view.expiry_ns),
         **instant_fields("floor", view.floor_ns),
         **instant_fields("settle_to", view.settle_to_ns),
+        "waiting": view.waiting,
     }
 
 

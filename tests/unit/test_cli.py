@@ -266,7 +266,8 @@ def test_holding_says_the_fence_and_gives_back(say: Say, site: Site) -> None:
     rows = say("lease", "hold", "b", "a", "--seconds", "0", "--json").objects
     assert [row["domain"] for row in rows] == ["a", "b"]
     assert all(row["fence"] > 0 and row["expiry_ns"] > 0 for row in rows)
-    assert "a: held, fence" in say("lease", "hold", "a", "--seconds", "0.05").out
+    assert "a: held, mode X, fence" in say("lease", "hold", "a", "--seconds", "0.05").out
+    assert "a: held, mode S, fence" in say("lease", "hold", "a", "--mode", "S", "--seconds", "0.05").out
     assert not held(site, "a", "b")
 
 

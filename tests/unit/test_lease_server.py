@@ -8,6 +8,7 @@ from threading import Lock, Thread
 import msgspec
 import pytest
 
+from appliance.lease import wire
 from appliance.lease.client import Giving, Granted, LeaseClient, Unavailable
 from appliance.lease.connection import Limits
 from appliance.lease.server import ShardServer
@@ -17,6 +18,7 @@ from appliance.lease.wire import (
     REQUEST_FRAME_BYTES_MAX,
     REQUESTS_MAX,
     Hello,
+    Inspect,
     Page,
     Refused,
     Welcome,
@@ -24,7 +26,8 @@ from appliance.lease.wire import (
     encode_answer,
     encode_call,
 )
-from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire, granted
+from tests.support.cluster import wait_until
+from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire, granted, relinquish
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Environment, ShardUnavailable
@@ -339,3 +342,75 @@ def test_stopped_server_leaves_a_socket_that_another_has_bound_meanwhile(tmp_pat
     first.end()
     assert first.path.exists()
     second.close()
+
+
+# -- answers that are held back ----------------------------------------------------------------------------------------
+
+
+def held_back(served: Served, domain: str = "a") -> bytes:
+    return encode_call([msgspec.structs.replace(acquire(served.world, domain), wait_ns=60 * SECOND)])
+
+
+def waiting(served: Served) -> int:
+    with served.guard:
+        (page,) = served.shard.turn([Inspect(after_domain="", leases_max=1)])
+    assert isinstance(page, Page)
+    return page.numbers.waiting
+
+
+def test_waiter_is_answered_when_the_lease_is_given_back_by_another(served: Served) -> None:
+    with served.guard:
+        lease = granted(served.shard, acquire(served.world, "a"))
+    plain = served.raw()
+    plain.sendall(held_back(served))
+    wait_until(SystemClock(), lambda: waiting(served) == 1)
+    with served.guard:
+        served.shard.turn([relinquish(served.world, lease)])
+    assert isinstance(read_answer(plain, 1)[0], wire.Granted)
+    plain.close()
+
+
+# A prototype gave the lease to a dead waiter, and nobody could have it for a term.
+def test_waiter_that_is_killed_gets_nothing_and_those_behind_it_are_served(served: Served) -> None:
+    with served.guard:
+        lease = granted(served.shard, acquire(served.world, "a"))
+    dead, alive = served.raw(), served.raw()
+    dead.sendall(held_back(served))
+    wait_until(SystemClock(), lambda: waiting(served) == 1)
+    alive.sendall(held_back(served))
+    wait_until(SystemClock(), lambda: waiting(served) == 2)
+    dead.close()
+    wait_until(SystemClock(), lambda: waiting(served) == 1)
+    with served.guard:
+        served.shard.turn([relinquish(served.world, lease)])
+    assert isinstance(read_answer(alive, 1)[0], wire.Granted)
+    alive.close()
+
+
+def test_answers_behind_one_that_is_held_back_wait_for_it_in_their_order(served: Served) -> None:
+    with served.guard:
+        lease = granted(served.shard, acquire(served.world, "a"))
+    plain = served.raw()
+    plain.sendall(held_back(served) + encode_call([HELLO]) + encode_call([acquire(served.world, "b")]))
+    wait_until(SystemClock(), lambda: waiting(served) == 1)
+    with served.guard:
+        served.shard.turn([relinquish(served.world, lease)])
+    answers = [read_answer(plain, 1)[0] for _ in range(3)]
+    assert [type(each) for each in answers] == [wire.Granted, Welcome, wire.Granted]
+    plain.close()
+
+
+def test_process_that_waits_for_one_lease_goes_on_with_others(served: Served) -> None:
+    transport = served.transport()
+    mine, rival = served.client(transport, 1), served.client(transport, 2)
+    (first,) = mine.acquire(["a"])
+    assert isinstance(first, Granted)
+    got: list[object] = []
+    thread = Thread(target=lambda: got.extend(rival.acquire(["a"], wait_ns=60 * SECOND)), daemon=True)
+    thread.start()
+    wait_until(SystemClock(), lambda: waiting(served) == 1)
+    assert isinstance(mine.renew([first.witness])[0], Granted)
+    mine.relinquish([Giving("a", first.witness.correlation_id)])
+    thread.join(20)
+    assert isinstance(got[0], Granted)
+    transport.close()

@@ -1,0 +1,76 @@
+"""Sets of leases over two real shards, asked for by many threads in every order: all get their turn, none together."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock, Thread
+
+import pytest
+
+from appliance.cluster import Cluster
+from appliance.formats.lease import Mode, conflicts
+from tests.support.cluster import Site, sites
+from timeagent.units import SECOND
+
+THREADS = 6
+ROUNDS = 12
+PATIENCE_S = 100
+DOMAINS = ("soak/0", "soak/1", "soak/2", "soak/3", "soak/4")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path, "node1", "node2")
+
+
+class Watch:
+    """Who has what, as the threads believe it: a lease of one of them must not conflict with another's."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._held: list[tuple[str, Mode]] = []
+        self.broken: list[str] = []
+        self.turns = 0
+
+    def enter(self, wanted: dict[str, Mode]) -> None:
+        with self._lock:
+            self.turns += 1
+            for domain, mode in wanted.items():
+                for other, theirs in self._held:
+                    if other == domain and conflicts(mode, theirs):
+                        self.broken.append(f"{domain}: {mode} beside {theirs}")
+                self._held.append((domain, mode))
+
+    def leave(self, wanted: dict[str, Mode]) -> None:
+        with self._lock:
+            for each in wanted.items():
+                self._held.remove(each)
+
+
+def take_turns(cluster: Cluster, watch: Watch, seed: int) -> None:
+    chance = random.Random(seed)
+    with cluster.session(f"soak {seed}") as session:
+        for _ in range(ROUNDS):
+            names = chance.sample(DOMAINS, chance.choice((1, 2, 3)))
+            wanted = {name: chance.choice((Mode.X, Mode.X, Mode.S, Mode.IX)) for name in names}
+            with session.acquire(*names, mode=wanted, timeout_ns=60 * SECOND) as leases:
+                watch.enter(wanted)
+                session.check_held(leases)
+                watch.leave(wanted)
+
+
+# Every thread asks in another order, and each must get every set that it asks for: no deadlock, no starvation.
+def test_sets_in_opposite_orders_over_two_shards_all_get_their_turn(site: Site) -> None:
+    watch = Watch()
+    with site.open("node1") as one, site.open("node2") as two:
+        assert {one.map.shard_of(name) for name in DOMAINS} == {0, 1}
+        for cluster, shard in ((one, 0), (two, 1)):
+            cluster.routes.host.try_host(shard, cluster.map)
+        threads = [Thread(target=take_turns, args=((one, two)[n % 2], watch, n), daemon=True) for n in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in threads)
+    assert watch.broken == []
+    assert watch.turns == THREADS * ROUNDS

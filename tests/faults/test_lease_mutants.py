@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from appliance.formats.lease import Mode, Phase
 from appliance.lease import ceiling, client, shard, state, store, waiting
 from appliance.lease.client import Suspect
+from appliance.session import leasing, session
 from tests.faults import test_lease_ceiling as chain_tests
 from tests.property import test_lease_model as model_tests
+from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import plant
 from tests.support.shards import TERM, World
 from tests.unit import test_lease_client as client_tests
@@ -23,6 +25,7 @@ from tests.unit import test_lease_shard as shard_tests
 from tests.unit import test_lease_state as state_tests
 from tests.unit import test_lease_store as store_tests
 from tests.unit import test_lease_waiting as waiting_tests
+from tests.unit import test_leasing as leasing_tests
 from timeagent.units import MS
 
 
@@ -454,6 +457,27 @@ MUTANTS = {
         "return self._woken.append((place.waiter, draft)) or self._queues.remove(domain, place)",
         waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
     ),
+    "set asks again with another age": Mutant(
+        leasing,
+        "Leasing._ask",
+        "self._client(shard).ask(domain, quest.age, quest.wanted[domain])",
+        "self._client(shard).ask(domain, None, quest.wanted[domain])",
+        leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
+    ),
+    "set writes what it has tentatively": Mutant(
+        leasing,
+        "Leasing._take_all",
+        "self._upgrade(taken, quest.term_ns) if phase is Phase.TENTATIVE else None",
+        "None",
+        leasing_tests.test_set_over_all_shards_is_taken_tentatively_and_then_held,
+    ),
+    "reader may write": Mutant(
+        session,
+        "_refuse_readers",
+        "not lease.mode.may_write",
+        "False",
+        leasing_tests.test_readers_share_a_domain_and_write_nothing,
+    ),
     "model: floor of a broken lease forgotten": Mutant(
         state,
         "_end",
@@ -492,10 +516,19 @@ def world(tmp_path: Path) -> Iterator[World]:
     each.close()
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[HandSite]:
+    place = tmp_path / "site"
+    place.mkdir()
+    yield from hand_sites(place, shards=3)
+
+
 @pytest.mark.parametrize("name", MUTANTS)
-def test_broken_rule_is_noticed(name: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_rule_is_noticed(
+    name: str, world: World, site: HandSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant = MUTANTS[name]
-    ports: dict[str, Any] = {"world": world, "monkeypatch": monkeypatch, "tmp_path": tmp_path}
+    ports: dict[str, Any] = {"world": world, "site": site, "monkeypatch": monkeypatch, "tmp_path": tmp_path}
     # A property test shows its examples' arguments as none at all.
     parameters = [] if hasattr(mutant.caught_by, "hypothesis") else list(inspect.signature(mutant.caught_by).parameters)
     rest = [each for each in parameters if each not in ports]

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.bag.outcome import Committed
+from appliance.formats.lease import Mode
 from appliance.lease.wire import Acquire, Age, Relinquish, Request, Upgrade
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import TIME_KEY
-from timeagent.errors import BadTime, ShardUnavailable, TryAgain
+from timeagent.errors import BadRequest, BadTime, LeaseLost, ShardUnavailable, TryAgain
 from timeagent.signedtime import ClockStatus
 from timeagent.units import MS, SECOND
 
@@ -288,3 +290,65 @@ def test_giving_back_to_a_silent_shard_raises_nothing(site: HandSite) -> None:
     site.transports[0].shard = None
     session.relinquish(leases)
     assert [type(request) for request in site.transports[1].calls][-1] is Relinquish
+
+
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+def test_readers_share_a_domain_and_write_nothing(site: HandSite) -> None:
+    sessions = [site.session(), site.session()]
+    first, second = (session.acquire("d", mode=Mode.S)[0] for session in sessions)
+    assert first.mode is second.mode is Mode.S
+    code = ""
+    try:
+        sessions[0].publish("log", [b"x"], under=[first])
+    except BadRequest as problem:
+        code = problem.code
+    assert code == "mode-may-not-write"
+    assert not free(site, "d")
+
+
+def test_each_domain_of_a_set_can_have_a_mode_of_its_own(site: HandSite) -> None:
+    root, part = of_shards(site, 0, 1)
+    leases = site.session().acquire(root, part, mode={root: Mode.IX, part: Mode.X})
+    assert {lease.domain: lease.mode for lease in leases} == {root: Mode.IX, part: Mode.X}
+    site.session().acquire(root, mode=Mode.IS)
+    for bad in ("XX", {root: Mode.X}):
+        with pytest.raises(BadRequest) as refused:
+            site.session().acquire(root, part, mode=bad)  # type: ignore[arg-type]
+        assert refused.value.code == "bad-mode"
+
+
+def test_reader_becomes_a_writer_when_the_other_readers_have_gone(site: HandSite) -> None:
+    mine, other = site.session(), site.session()
+    (lease,) = mine.acquire("d", mode=Mode.S)
+    theirs = other.acquire("d", mode=Mode.S)
+    with pytest.raises(TryAgain) as busy:
+        mine.upgrade(lease, Mode.X, timeout_ns=2 * SECOND)
+    assert busy.value.code == "busy"
+    assert lease.mode is Mode.S
+    other.relinquish(theirs)
+    fence = lease.fence
+    mine.upgrade(lease, Mode.X)
+    assert str(lease.mode) == "X"
+    assert lease.fence > max(fence, theirs[0].fence)
+    assert isinstance(mine.publish("log", [b"x"], under=[lease]), Committed)
+    mine.relinquish([lease])
+    assert free(site, "d")
+
+
+def test_change_to_a_mode_that_is_not_stronger_is_refused_and_the_lease_stays(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", mode=Mode.SIX)
+    with pytest.raises(BadRequest) as refused:
+        session.upgrade(lease, Mode.S)
+    assert refused.value.code == "mode-not-stronger"
+    session.check_held([lease])
+
+
+def test_change_of_mode_of_a_lease_that_is_over_says_so(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", mode=Mode.S)
+    site.start(site.shard_of("d"))
+    with pytest.raises(LeaseLost):
+        session.upgrade(lease, Mode.X)

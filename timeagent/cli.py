@@ -1,4 +1,4 @@
-"""``leasehold time run|now|wait|sources|verify``: what this machine knows of the time, and what a signed time says.
+"""``leasehold time run|now|wait|sources|verify|evidence``: what this machine knows of the time; what signed times say.
 
 All but ``run`` work without a cluster and without keys. Exit codes: 0; 1 a signature is not the key's; 3 nothing to
 verify with; 65 not a signed time; 75 no source has a bound.
@@ -20,6 +20,7 @@ from .canonical import DIGEST_BYTES
 from .clock import AgentClock, SystemClock
 from .console import Command, instant_fields, note, print_json, report_error, say
 from .errors import BadRequest, BadTime, Damaged, Environment
+from .evidencecli import add_evidence_arguments, judge_evidence
 from .interval import TimeInterval
 from .keys import Verifier, fingerprint, parse_public_line
 from .plot import ASCII, UNICODE, Row, plot
@@ -80,6 +81,8 @@ def time_command(
     def run(options: argparse.Namespace) -> int:
         if options.verb == "verify":
             return _verify(options)
+        if options.verb == "evidence":
+            return judge_evidence(options)
         if options.verb == "run":
             if run_agent is None:
                 raise BadRequest("no-cluster", "the agent runs for a cluster's node", hint="name it with --root")
@@ -92,12 +95,14 @@ def time_command(
 
 
 def _add_arguments(parser: argparse.ArgumentParser, add_options: Callable[[argparse.ArgumentParser], object]) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|now|wait|sources|verify")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|now|wait|sources|verify|evidence")
     run = verbs.add_parser("run", help="the node's time agent: until SIGTERM or SIGINT")
     now = verbs.add_parser("now", help="the time, as an interval that holds it")
     wait = verbs.add_parser("wait", help="wait until the time is known well enough; for units and scripts")
     sources = verbs.add_parser("sources", help="what each time source says, or why it says nothing")
     verify = verbs.add_parser("verify", help="judge a signed time, or a Roughtime malfeasance report")
+    evidence = verbs.add_parser("evidence", help="what the signatures in the agent's evidence prove")
+    add_evidence_arguments(evidence)
     for verb in (now, wait, sources):
         verb.add_argument(
             "--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms"
@@ -111,7 +116,7 @@ def _add_arguments(parser: argparse.ArgumentParser, add_options: Callable[[argpa
     verify.add_argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input")
     verify.add_argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line")
     verify.add_argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers")
-    for verb in (run, now, wait, sources, verify):
+    for verb in (run, now, wait, sources, verify, evidence):
         verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -1,19 +1,23 @@
 """Agents that ask each other: the round trip is in the bound, refusals have names, and a stopped clock is found out."""
 
+import argparse
+import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, own, peer_source
 from timeagent.agent import PERIOD_NS
+from timeagent.cli import COMMANDS
 from timeagent.combine import Weight
 from timeagent.errors import BadTime, Damaged
 from timeagent.evidence import Exchanged, judge_exchange
 from timeagent.hearing import Listed
 from timeagent.interval import TimeInterval
-from timeagent.keys import Signer
+from timeagent.keys import Signer, public_line
 from timeagent.noncewire import Kind, Question, encode_question, peer_digest
 from timeagent.signedtime import ClockStatus
 from timeagent.sources.assumed import AssumedSource
@@ -235,3 +239,32 @@ def test_honest_exchange_proves_nothing() -> None:
     assert source.asked is not None
     exchange = Exchanged(source.asked.own, source.asked.chance, source.asked.answer, b"")
     assert judge_exchange(exchange, HERE.verifier(), THERE.verifier()) == []
+
+
+# From the file alone, offline: what an auditor of two machines is handed.
+def test_command_says_what_a_file_of_evidence_proves(
+    contradicted: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"schema": "leasehold.time.evidence", "kind": "contradiction", "own_key_id": HERE.id.hex()}
+
+    def judged(exchange: dict[str, str], *keys: Signer) -> int:
+        words = [str(tmp_path / "evidence.json")]
+        (tmp_path / "evidence.json").write_text(json.dumps(record | {"exchanges": [exchange]}))
+        for index, key in enumerate(keys):
+            (tmp_path / f"{index}.pub").write_text(public_line(key.public, "node"))
+            words += ["--key", str(tmp_path / f"{index}.pub")]
+        parser = argparse.ArgumentParser()
+        COMMANDS["time"].add_arguments(parser)
+        return COMMANDS["time"].run(parser.parse_args(["evidence", *words]))
+
+    assert judged(contradicted, HERE, THERE) == 1
+    assert "lies wholly before it" in capsys.readouterr().out
+    assert judged(contradicted, HERE) == 3
+    assert judged(contradicted | {"after": ""}, HERE, THERE) == 0
+    with pytest.raises(Damaged):
+        judged(contradicted | {"after": contradicted["own"]}, HERE, THERE)
+    with pytest.raises(Damaged):
+        judged(contradicted | {"own": "xx"}, HERE, THERE)
+    record["schema"] = "another"
+    with pytest.raises(Damaged):
+        judged(contradicted, HERE, THERE)

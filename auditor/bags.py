@@ -172,14 +172,15 @@ class BagWalk:
         if gone is not None:
             self._retained(listing, seal, gone)
             return seal
+        swept = pack is None and not seal.lists_files()
         for name, raw in seal.locks.items():
             bag = self._log.parse_bag(listing.rack, name) if self._log else None
             if name in there:
-                self._bag(there[name], seal, pack)
-            elif pack is None or bag is None:
+                self._bag(there[name], seal, pack, swept=swept and not there[name].locked)
+            elif bag is None or (pack is None and not swept):
                 self._missing_bag(listing, name, raw, seal)
             else:
-                self._bag(BagListing(bag, (), locked=False), seal, pack)
+                self._bag(BagListing(bag, (), locked=False), seal, pack, swept=swept)
         self._report_all(pack.findings(seal.where) if pack else [])
         return seal
 
@@ -236,10 +237,13 @@ class BagWalk:
         self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
-    def _bag(self, listing: BagListing, seal: SealFacts | None, pack: RackPack | None = None) -> None:
+    def _bag(
+        self, listing: BagListing, seal: SealFacts | None, pack: RackPack | None = None, *, swept: bool = False
+    ) -> None:
+        """Audit a bag. ``swept``: its rack held no files, so that its directory went, or goes, without a pack."""
         bag = listing.bag
         self.counts.bags += 1
-        if seal is not None and pack is not None:
+        if seal is not None and (pack is not None or swept):
             found_lock: tuple[bytes | None, Evidence] = (seal.locks[bag.name], seal.where)  # its directory may be void
         else:
             found_lock = self._lock_bytes(listing, seal)

@@ -48,6 +48,10 @@ class SealFacts:
     raw: bytes
     """All bytes of its file."""
 
+    def lists_files(self) -> bool:
+        """Whether it lists any file: a rack without files is swept without a pack."""
+        return any(open_lock(raw, self.where.path)[0].entries for raw in self.locks.values())
+
 
 class SealOrder:
     """The racks of one log as they are walked, oldest first."""

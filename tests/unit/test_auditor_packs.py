@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from appliance.formats.pack import PACK
+from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from auditor.audit import audit
 from auditor.explain import explain_lines
 from auditor.load import Tree
 from auditor.report import json_bytes
 from tests.support.breaches import PLANTS
 from tests.support.pack_breaches import pack_tree, packed
-from tests.support.trees import Writer, eventful_tree, small_tree
+from tests.support.trees import ClusterTree, Writer, eventful_tree, small_tree
+from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from tests.support.trees import ClusterTree
 
 OF_DIRECTORIES = frozenset({"late-writer", "ghost-bag", "overwritten-lock", "damaged-lock", "lost-file"})
 """What is said of a directory, and gone with it: what was listed is judged in the pack, the rest is void."""
@@ -79,6 +80,27 @@ def test_half_swept_rack_audits_as_a_packed_one(tmp_path: Path) -> None:
     assert findings(tree) == before
     for prelock in sorted(tree.root.glob("logs/*/*/*/*/prelock"))[:1]:
         prelock.unlink()
+    assert findings(tree) == before
+    assert audit(Tree(tree.root)).findings == ()
+
+
+# It needs no pack, and a packer removes its directories one name after the other.
+def test_rack_of_bags_that_nobody_wrote_to_is_swept_and_nothing_is_lost(tmp_path: Path) -> None:
+    tree = ClusterTree(tmp_path)
+    grid = tree.log()
+    bags = [grid.bag(grid.first_ns), grid.bag(grid.first_ns + grid.birth.span_ns)]
+    tree.until(bags[1].due_ns + SECOND)
+    for bag in bags:
+        tree.close(bag)
+    tree.settle(grid)
+    assert (tmp_path / bags[0].rack.path / SEAL).exists()
+    before = findings(tree)
+    for name in (PRELOCK, LOCK):
+        tree.remove(f"{bags[0].path}/{name}")
+        assert findings(tree) == before
+    shutil.rmtree(tmp_path / bags[0].path)
+    assert findings(tree) == before
+    shutil.rmtree(tmp_path / bags[1].path)
     assert findings(tree) == before
     assert audit(Tree(tree.root)).findings == ()
 

@@ -36,7 +36,7 @@ KEEP_NS_MAX: Final = 2 * SECOND
 """How long a place is kept between two calls at most: as long may a domain stay free for somebody who has died."""
 
 _RETRY_NS: Final = 100 * MS
-"""When to look again without usable time."""
+"""When to look again without usable time, or where an instant that was named has come in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,9 @@ class WaitingRoom:
         return first_has_gone
 
     def _look_when_possible(self, domain: str, denied: Denied, now: TimeInterval, boot: int) -> None:
-        self._queues.look_at(domain, boot + max(0, denied.earliest_ns - now.midpoint))
+        ahead = denied.earliest_ns - now.midpoint
+        # A denial that names an instant that has come must not keep the loop looking for ever.
+        self._queues.look_at(domain, boot + (ahead if ahead > 0 else _RETRY_NS))
 
     def take_woken(self) -> list[tuple[Waiter, Draft]]:
         """Return those who have been answered since, with their answers."""

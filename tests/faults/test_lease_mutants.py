@@ -446,7 +446,7 @@ MUTANTS = {
     "nobody looks when the lease in the way is past": Mutant(
         waiting,
         "WaitingRoom._look_when_possible",
-        "boot + max(0, denied.earliest_ns - now.midpoint)",
+        "boot + (ahead if ahead > 0 else _RETRY_NS)",
         "2**62",
         waiting_tests.test_waiter_is_woken_when_the_lease_in_its_way_is_surely_past,
     ),

@@ -24,6 +24,8 @@ from ..formats.framing import Kind
 from ..formats.stamped import sign
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from timeagent.clock import NodeTime
     from timeagent.keys import Signer
     from timeagent.units import Instant
@@ -76,6 +78,14 @@ class InDoubt:
 type Extension = Extended | Deposed | InDoubt
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the first record of a chain of a later map begins with: the highest numbers of the chains before it."""
+
+    floor_ns: Instant
+    settle_to_ns: Instant
+
+
 class RightToGrant(Protocol):
     """What a shard asks of its chain: the chain itself, or one that links by a thread of its own."""
 
@@ -117,14 +127,25 @@ class CeilingChain:
     """Links records for one incarnation. Not thread-safe; every verb that links touches the mount."""
 
     def __init__(
-        self, port: ChainPort, time: NodeTime, signer: Signer, policy: Policy, identity: ShardIdentity
+        self,
+        port: ChainPort,
+        time: NodeTime,
+        signer: Signer,
+        policy: Policy,
+        identity: ShardIdentity,
+        origin: Callable[[], Beginning | InDoubt] | None = None,
     ) -> None:
-        """Take the ports. Touches nothing yet."""
+        """Take the ports. Touches nothing yet.
+
+        ``origin``: what a chain of a later map than the first begins with, once all chains of the map before have
+        ended (``succession.py``). It is asked only when the chain is empty.
+        """
         self._port = port
         self._time = time
         self._signer = signer
         self._policy = policy
         self._identity = identity
+        self._origin = origin
         self._newest: _Before | None = None
         self._pending: tuple[CeilingRecord, bytes] | None = None
         self._deposed: Deposed | None = None
@@ -153,7 +174,7 @@ class CeilingChain:
     def begin(self) -> Extension:
         """Link the first record of this incarnation, on top of whatever is newest. Idempotent until it is linked.
 
-        Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (not the first map).
+        Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (a later map, and no ``origin``).
         """
         assert self._number == 0, "a chain begins once for each incarnation"
         if self._pending is None and self._deposed is None:
@@ -188,17 +209,26 @@ class CeilingChain:
         for _ in range(LOOKS_MAX):
             numbers = self._port.list_afresh()
             if not numbers:
-                if self._identity.map_number != 1:
-                    raise BadConfiguration(
-                        "chain-not-begun",
-                        f"shard {self._identity.shard} has no chain under map {self._identity.map_number}",
-                        hint="a chain of a later map begins where those of the map before were terminated",
-                    )
-                return _Before(0, 0, 0, 0)
+                return self._empty()
             data = self._port.read(numbers[-1])
             if data is not None:
                 return self._before(numbers[-1], data)
         return InDoubt("the newest record of the chain is listed and cannot be read")
+
+    def _empty(self) -> _Before | InDoubt:
+        """Return what an empty chain begins with: nothing under the first map, else what its origin says."""
+        if self._origin is None and self._identity.map_number == 1:
+            return _Before(0, 0, 0, 0)
+        if self._origin is None:
+            raise BadConfiguration(
+                "chain-not-begun",
+                f"shard {self._identity.shard} has no chain under map {self._identity.map_number}",
+                hint="a chain of a later map begins where those of the map before were terminated",
+            )
+        begins = self._origin()
+        if isinstance(begins, InDoubt):
+            return begins
+        return _Before(0, max(begins.floor_ns, begins.settle_to_ns), begins.floor_ns, begins.settle_to_ns)
 
     def _before(self, number: int, data: bytes) -> _Before | Deposed:
         mine = self._identity

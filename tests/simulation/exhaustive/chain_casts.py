@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
-from appliance.formats.framing import Kind as PieceKind
 from appliance.formats.lease import Holder, Mode, Phase
+from appliance.formats.paths import chain_path
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.stamped import sign
 from appliance.formats.witness import SignedWitness
-from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
+from appliance.lease.ceiling import Beginning, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from appliance.lease.shard import Shard, StoppedOrderly
 from appliance.lease.store import LeaseStore
+from appliance.lease.succession import Succession
 from appliance.lease.wire import Acquire, Age, Granted, Relinquish
 from appliance.registers import StoredChain
 from tests.simulation.exhaustive.chain_promises import CHAIN, ChainPromises
@@ -44,9 +43,19 @@ type Clocks = tuple[Instant, ...]
 _TRIES = 2
 
 
-def _chain(port: Port, name: str, node: str, time: ExploredTime) -> tuple[CeilingChain, ShardIdentity]:
-    identity = ShardIdentity(CLUSTER, 1, 0, node, name.encode().ljust(8, b"-"))
-    return CeilingChain(StoredChain(ExploredStorage(port), CHAIN), time, WITNESS_KEY, POLICY, identity), identity
+def _maps(*shards: int) -> tuple[ShardMap, ...]:
+    """Maps with so many shards, one after the other."""
+    return tuple(ShardMap(number=n, cluster_id=CLUSTER, owners=("n",) * count) for n, count in enumerate(shards, 1))
+
+
+def _chain(
+    port: Port, name: str, node: str, time: ExploredTime, layouts: tuple[ShardMap, ...] = (), shard: int = 0
+) -> tuple[CeilingChain, ShardIdentity]:
+    number = len(layouts) or 1
+    identity = ShardIdentity(CLUSTER, number, shard, node, name.encode().ljust(8, b"-"))
+    stored = StoredChain(ExploredStorage(port), chain_path(number, shard))
+    origin = _succession(port, name, layouts).beginning if number > 1 else None
+    return CeilingChain(stored, time, WITNESS_KEY, POLICY, identity, origin), identity
 
 
 def _decided(step: Callable[[], Extension]) -> Extension:
@@ -57,13 +66,24 @@ def _decided(step: Callable[[], Extension]) -> Extension:
     return extension
 
 
-def _contend(port: Port, *, name: str, node: str, extends: int, orderly: bool, clocks: Clocks) -> None:
-    chain, identity = _chain(port, name, node, ExploredTime(port, TIME_KEY, clocks))
+def _contend(
+    port: Port,
+    *,
+    name: str,
+    node: str,
+    extends: int,
+    orderly: bool,
+    clocks: Clocks,
+    layouts: tuple[ShardMap, ...] = (),
+    shard: int = 0,
+) -> None:
+    chain, identity = _chain(port, name, node, ExploredTime(port, TIME_KEY, clocks), layouts, shard)
+    place = chain_path(identity.map_number, identity.shard)
     for step in (chain.begin, *(chain.extend for _ in range(extends))):
         extension = _decided(step)
         if chain.ceiling_ns:
             numbers = (chain.floor_ns, chain.settle_to_ns, chain.ceiling_ns, chain.number)
-            port.note("reach", identity.incarnation, *numbers)
+            port.note("reach", identity.incarnation, *numbers, place)
         if not isinstance(extension, Extended):
             return
     if orderly:
@@ -125,7 +145,7 @@ def _live(
         return
     witness = decode(SignedWitness, reply.signed).witness()
     numbers = (witness.floor_ns, witness.settle_to_ns, chain.ceiling_ns, chain.number)
-    port.note("reach", identity.incarnation, *numbers)
+    port.note("reach", identity.incarnation, *numbers, CHAIN)
     port.note("granted", witness.fence, witness.expiry_ns)
     if orderly:
         time.midpoint_ns = port.ask("now", clocks)  # until then the lease is out
@@ -151,59 +171,52 @@ def _stopped(shard: Shard) -> StoppedOrderly | object:
     return stop
 
 
-def _terminate(port: Port, *, name: str) -> None:
-    """Link a terminal record, as whoever carries out a new map does, and look: a higher number means again."""
-    chain = StoredChain(ExploredStorage(port), CHAIN)
-    for _ in range(4):
-        numbers = chain.list_afresh()
-        number = numbers[-1] if numbers else 0
-        ceiling = floor = settle_to = 0
-        if number:
-            data = chain.read(number)
-            if data is None:
-                continue
-            before, _ = open_ceiling(data, "the newest record")
-            if before.kind is CeilingKind.TERMINAL:
-                return
-            ceiling = floor = settle_to = before.ceiling_ns
-            if before.kind is CeilingKind.ORDERLY:
-                floor, settle_to = before.floor_ns, before.settle_to_ns
-        record = CeilingRecord(
-            cluster_id=CLUSTER,
-            map_number=1,
-            shard=0,
-            number=number + 1,
-            node="terminator",
-            incarnation=name.encode().ljust(8, b"-"),
-            kind=CeilingKind.TERMINAL,
-            ceiling_ns=ceiling,
-            floor_ns=floor,
-            settle_to_ns=settle_to,
-            time=bytes(128),
-        )
-        if chain.link(number + 1, sign(PieceKind.CEILING, record, WITNESS_KEY)):
-            after = chain.list_afresh()
-            if after and after[-1] == number + 1:
-                port.note("terminated")
-                return
+def _succession(port: Port, name: str, layouts: tuple[ShardMap, ...]) -> Succession:
+    storage = ExploredStorage(port)
+    return Succession(
+        layouts,
+        lambda number, shard: StoredChain(storage, chain_path(number, shard)),
+        ExploredTime(port, TIME_KEY, (EARLY,)),
+        WITNESS_KEY,
+        "terminator",
+        name.encode().ljust(8, b"-"),
+    )
+
+
+def _terminate(port: Port, *, name: str, layouts: tuple[ShardMap, ...]) -> None:
+    """Carry out a new map, and do nothing under it."""
+    succession = _succession(port, name, layouts)
+    for _ in range(_TRIES):
+        begins = succession.beginning()
+        if isinstance(begins, Beginning):
+            port.note("terminated", begins.floor_ns, begins.settle_to_ns)
+            return
 
 
 # -- actors ------------------------------------------------------------------------------------------------------------
 
 
 def contender(
-    name: str, *, node: str = "", extends: int = 1, orderly: bool = False, clocks: Clocks = (EARLY, LATE)
+    name: str,
+    *,
+    node: str = "",
+    extends: int = 1,
+    orderly: bool = False,
+    clocks: Clocks = (EARLY, LATE),
+    maps: tuple[int, ...] = (),
+    shard: int = 0,
 ) -> Kind:
+    """``maps``: how many shards each map has, up to the one under which it runs."""
     body = partial(_contend, name=name, node=node or name, extends=extends, orderly=orderly, clocks=clocks)
-    return Kind(f"contender {name}", body)
+    return Kind(f"contender {name}", partial(body, layouts=_maps(*maps), shard=shard))
 
 
 def shard(name: str, *, node: str = "", orderly: bool = True, clocks: Clocks = (EARLY, LATE)) -> Kind:
     return Kind(f"shard {name}", partial(_serve, name=name, node=node or name, orderly=orderly, clocks=clocks))
 
 
-def terminator(name: str = "t") -> Kind:
-    return Kind(f"terminator {name}", partial(_terminate, name=name))
+def terminator(name: str = "t", *, maps: tuple[int, ...] = (1, 1)) -> Kind:
+    return Kind(f"terminator {name}", partial(_terminate, name=name, layouts=_maps(*maps)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +229,15 @@ class ChainCast:
     records_kept: int = 64
     """How many of the newest records are never pruned: production's number, or a small one, so that it prunes here."""
     reduced: bool = True
+    chains: tuple[str, ...] = (CHAIN,)
+    """The directories that are there already."""
 
     def explorer(self, *, states_max: int = 3_000_000, breadth_first: bool = False) -> Explorer:
+        tree = Tree(frozenset(), frozenset({""})).with_directory("tmp")
+        for each in self.chains:
+            tree = tree.with_directory(each)
         return Explorer(
-            TreeWorld(Tree(frozenset(), frozenset({""})).with_directory(CHAIN).with_directory("tmp"), self.mount),
+            TreeWorld(tree, self.mount),
             self.actors,
             ChainPromises(pruned=self.records_kept < 64),
             faults=self.faults,

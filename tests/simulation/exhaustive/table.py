@@ -22,7 +22,7 @@ from appliance.bag.outcome import Committed, Outcome
 from appliance.bag.reader import Reader
 from appliance.bag.sealer import Sealer
 from appliance.formats.paths import PRELOCK
-from appliance.lease import ceiling
+from appliance.lease import ceiling, succession
 from appliance.lease import shard as shards
 from tests.faults import test_bag_mutants as wrong
 from tests.simulation.exhaustive import bag_promises as bags
@@ -45,6 +45,17 @@ ROUGH = Mount(pieces=True, absences=True)
 EVERY_VERB = frozenset({"look", "list", "read", "mkdir", "publish", "mark", "unlink", "server clock"})
 ANY_FAULT = Mount(faults=EVERY_VERB)
 
+_ANEW = ChainCast((contender("a"), contender("b", extends=0, maps=(1, 1), clocks=(LOW,))))
+_TWO_TO_ONE = ChainCast(
+    (
+        contender("a", extends=0),
+        contender("b", extends=0, shard=1, clocks=(HIGH,)),
+        contender("c", extends=0, maps=(2, 1), clocks=(LOW,)),
+    )
+)
+_PRUNED_ANEW = ChainCast((contender("a", clocks=(LOW,)), terminator("t"), terminator("u")), PIECES, records_kept=1)
+
+
 SHORT: dict[str, Cast] = {
     "writer, 3 closers": BagCast((writer(), closer(count=3))),
     "writer, 3 closers, in pieces": BagCast((writer(), closer(count=3)), PIECES),
@@ -64,6 +75,16 @@ SHORT: dict[str, Cast] = {
     ),
     "chain, 2 contenders, terminator": ChainCast(
         (contender("a", orderly=True), contender("b", extends=0), terminator())
+    ),
+    "map anew, owner, terminator, successor": ChainCast(
+        (contender("a", orderly=True), terminator(), contender("b", extends=0, maps=(1, 1), clocks=(LOW,)))
+    ),
+    "map anew, 2 chains become 1, owner, 2 successors": ChainCast(
+        (
+            contender("a", extends=0, shard=1),
+            contender("b", extends=0, maps=(2, 1), clocks=(LOW,)),
+            contender("c", extends=0, maps=(2, 1), clocks=(LOW,)),
+        )
     ),
     "chain, 2 shards": ChainCast((shard("a"), shard("b"))),
 }
@@ -105,6 +126,36 @@ LONG: dict[str, Cast] = {
     ),
     "log made by 3, 1 fault": BirthCast(
         (creator(1), creator(2), creator(5)), Mount(pieces=True, absences=True, faults=EVERY_VERB), faults=1
+    ),
+    "map anew, 2 terminators, pruning, in pieces": _PRUNED_ANEW,
+    "map anew, terminator, successor, pruning, in pieces": ChainCast(
+        (
+            contender("a", extends=2, clocks=(LOW,)),
+            terminator(),
+            contender("b", extends=0, maps=(1, 1), clocks=(LOW,)),
+        ),
+        PIECES,
+        records_kept=1,
+    ),
+    "map anew, owner, terminator, successor, 1 fault": ChainCast(
+        (contender("a", extends=0), terminator(), contender("b", extends=0, maps=(1, 1), clocks=(LOW,))),
+        ANY_FAULT,
+        faults=1,
+    ),
+    "map anew, 2 owners, 2 successors of 2": ChainCast(
+        (
+            contender("a", extends=0),
+            contender("b", extends=0, shard=1),
+            contender("c", extends=0, maps=(2, 2), clocks=(LOW,)),
+            contender("d", extends=0, maps=(2, 2), shard=1, clocks=(LOW,)),
+        )
+    ),
+    "map anew twice, owner, successor, successor of that": ChainCast(
+        (
+            contender("a", extends=0),
+            contender("b", extends=0, maps=(1, 2), clocks=(LOW,)),
+            contender("c", extends=0, maps=(1, 2, 1), clocks=(LOW,)),
+        )
     ),
     "chain, 3 contenders that extend": ChainCast(tuple(contender(name) for name in "abc")),
     "chain, 3 contenders, 3 clocks": ChainCast(tuple(contender(name, clocks=(LOW, MIDDLE, HIGH)) for name in "abc")),
@@ -157,6 +208,10 @@ def _in_chain(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch
 
 def _in_shard(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: plant(patch, shards, function, old, new)
+
+
+def _in_succession(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: plant(patch, succession, function, old, new)
 
 
 def rack_looked_at_before_publishing_only(self: MaildirWriter, file: FrameFile) -> Outcome:
@@ -313,6 +368,47 @@ MUTANTS: dict[str, Mutant] = {
         ),
         ChainCast((contender("a"), terminator())),
         chains.TERMINAL_LAST,
+    ),
+    "terminal record with the floor of the run": Mutant(
+        _in_succession("_after", "record.kind is CeilingKind.RUNNING", "record is None"), _ANEW, chains.ONE_OWNER
+    ),
+    "terminal record not looked at": Mutant(
+        _in_succession(
+            "Succession._ended",
+            "seen = self._link(port, layout, shard, number + 1, newest, begins)",
+            "return begins if self._link(port, layout, shard, number + 1, newest, begins) else InDoubt('taken')",
+        ),
+        ChainCast((contender("a", extends=2), terminator()), records_kept=1),
+        chains.ALL_ENDED,
+    ),
+    "terminal record believed at first sight": Mutant(
+        _in_succession("Succession._ended", "seen == number", "number"), _PRUNED_ANEW, chains.ALL_ENDED
+    ),
+    "chain of a new map begun before the old ones have ended": Mutant(
+        _in_succession(
+            "Succession._beginning",
+            "next((each for each in ended if isinstance(each, InDoubt)), None)",
+            "None if any((isinstance(each, Beginning) for each in ended)) else ended[0]",
+        ),
+        ChainCast(
+            (contender("a", extends=0, shard=1), contender("b", extends=0, maps=(2, 1), clocks=(LOW,))),
+            ANY_FAULT,
+            faults=1,
+        ),
+        chains.ALL_ENDED,
+    ),
+    "one old chain forgotten": Mutant(
+        _in_succession("Succession._beginning", "range(len(before.owners))", "range(1)"), _TWO_TO_ONE, chains.ALL_ENDED
+    ),
+    "lowest floor of the old chains": Mutant(
+        _in_succession(
+            "Succession._beginning", "max(each.floor_ns for each in numbers)", "min(each.floor_ns for each in numbers)"
+        ),
+        _TWO_TO_ONE,
+        chains.ONE_OWNER,
+    ),
+    "chain of a new map begun with nothing": Mutant(
+        _in_chain("CeilingChain._empty", "begins = self._origin()", "begins = Beginning(0, 0)"), _ANEW, chains.ALL_ENDED
     ),
     "orderly record without fences": Mutant(
         _in_shard("Shard.stop_orderly", "max(floor, fence, self._floor_ns)", "max(floor, self._floor_ns)"),

@@ -1,0 +1,181 @@
+"""From one map's ceiling chains to the next one's (docs/protocol/lease.md, "From map to map").
+
+Whoever carries out a new map ends every chain of the maps before it with a terminal record. Any number of nodes may do
+that at once, stop at any line, and begin again: the first terminal record of a chain wins, and nobody links after it.
+The steps for one chain are:
+
+1. list     afresh; an empty chain ends with what it would have begun with;
+2. link     a terminal record after the newest one;
+3. list     afresh again: a higher number means look again. Only a listing that began when the record was seen already,
+            and shows nothing higher, says that it is the end. One look is not enough, not even for a record that
+            another linked: a listing that takes long can show a terminal record in a slot that was pruned after the
+            listing began, and not what is newest.
+
+A chain of the new map begins only when that is said of every chain of the map before, with the highest numbers of all.
+No clock occurs in this argument. ``polite`` may hold a terminal record back while an owner still stops in good order:
+that spares everybody a wait, and nothing rests on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import Damaged, Environment, TryAgain
+
+from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from ..formats.framing import Kind
+from ..formats.stamped import sign
+from .ceiling import Beginning, InDoubt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from timeagent.clock import NodeTime
+    from timeagent.keys import Signer
+
+    from ..formats.shardmap import ShardMap
+    from .ports import ChainPort
+
+LOOKS_MAX: Final = 6
+"""How often a chain is looked at in one call: its owner may extend it meanwhile."""
+
+NOTHING: Final = Beginning(0, 0)
+
+type Polite = Callable[[CeilingRecord], str | None]
+"""Says why a running record's owner is to be given time, or None."""
+
+
+def _at_once(_: CeilingRecord) -> str | None:
+    return None
+
+
+def newest_record(port: ChainPort) -> CeilingRecord | None:
+    """Return the newest record of a chain, unjudged, or None for an empty one. Raises Environment, TryAgain, Damaged.
+
+    For looking, and for courtesy: the chain may have gone on since.
+    """
+    for _ in range(LOOKS_MAX):
+        numbers = port.list_afresh()
+        if not numbers:
+            return None
+        data = port.read(numbers[-1])
+        if data is not None:
+            return open_ceiling(data, f"record {numbers[-1]} of a chain")[0]
+    raise TryAgain("chain-unread", "the newest record of a chain is listed and cannot be read", hint="try again")
+
+
+@dataclass(slots=True)
+class Succession:
+    """One process's share in ending the chains of earlier maps. Not thread-safe; touches the mount.
+
+    ``layouts``: the maps that have chains of their own, in order; the chains of all but the last one are ended.
+    """
+
+    layouts: Sequence[ShardMap]
+    port_of: Callable[[int, int], ChainPort]
+    """The chain of a map and a shard."""
+    time: NodeTime
+    signer: Signer
+    node: str
+    incarnation: bytes
+    polite: Polite = _at_once
+    _known: dict[int, Beginning] = field(default_factory=dict)
+
+    def beginning(self) -> Beginning | InDoubt:
+        """End every chain of the earlier maps; return what each chain of the last one begins with.
+
+        InDoubt: not all have ended yet; ask again. Idempotent. Raises BadTime, Damaged.
+        """
+        return self._beginning(len(self.layouts) - 1)
+
+    def _beginning(self, layout: int) -> Beginning | InDoubt:
+        if layout == 0:
+            return NOTHING
+        if layout not in self._known:
+            before = self.layouts[layout - 1]
+            ended = [self._ended(layout - 1, shard) for shard in range(len(before.owners))]
+            doubt = next((each for each in ended if isinstance(each, InDoubt)), None)
+            if doubt is not None:
+                return doubt
+            numbers = [each for each in ended if isinstance(each, Beginning)]
+            self._known[layout] = Beginning(
+                max(each.floor_ns for each in numbers), max(each.settle_to_ns for each in numbers)
+            )
+        return self._known[layout]
+
+    def _ended(self, layout: int, shard: int) -> Beginning | InDoubt:
+        """End one chain; return the numbers of its terminal record."""
+        port = self.port_of(self.layouts[layout].number, shard)
+        where = f"the chain of shard {shard}, map {self.layouts[layout].number}"
+        seen = 0
+        try:
+            for _ in range(LOOKS_MAX):
+                numbers = port.list_afresh()
+                number = numbers[-1] if numbers else 0
+                newest = self._read(port, layout, shard, number) if number else None
+                if number and newest is None:
+                    continue
+                if newest is not None and newest.kind is CeilingKind.TERMINAL:
+                    if seen == number:
+                        return Beginning(newest.floor_ns, newest.settle_to_ns)
+                    seen = number
+                    continue
+                begins = self._beginning(layout) if newest is None else _after(newest)
+                why = self.polite(newest) if newest is not None and newest.kind is CeilingKind.RUNNING else None
+                if isinstance(begins, InDoubt):
+                    return begins
+                if why is not None:
+                    return InDoubt(f"{where} is not ended yet: {why}")
+                seen = self._link(port, layout, shard, number + 1, newest, begins)
+        except (Environment, TryAgain) as problem:
+            return InDoubt(f"{where} is perhaps not ended: {problem.message}")
+        return InDoubt(f"{where} goes on while it is being ended")
+
+    def _read(self, port: ChainPort, layout: int, shard: int, number: int) -> CeilingRecord | None:
+        data = port.read(number)
+        if data is None:
+            return None
+        shard_map = self.layouts[layout]
+        where = f"record {number} of the chain of shard {shard}, map {shard_map.number}"
+        record, _ = open_ceiling(data, where)
+        found = (record.cluster_id, record.map_number, record.shard, record.number)
+        if found != (shard_map.cluster_id, shard_map.number, shard, number):
+            raise Damaged(
+                "ceiling-misplaced", f"{where} says that it is record {found[3]} of shard {found[2]}, map {found[1]}"
+            )
+        return record
+
+    def _link(
+        self,
+        port: ChainPort,
+        layout: int,
+        shard: int,
+        number: int,
+        newest: CeilingRecord | None,
+        begins: Beginning,
+    ) -> int:
+        """Link a terminal record; return its number, or 0 if another was faster."""
+        shard_map = self.layouts[layout]
+        ceiling = 0 if newest is None else newest.ceiling_ns
+        record = CeilingRecord(
+            cluster_id=shard_map.cluster_id,
+            map_number=shard_map.number,
+            shard=shard,
+            number=number,
+            node=self.node,
+            incarnation=self.incarnation,
+            kind=CeilingKind.TERMINAL,
+            ceiling_ns=max(ceiling, begins.floor_ns, begins.settle_to_ns),
+            floor_ns=begins.floor_ns,
+            settle_to_ns=begins.settle_to_ns,
+            time=self.time.token().encode(),
+        )
+        return number if port.link(number, sign(Kind.CEILING, record, self.signer)) else 0
+
+
+def _after(record: CeilingRecord) -> Beginning:
+    """Return what follows from a chain's newest record: the ceiling of a run, or what it says when it stopped."""
+    if record.kind is CeilingKind.RUNNING:
+        return Beginning(record.ceiling_ns, record.ceiling_ns)
+    return Beginning(record.floor_ns, record.settle_to_ns)

@@ -205,7 +205,7 @@ BAGS: tuple[Mutant, ...] = (
         "a seal leaves out bags that are not closed yet",
         _one(
             sealer,
-            "Sealer._seal_one",
+            "Sealer._closed_bags",
             "closed = self._closer.help(bag)",
             "closed = self._closer.read(bag)\nif closed is None:\n    continue",
         ),
@@ -227,9 +227,10 @@ BAGS: tuple[Mutant, ...] = (
         _one(
             horizon,
             "Horizon.step",
-            "closed = self.authority.close(bag)",
-            "if self._storage.look(bag.path, ()) is None and self._time.now().surely_past(bag.due_ns):\n"
-            "    self._reach(bag.end_ns)\n    return None\nclosed = self.authority.close(bag)",
+            "bags = self._next_bags()",
+            "bags = self._next_bags()\n"
+            "if self._storage.look(bags[0].path, ()) is None and self._time.now().surely_past(bags[0].due_ns):\n"
+            "    self._reach(bags[0].end_ns)\n    return None",
         ),
         "past",
     ),

@@ -382,14 +382,15 @@ class BagWalk:
             self._index.add("unread", name.writer, start_ns, end_ns, where=Evidence(path))
 
     def _open_bag(self, listing: BagListing) -> None:
-        """Read what an open bag holds, as evidence only: nothing in it is judged."""
+        """Read what an open bag holds, as evidence only: nothing in it is judged, and equal frames count once."""
+        seen: set[bytes] = set()
         for name in listing.files:
             path = f"{listing.bag.path}/{name}"
             data = self._tree.read(path, PIECE_BYTES_MAX)
-            if data is None:
-                continue
-            for frame in self._frames.frames(data, path, self._records.keys)[0]:
-                self._remember(frame, 0, None)
+            for frame in self._frames.frames(data, path, self._records.keys)[0] if data is not None else ():
+                if frame.frame.digest not in seen:
+                    seen.add(frame.frame.digest)
+                    self._remember(frame, 0, None)
 
     def _remember(self, frame: FrameEvidence, accepted: int, span: tuple[int, int] | None) -> None:
         if frame.refusal is None:

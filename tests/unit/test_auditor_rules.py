@@ -205,6 +205,16 @@ def test_lease_whose_end_a_cut_ledger_lost_does_not_accuse_the_successor(tmp_pat
     assert codes(audited(story.done())) == {"truncated-ledger"}
 
 
+# An append in doubt that was repeated, as a log bag's writer does it.
+def test_equal_frames_in_an_open_bag_count_once(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, path = story.written()
+    story.tree.put(path.replace(".00000001.", ".00000002."), story.tree.get(path))
+    assert len(story.tree.data_files(story.grid.bag(story.tree.now_ns))) == 2
+    story.shard.end(lease)
+    assert audited(story.tree).findings == ()
+
+
 def test_open_bag_is_provisional_and_no_finding(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()

@@ -51,6 +51,8 @@ class MountMishaps:
     """Which share of what fails is done later."""
     later_ns: Span = 20 * SECOND
     """How much later, at most."""
+    rot: int = 0
+    """One in so many streams has a byte altered on its way."""
 
 
 class Client:

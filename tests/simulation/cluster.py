@@ -11,7 +11,7 @@ import msgspec
 
 from appliance.bag.context import BagContext
 from appliance.bag.logs import create_log
-from appliance.formats.birth import LogBirth
+from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy, check_policy
 from appliance.founding import found_cluster, publish_map
@@ -34,6 +34,7 @@ T0: Instant = 1_795_212_600 * SECOND
 """2026-11-20 22:10:00, the start of a rack."""
 NODES = ("n1", "n2", "n3", "n4", "n5", "n6")
 LOGS = ("alpha", "beta")
+KINDS = {"alpha": BagKind.MAILDIR, "beta": BagKind.LOG}
 
 SHORT = check_policy(
     Policy(
@@ -75,7 +76,7 @@ def signer(name: str, *, real: bool) -> Signer:
 
 
 class Founded:
-    """A tree with marker, records, a map of shards and two logs, by policy, kind of keys and number of shards."""
+    """A tree with marker, records, map and a log of each kind, by policy, kind of keys and number of shards."""
 
     def __init__(self, policy: Policy, shards: int, *, real: bool) -> None:
         self.policy = policy
@@ -95,7 +96,7 @@ class Founded:
         self.map = registers.newest_map()
         time = SimulatedTime(self.server.scheduler, self.keys["n1"][Purpose.TIME])
         for log in LOGS:
-            create_log(BagContext(mount, time, registers, "n1"), log)
+            create_log(BagContext(mount, time, registers, "n1"), log, KINDS[log])
 
     def registers(self, mount: SimulatedMount) -> Registers:
         """Return the records as one process reads them."""

@@ -137,7 +137,12 @@ class SimulatedMount(Client):
         return None if data is None else data[offset : offset + limit]
 
     def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
-        return self.publish(path, b"".join(chunks), tmp)
+        data = b"".join(chunks)
+        if self.mishaps.rot and self._random() * self.mishaps.rot < 1:
+            at = int(self._random() * len(data))
+            self.scheduler.note("  a byte is altered on its way:", f"{path}, offset {at}")
+            data = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+        return self.publish(path, data, tmp)
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         prepared, file = self._prepare(tmp, data)
@@ -209,12 +214,12 @@ class SimulatedMount(Client):
             if not may_write and file in self.server.read_only:
                 raise Environment("mount-refused", f"append {path}: permission denied", hint="look at owner and mode")
             if len(file.data) == expected_size:  # a request that comes late, and again, writes where it was to write
-                file.data += data
+                self.server.append(file, data)
             return expected_size + len(data)
 
         def tear() -> None:
             if len(file.data) == expected_size:
-                file.data += data[: int(len(data) * self._random())]
+                self.server.append(file, data[: int(len(data) * self._random())])
 
         torn = self._random() < 0.5
         self._recall(path)

@@ -16,7 +16,7 @@ from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from tests.simulation.mutants import Mutant
+    from tests.simulation.mutant import Mutant
 
 SEEDS_MAX = 6_000
 
@@ -44,7 +44,7 @@ def kill(mutant: Mutant, seeds_max: int = SEEDS_MAX, *, audits: bool = False) ->
             objections = Counter(checker for checker, _ in violations(world))
             if mutant.killed_by in objections:
                 others = tuple(sorted(set(objections) - {mutant.killed_by}))
-                codes = _codes(mutant, seed) if audits and not world.packing else ()
+                codes = _codes(mutant, seed) if audits and not world.rotting else ()
                 return Death(mutant, seed + 1, others, codes)
     return Death(mutant, None, (), ())
 

@@ -79,7 +79,7 @@ def simulate(scenario: str, seed: int) -> Tally:
     )
     try:
         found = violations(world)
-        if seed % AUDITED_ONE_IN == 0 and not world.packing:
+        if seed % AUDITED_ONE_IN == 0 and not world.rotting:
             tally.counts["audits"] += 1
             found += [("auditor", text) for text in false_alarms(world)]
     except Exception:  # noqa: BLE001 - a tree that cannot be judged is a finding, and the other seeds go on
@@ -144,6 +144,19 @@ def summary(tally: Tally, seconds: float) -> str:
     )
 
 
+def complaints(tally: Tally) -> list[str]:
+    """Return what is wrong with the first seeds that broke a promise, each with the command that replays it."""
+    return [
+        f"BROKEN {checker}: {text}\n  replay: {sys.executable} -m tests.simulation.run --replay {scenario} {seed}"
+        for scenario, seed, checker, text in sorted(tally.broken)[:SHOWN_MAX]
+    ]
+
+
+def fresh_seed() -> int:
+    """Return a first seed that was hardly ever tried."""
+    return random.SystemRandom().randrange(10**6, 10**12)
+
+
 def replay(scenario: str, seed: int) -> int:
     """Print the trace of one seed, and what is wrong with it."""
     world = scenarios.SCENARIOS[scenario](seed, traced=True)
@@ -151,7 +164,7 @@ def replay(scenario: str, seed: int) -> int:
     assert world.scheduler.trace is not None
     print(world.conditions, *world.scheduler.trace, sep="\n")
     found = violations(world)
-    if not world.packing:
+    if not world.rotting:
         found += [("auditor", text) for text in false_alarms(world)]
     for checker, text in found:
         print(f"VIOLATION {checker}: {text}")
@@ -200,13 +213,11 @@ def main(arguments: list[str] | None = None) -> int:
         return bench()
     if options.replay:
         return replay(options.replay[0], int(options.replay[1]))
-    first = options.first if options.first >= 0 else random.SystemRandom().randrange(10**6, 10**12)
+    first = options.first if options.first >= 0 else fresh_seed()
     began = time.perf_counter()
     tally = run_all(first, options.seeds, options.processes)
-    for scenario, seed, checker, text in sorted(tally.broken)[:SHOWN_MAX]:
-        print(
-            f"BROKEN {checker}: {text}\n  replay: {sys.executable} -m tests.simulation.run --replay {scenario} {seed}"
-        )
+    for complaint in complaints(tally):
+        print(complaint)
     print(summary(tally, time.perf_counter() - began))
     return 1 if tally.broken else 0
 

@@ -47,6 +47,10 @@ class Server:
         self.delegations: dict[File, list[SimulatedMount]] = {}
         self.read_only: set[File | str] = set()
         """Files, and paths of directories, whose write permission was taken away."""
+        self.graves: dict[str, tuple[File, Instant]] = {}
+        """Files of logs that were removed, and when, by this server's clock."""
+        self.grown: dict[File, list[tuple[int, Instant]]] = {}
+        """Up to which size a file was appended to, and when."""
         self.removed: set[str] = set()
         """Directories that were removed at least once: who knows the old one has a stale handle."""
 
@@ -86,8 +90,21 @@ class Server:
     def unlink(self, path: str) -> None:
         parent, _, name = path.rpartition("/")
         names = self.directories.get(parent)
-        if names is not None and names.get(name) is not None:
+        if names is None:
+            return
+        file = names.get(name)
+        if file is not None:
             del names[name]
+            if path.startswith("logs/"):
+                self.graves.setdefault(path, (file, self.scheduler.now + self.clock_offset_ns))
+
+    def append(self, file: File, data: bytes) -> None:
+        file.data += data
+        self.grown.setdefault(file, []).append((len(file.data), self.scheduler.now))
+
+    def born_ns(self, file: File, size: int) -> Instant:
+        """Return when a file had so many bytes, and a name."""
+        return next((when for end, when in self.grown.get(file, ()) if end >= size), file.born_ns)
 
     def rmdir(self, path: str) -> bool:
         if self.directories.get(path):

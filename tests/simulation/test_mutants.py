@@ -12,7 +12,7 @@ from tests.simulation.mutation import kill
 from tests.simulation.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from tests.simulation.mutants import Mutant
+    from tests.simulation.mutant import Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
+import os
 
 import pytest
 
 from tests.simulation import scenarios
 from tests.simulation.checkers.catalogue import violations
-from tests.simulation.run import batch, simulate
+from tests.simulation.run import Tally, complaints, fresh_seed, run_all, simulate
 
-FIXED = 200
-FRESH = 50
+FIXED = 3_000
+FRESH = 400
 
 
 @pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
@@ -25,23 +25,38 @@ def test_same_seed_gives_the_same_trace_and_the_same_next_random_number(scenario
 
 
 def test_a_trace_changes_nothing_in_its_run() -> None:
-    worlds = [scenarios.bags(12, traced=traced) for traced in (False, True)]
+    worlds = [scenarios.SCENARIOS["bags"](12, traced=traced) for traced in (False, True)]
     for world in worlds:
         world.run()
     assert worlds[0].scheduler.mark == worlds[1].scheduler.mark
     assert [violations(world) for world in worlds] == [[], []]
 
 
+def judged(first: int, count: int) -> Tally:
+    print(f"seeds {first} to {first + count - 1}")
+    return run_all(first, count, os.cpu_count() or 1)
+
+
+@pytest.mark.timeout(600)
 def test_no_promise_breaks_in_fixed_seeds() -> None:
-    assert batch((0, FIXED)).broken == []
+    tally = judged(0, FIXED)
+    assert not tally.broken, "\n".join(complaints(tally))
+    assert tally.counts["seeds"] == FIXED
 
 
-# Fresh seeds every time: what they find is replayed with the command in run.py.
+# Other seeds every time, so that each run of the tests tries schedules that nobody tried before.
+@pytest.mark.timeout(300)
 def test_no_promise_breaks_in_fresh_seeds() -> None:
-    first = random.SystemRandom().randrange(10**6, 10**12)
-    assert batch((first, first + FRESH)).broken == []
+    tally = judged(fresh_seed(), FRESH)
+    assert not tally.broken, "\n".join(complaints(tally))
+
+
+def test_broken_promise_is_shown_with_the_command_that_replays_it() -> None:
+    shown = complaints(Tally(broken=[("bags", 17, "committed", "it is gone")]))
+    assert "committed: it is gone" in shown[0]
+    assert shown[0].endswith("-m tests.simulation.run --replay bags 17")
 
 
 def test_every_scenario_does_what_it_is_for() -> None:
     for name in scenarios.SCENARIOS:
-        assert sum(simulate(name, seed).counts["writes"] for seed in range(5)) > 5
+        assert sum(simulate(name, seed).counts["writes"] for seed in range(20)) > 5

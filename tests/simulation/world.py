@@ -21,7 +21,6 @@ from timeagent.units import HOUR, MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.server import File
     from timeagent.units import Instant, Span
 
 
@@ -92,10 +91,8 @@ class World:
         """How long holders take between two messages, at most."""
         self.deaths: list[tuple[Instant, str, str]] = []
         """When somebody was made to die, whose domain that was ("" for all), and what died."""
-        self.packing = False
-        """Whether directories are deleted after a seal: then readers miss files."""
-        self.graves: dict[str, File] = {}
-        """Data files that were deleted after their rack was sealed; a pack would hold them."""
+        self.rotting = False
+        """Whether packs are altered on their way: whoever reads one may report damage."""
         self.pace_ns: Span = self.policy.span_ns
         self._plan_lies()
         self._plan_outages()

@@ -1,64 +1,46 @@
-"""What a packer does to a sealed rack: bag directories go, data files first, prelock and lock last.
-
-The pack itself is not written by this version; what the directories held is kept for the checkers, as a pack would keep
-it. Readers that meet a deleted file report damage: no promise is broken by that here.
-"""
+"""Who packs sealed racks, and who deletes old packs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from appliance.bag.packer import Packer
+from appliance.bag.retention import Retention
 from tests.simulation.actors.processes import Kit
-from timeagent.errors import LeaseholdError
+from timeagent.errors import Damaged, LeaseholdError
+from timeagent.units import DAY
 
 if TYPE_CHECKING:
-    from appliance.formats.paths import Rack
-    from tests.simulation.actors.processes import LogKit
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
 
 
-class Packer:
-    """Deletes what seals cover."""
+class Packing:
+    """The production packer, and retention of a day, turn by turn."""
 
-    waits_for_the_seal = True
-
-    def __init__(self, world: World, process: Process, name: str, turns: int) -> None:
+    def __init__(self, world: World, process: Process, name: str, turns: int, *, deletes: bool = False) -> None:
         self._world = world
         self._process = process
         self._name = name
         self._turns = turns
+        self._deletes = deletes
 
     def run(self) -> None:
-        kit = Kit(self._world, self._process)
+        world = self._world
+        kit = Kit(world, self._process)
         log = kit.log(self._name)
+        packer = Packer(kit.context, log.grid, log.authority.sealer)
+        retention = Retention(kit.context, log.grid, DAY)
         first = log.grid.rack(log.grid.first_ns)
         for _ in range(self._turns):
-            kit.pause(self._world.pace_ns)
+            kit.pause(world.pace_ns)
             try:
                 for rack in (first, log.grid.next_rack(first)):
-                    self._pack(kit, log, rack)
+                    report = packer.pack(rack)
+                    world.scheduler.note("packs", f"{rack.path}: {report}")
+                if self._deletes and kit.chance.random() < 0.5:
+                    world.scheduler.note("deletes", f"{[each.path for each in retention.turn(32)]}")
+            except Damaged as problem:
+                world.history.unjudged.append(f"{kit.process.name}: {problem}")
             except LeaseholdError as problem:
-                self._world.scheduler.note("cannot pack:", str(problem))
-
-    def _pack(self, kit: Kit, log: LogKit, rack: Rack) -> None:
-        if self.waits_for_the_seal and log.authority.sealer.sealed(rack) is None:
-            return
-        server = self._world.server
-        for name in kit.storage.list_afresh(rack.path) or ():
-            bag = log.grid.parse_bag(rack, name)
-            if bag is None:
-                continue
-            names = kit.storage.list_afresh(bag.path) or []
-            if "lock" not in names:
-                continue
-            for each in sorted(names, key=lambda each: (each in ("prelock", "lock"), each)):
-                path = f"{bag.path}/{each}"
-                file = server.find(path)
-                if file is not None and each not in ("prelock", "lock"):
-                    self._world.graves[path] = file
-                kit.storage.unlink(path)
-            self._world.scheduler.step("rmdir", bag.path)
-            if server.directories.get(bag.path) == {}:
-                del server.directories[bag.path]
-                del server.directories[rack.path][bag.name]
+                world.scheduler.note("cannot pack:", str(problem))

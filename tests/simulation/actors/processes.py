@@ -8,10 +8,11 @@ from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import open_log
-from appliance.bag.maildir import MaildirWriter
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
+from appliance.bag.writers import writer_for
 from tests.simulation.cluster import grid_of
+from tests.simulation.parallel import Actors
 
 if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
@@ -30,8 +31,9 @@ class Kit:
         process.clock = world.times[node]
         self.storage = world.mounts[node]
         self.records = world.founded.registers(self.storage)
-        self.context = BagContext(self.storage, self.time, self.records, node)
         self.chance = world.scheduler.stream(f"{process.name} {world.number()}")
+        parallel = Actors(world.scheduler, process, self.chance.choice((1, 1, 3)))
+        self.context = BagContext(self.storage, self.time, self.records, node, parallel)
 
     def log(self, name: str) -> LogKit:
         return LogKit(self, name)
@@ -50,7 +52,7 @@ class LogKit:
         self.grid = grid_of(birth)
         self.name = name
         self.authority = Authority(kit.context, self.grid)
-        self.writer = MaildirWriter(kit.context, self.grid, self.authority)
+        self.writer = writer_for(kit.context, self.grid, self.authority)
         self.horizon = Horizon(kit.context, self.grid, self.authority)
         self.reader = Reader(kit.context, self.grid, self.horizon)
         self.metronome = Metronome(kit.context, self.grid, self.horizon)

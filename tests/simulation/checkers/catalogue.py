@@ -12,6 +12,7 @@ from tests.simulation.checkers import (
     endings,
     exclusion,
     finality,
+    kept,
     money,
     overlap,
     past,
@@ -43,15 +44,16 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "endings": endings.check,
     "overlap": overlap.check,
     "truthful": truthful.check,
+    "kept": kept.check,
 }
 
 
 def violations(world: World) -> list[tuple[str, str]]:
     """Judge a finished run: which checker objects, and to what. ``bug``: code under test raised what it must not."""
     found = [("bug", text) for text in world.scheduler.bugs]
-    if not world.packing:
+    if not world.rotting:
         found += [("damage", text) for text in world.history.unjudged]
-    record = Record(world.server, world.policy, world.graves)
+    record = Record(world.server, world.policy)
     for name, check in CHECKERS.items():
         if world.lying and check is overlap.check:
             continue  # true time is promised nothing then, only the record

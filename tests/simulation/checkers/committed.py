@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 def check(history: History, record: Record) -> Iterator[str]:
     for attempt in history.attempts:
         log = record.logs[attempt.log]
-        held = log.holds(attempt.path)
+        held = log.holds(attempt.path, attempt.data)
         for true_ns, outcome in attempt.outcomes:
-            if outcome == "committed" and held != attempt.data:
+            if outcome == "committed" and not held:
                 yield f"{attempt.who} was told at {true_ns} that {attempt.path} is committed: it is not in the record"
-            if outcome == "not-committed" and held is not None:
+            if outcome == "not-committed" and held:
                 yield f"{attempt.who} was told at {true_ns} that {attempt.path} is not committed: the record holds it"
-        if held == attempt.data and any(outcome == "committed" for _, outcome in attempt.outcomes):
-            accepted = {entry.key[5] for entry in log.entries if entry.path == attempt.path}
+        if held and any(outcome == "committed" for _, outcome in attempt.outcomes):
+            directory = attempt.path.rpartition("/")[0]
+            accepted = {entry.key[5] for entry in log.entries if entry.bag.path == directory}
             if not accepted.issuperset(attempt.payloads):
                 yield f"{attempt.path} is committed, and readers do not accept all of it"

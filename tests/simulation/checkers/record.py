@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from appliance.formats.birth import LogBirth
+from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.frame import Frame, open_frame
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
-from appliance.formats.paths import Bag, parse_data_name
+from appliance.formats.paths import Bag
 from appliance.formats.stamped import open_stamped
 from appliance.formats.witness import SignedWitness
 from tests.simulation.cluster import grid_of
@@ -68,9 +68,8 @@ class Listed:
 class LogRecord:
     """One log."""
 
-    def __init__(self, server: Server, name: str, policy: Policy, graves: dict[str, File]) -> None:
+    def __init__(self, server: Server, name: str, policy: Policy) -> None:
         self._server = server
-        self._graves = graves
         self._policy = policy
         self.name = name
         birth = self._file(f"logs/{name}/log")
@@ -78,7 +77,9 @@ class LogRecord:
         self.grid = grid_of(decode(LogBirth, open_stamped(Kind.BIRTH, birth.data, "birth").body))
 
     def _file(self, path: str) -> File | None:
-        return self._server.find(path) or self._graves.get(path)
+        """Return a file, be it removed since: what a pack holds is checked by kept.py."""
+        found = self._server.find(path)
+        return self._server.graves[path][0] if found is None and path in self._server.graves else found
 
     def _names(self, path: str) -> list[str]:
         return sorted(self._server.directories.get(path, {}))
@@ -108,7 +109,7 @@ class LogRecord:
         lock_file = self._server.find(f"{bag.path}/lock")
         if raw is None and lock_file is not None:
             raw = lock_file.data
-        names = [name for name in self._names(bag.path) if parse_data_name(name) is not None]
+        names = [name for name in self._names(bag.path) if self.grid.data_name(name) is not None]
         if raw is not None:
             lock: LockFile = open_lock(raw, bag.path)[0]
             assert lock.bag == bag.path
@@ -129,26 +130,27 @@ class LogRecord:
     @cached_property
     def entries(self) -> list[Entry]:
         """Every accepted message, in order."""
-        found = [
-            entry
-            for listed in self.bags.values()
-            for name, data in listed.files.items()
-            for entry in self._accepted(listed.bag, name, data)
-        ]
+        found: list[Entry] = []
+        for listed in self.bags.values():
+            once: dict[Key, Entry] = {}  # equal frames in several files of a bag count once
+            for name, data in listed.files.items():
+                for entry in self._accepted(listed.bag, name, data):
+                    known = once.get(entry.key)
+                    if known is None or entry.born_ns < known.born_ns:
+                        once[entry.key] = entry
+            found += once.values()
         return sorted(found, key=lambda entry: entry.key[:5])
 
     def _accepted(self, bag: Bag, name: str, data: bytes) -> Iterator[Entry]:
         path = f"{bag.path}/{name}"
-        parsed = parse_data_name(name)
+        parsed = self.grid.data_name(name)
         file = self._file(path)
         assert parsed is not None
         assert file is not None
         for piece in pieces(data)[0]:
             frame = open_frame(piece, path)
             head = frame.head
-            if (head.log, head.writer, head.incarnation, head.sequence) != (
-                bag.log, parsed.writer, parsed.incarnation, parsed.sequence,
-            ):  # fmt: skip
+            if (head.log, head.writer) != (bag.log, parsed.writer):
                 continue
             under = self._under(frame)
             if under is None:
@@ -159,7 +161,7 @@ class LogRecord:
                 good = bag.start_ns <= timestamp < bag.end_ns and abs(timestamp - token.midpoint_ns) <= slack
                 if good and all(each.floor_ns < timestamp < each.expiry_ns for each in under):
                     key = (timestamp, head.writer, head.incarnation, head.sequence, index, payload)
-                    yield Entry(key, bag, path, under, file.born_ns)
+                    yield Entry(key, bag, path, under, self._server.born_ns(file, piece.end))
 
     def _under(self, frame: Frame) -> tuple[Under, ...] | None:
         """Return what the frame was written under; None if one of its witnesses does not count."""
@@ -189,17 +191,24 @@ class LogRecord:
             )
         return tuple(found)
 
-    def holds(self, path: str) -> bytes | None:
-        """Return what the record holds under the path of a data file, or None."""
+    def holds(self, path: str, data: bytes) -> bool:
+        """Whether the record holds an attempt: its file, or, in a log bag, each of its frames in some file."""
         directory, _, name = path.rpartition("/")
         listed = self.bags.get(directory)
-        return None if listed is None else listed.files.get(name)
+        if listed is None:
+            return False
+        if self.grid.birth.kind is BagKind.MAILDIR:
+            assert listed.files.get(name) in (None, data), f"{path} holds other bytes than were written"
+            return name in listed.files
+        there = {each[piece.offset : piece.end] for each in listed.files.values() for piece in pieces(each)[0]}
+        return all(data[piece.offset : piece.end] in there for piece in pieces(data)[0])
 
 
 class Record:
-    """All logs. ``graves``: data files that were deleted after a seal."""
+    """All logs."""
 
-    def __init__(self, server: Server, policy: Policy, graves: dict[str, File]) -> None:
+    def __init__(self, server: Server, policy: Policy) -> None:
+        self.server = server
         names = sorted(name for name in server.directories.get("logs", {}) if server.find(f"logs/{name}/log"))
-        self.logs = {name: LogRecord(server, name, policy, graves) for name in names}
+        self.logs = {name: LogRecord(server, name, policy) for name in names}
         self.policy = policy

@@ -1,0 +1,75 @@
+"""P2, on disk: what a seal lists is in its directory, or in the rack's pack, until retention gives the pack up.
+
+Seals, and the prelocks of racks, are there for ever. A pack may go when both clocks say that it is a day old: here the
+server's clock is the one that is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.pack import PACK, open_pack
+from timeagent.errors import Damaged
+from timeagent.units import DAY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.paths import Rack
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import History
+    from tests.simulation.server import Server
+
+
+def check(history: History, record: Record) -> Iterator[str]:
+    del history
+    server = record.server
+    for path in server.graves:
+        if path.count("/") == RACK_DEPTH and path.endswith(("/seal", "/prelock")):
+            yield f"{path} was removed"
+    for log in record.logs.values():
+        for path, file in server.files().items():
+            if path.startswith(f"{log.grid.log_path}/") and path.endswith("/seal"):
+                rack = log.grid.parse_rack(*path.split("/")[2:4])
+                assert rack is not None
+                yield from _rack(server, rack, file.data)
+
+
+RACK_DEPTH = 4
+"""Slashes in the path of a file in a rack's directory."""
+
+
+def _rack(server: Server, rack: Rack, raw: bytes) -> Iterator[str]:
+    packed = _packed(server, rack.path)
+    removed = server.graves.get(f"{rack.path}/{PACK}")
+    if removed is not None and packed is None:
+        if removed[1] - DAY <= rack.end_ns:
+            yield f"the pack of {rack.path} was removed at {removed[1]}, less than a day after {rack.end_ns}, its end"
+        return
+    for each in open_seal(raw, rack.path)[0].entries:
+        for entry in open_lock(each.lock, each.bag)[0].entries:
+            path = f"{rack.path}/{each.bag}/{entry.name}"
+            file = server.find(path)
+            there = None if file is None else file.data[: entry.size]
+            kept = (packed or {}).get((each.bag, entry.name))
+            if entry.digest not in [hashlib.sha256(data).digest() for data in (there, kept) if data is not None]:
+                yield f"{path} is listed in a seal, and neither in its directory nor in the pack of its rack"
+
+
+def _packed(server: Server, rack: str) -> dict[tuple[str, str], bytes] | None:
+    """Return what a rack's pack holds, by bag and name; None if there is none, nothing if it cannot be read."""
+    file = server.find(f"{rack}/{PACK}")
+    if file is None:
+        return None
+    data = file.data
+    try:
+        index = open_pack(lambda offset, length: data[offset : offset + length], len(data), rack)
+    except Damaged:
+        return {}
+    return {
+        (bag, index.names[n]): data[int(index.offsets[n]) : int(index.offsets[n] + index.sizes[n])]
+        for bag in index.bags
+        for n in index.files_of(bag)
+    }

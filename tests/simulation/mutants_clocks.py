@@ -1,0 +1,37 @@
+"""Wrong versions of steps in making time from a machine's clock. Each names the checker that kills it."""
+
+from __future__ import annotations
+
+from tests.simulation.mutant import Mutant, one
+from timeagent import sampled
+
+CLOCKS: tuple[Mutant, ...] = (
+    Mutant(
+        "a sample of the clock counts from the reading after it",
+        one(sampled, "SampledClock._judge", "self._sampled = self._asked", "self._sampled = reading"),
+        "truthful",
+        "machines",
+    ),
+    Mutant(
+        "a sample of the clock does not age",
+        one(
+            sampled,
+            "SampledClock._interval",
+            "aged = sample.offset.widened(_drift(reading.after - sample.boot_ns)).shifted(reading.real)",
+            "aged = sample.offset.shifted(reading.real)",
+        ),
+        "truthful",
+        "machines",
+    ),
+    Mutant(
+        "what a clock was moved by since its sample is not allowed for",
+        one(
+            sampled,
+            "SampledClock._interval",
+            "low, high = reading.moved_since(self._sampled) if self._sampled is not None else (0, 0)",
+            "low, high = (0, 0)",
+        ),
+        "truthful",
+        "machines",
+    ),
+)

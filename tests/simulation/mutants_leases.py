@@ -1,0 +1,279 @@
+"""Wrong versions of steps in leases, shards and sessions. Each names the checker that kills it."""
+
+from __future__ import annotations
+
+from appliance.bag import reader
+from appliance.lease import ceiling, shard, state
+from appliance.lease import store as store_module
+from appliance.session import held, leasing, session, stamping
+from tests.simulation.mutant import Mutant, one
+
+LEASES: tuple[Mutant, ...] = (
+    Mutant(
+        "a log is not settled before its first use",
+        one(session, "Session._settle_for", "if book.horizon.reached < target:", "if book.horizon.reached < 0:"),
+        "complete",
+        "sleepers",
+    ),
+    Mutant(
+        "another log than the one in use is settled",
+        one(
+            session,
+            "Session._settle_for",
+            "book.horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
+            "self._logs.opened('beta').horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
+        ),
+        "complete",
+        "sleepers",
+    ),
+    Mutant(
+        "a latest reading leaves out the bags that are open",
+        one(reader, "Reader._open_bag", "for _ in range(_TRIES):", "for _ in range(_TRIES):\n    return"),
+        "money",
+        "leases",
+    ),
+    Mutant(
+        "the floor is not cumulative",
+        one(state, "_end", "max(before.floor_ns, floor)", "floor"),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "settle_to is forgotten by the next ending",
+        one(state, "_end", "max(before.settle_to_ns, settle_to)", "settle_to"),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "a broken lease moves no floor",
+        one(
+            state,
+            "_broken",
+            "_end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
+            "_end(domain, left, lease, ending, 0, lease.expiry_ns)",
+        ),
+        "endings",
+        "stalls",
+    ),
+    Mutant(
+        "a broken lease moves no settle_to",
+        one(
+            state,
+            "_broken",
+            "_end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
+            "_end(domain, left, lease, ending, lease.expiry_ns, 0)",
+        ),
+        "endings",
+        "stalls",
+    ),
+    Mutant(
+        "an expiry is compared with the wrong end of the interval",
+        one(state, "_breakable", "bounds.now.surely_past(lease.expiry_ns)", "lease.expiry_ns <= bounds.now.latest"),
+        "endings",
+        "handover",
+    ),
+    Mutant(
+        "a held lease is taken from its holder by an older request",
+        one(
+            state,
+            "_breakable",
+            "wounds = lease.phase is Phase.TENTATIVE and age < lease.age",
+            "wounds = age < lease.age",
+        ),
+        "overlap",
+        "leases",
+    ),
+    Mutant(
+        "a lease is given back without its watermark",
+        one(
+            leasing,
+            "Leasing.relinquish",
+            "givings = [Giving(lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
+            "lease.messages, lease.chain_head) for lease in group]",
+            "givings = [Giving(lease.domain, lease.correlation_id) for lease in group]",
+        ),
+        "exclusion",
+        "stalls",
+    ),
+    Mutant(
+        "a lease is given back while an outcome is unknown",
+        (
+            (
+                session,
+                "Session.relinquish",
+                "self._leasing.relinquish([lease for lease in mine if lease not in doubtful])",
+                "self._leasing.relinquish(mine)",
+            ),
+            (session, "Session.relinquish", "self._resolve_before_end(mine)", "pass"),
+        ),
+        "complete",
+        "stalls",
+    ),
+    Mutant(
+        "timestamps do not mind the floor",
+        one(
+            stamping,
+            "Stamper._first_timestamp",
+            "floors = [lease.floor_ns for lease in leases]",
+            "floors = [0 for lease in leases]",
+        ),
+        "bug",
+        "stalls",
+    ),
+    Mutant(
+        "a lease that has run out is written under",
+        (
+            (
+                held,
+                "Lease.check_held",
+                "if self.ended is None and (not now.surely_before(self.usable_until_ns(margin_ns))):",
+                "if self.ended is None and now.surely_past(self.expiry_ns + 10**10):",
+            ),
+            (stamping, "Stamper._first_timestamp", "if start + count > lease.expiry_ns:", "if start < 0:"),
+        ),
+        "published",
+        "stalls",
+    ),
+    Mutant(
+        "an id is tried again in a later bag before its first attempt is decided",
+        one(
+            session,
+            "Session.publish",
+            "if earlier is not None:",
+            "self._pending.pop(identity, None)\nif identity == 0:",
+        ),
+        "published",
+        "stalls",
+    ),
+    Mutant(
+        "a lease is granted beyond the ceiling",
+        one(state, "_expiry", "bounds.ceiling_ns", "2**62"),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "grants reach to a ceiling record that is not linked yet",
+        one(
+            ceiling,
+            "CeilingChain._link",
+            "record, data = self._pending",
+            "record, data = self._pending\nself._number, self._ceiling_ns = (record.number, record.ceiling_ns)",
+        ),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "EEXIST on a ceiling record is ignored",
+        one(
+            ceiling,
+            "CeilingChain._link",
+            "taken = not self._port.link(record.number, data) and self._port.read(record.number) != data",
+            "self._port.link(record.number, data)\ntaken = False",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "a ceiling falls",
+        one(
+            ceiling,
+            "CeilingChain._next_record",
+            "ceiling = max(ceiling, self._time.now().latest + ahead)",
+            "ceiling = self._time.now().latest + ahead",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "nobody looks for a higher number after linking a ceiling record",
+        (
+            (ceiling, "CeilingChain._look", "if numbers and numbers[-1] > number:", "if not numbers:"),
+            (ceiling, "CeilingChain._link", "number <= record.number - RECORDS_KEPT", "number <= record.number - 1"),
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "a successor begins at the floor of the run before, not at its ceiling",
+        one(
+            ceiling,
+            "CeilingChain._before",
+            "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
+            "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "an orderly record is written while leases are out",
+        one(shard, "Shard.stop_orderly", "if until is not None:", "if until == 0:"),
+        "endings",
+        "contenders",
+    ),
+    Mutant(
+        "an orderly record does not say the fences",
+        one(
+            shard,
+            "Shard.stop_orderly",
+            "floor, settle_to = (max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns))",
+            "floor, settle_to = (max(floor, self._floor_ns), max(settle_to, self._settle_to_ns))",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "an orderly record does not say the floors",
+        one(
+            shard,
+            "Shard.stop_orderly",
+            "floor, settle_to = (max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns))",
+            "floor, settle_to = (self._floor_ns, self._settle_to_ns)",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "who was deposed keeps its state and grants on",
+        one(
+            ceiling,
+            "CeilingChain._depose",
+            "return self._deposed",
+            "gone, self._deposed = (self._deposed, None)\nreturn gone",
+        ),
+        "witnesses",
+        "contenders",
+    ),
+    Mutant(
+        "a fence is the clock's",
+        one(
+            state,
+            "_fence",
+            "max(memory.fence, bounds.shard_floor_ns, bounds.now.midpoint) + 1",
+            "bounds.now.midpoint",
+        ),
+        "witnesses",
+        "leases",
+    ),
+    Mutant(
+        "a lease that is over blocks its domain for longer",
+        one(
+            state,
+            "_breakable",
+            "return wounds or bounds.now.surely_past(lease.expiry_ns)",
+            "return wounds or bounds.now.surely_past(lease.expiry_ns + 6 * 10**9)",
+        ),
+        "waits",
+        "deaths",
+    ),
+    Mutant(
+        "a shard begins with what the one before remembered",
+        one(
+            store_module,
+            "LeaseStore.__init__",
+            "self.leases = 0",
+            "self.leases = 1",
+        ),
+        "empty",
+        "leases",
+    ),
+)

@@ -12,6 +12,8 @@ from appliance.formats.stamped import open_stamped, stamp
 from timeagent.canonical import decode
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
 
+from .storage import NOT_A_DIRECTORY
+
 if TYPE_CHECKING:
     from .context import BagContext
 
@@ -71,9 +73,19 @@ def open_log(context: BagContext, name: str) -> LogBirth | None:
 
 
 def list_logs(context: BagContext) -> list[str]:
-    """Return the names of all logs, sorted. Touches the mount."""
+    """Return the names of all logs, sorted. What is no directory is no log. Raises Environment. Touches the mount."""
     names = context.storage.list_afresh(LOGS) or []
-    return [name for name in names if _is_name(name) and context.storage.look(f"{LOGS}/{name}", (BIRTH,))]
+    return [name for name in names if _is_name(name) and _has_birth(context, name)]
+
+
+def _has_birth(context: BagContext, name: str) -> bool:
+    try:
+        return bool(context.storage.look(f"{LOGS}/{name}", (BIRTH,)))
+    except Environment as problem:
+        # A file that anybody left beside the logs must not keep a daemon from those that are there.
+        if problem.code != NOT_A_DIRECTORY:
+            raise
+        return False
 
 
 def _is_name(name: str) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import Environment
 
-from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
+from .storage import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -29,6 +29,7 @@ _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 _FILE_MODE: Final = 0o664
@@ -316,8 +317,8 @@ def _environment(verb: str, path: str, problem: OSError) -> Environment:
         return Environment("no-hard-links", said, hint="use a file system with hard links, and one for the whole root")
     if problem.errno in _ABSENT:
         return Environment(PATH_ABSENT, said, hint="check that the root is mounted")
-    if problem.errno == errno.ENOTDIR:
-        return Environment("not-a-directory", said, hint="name the root directory itself, not a file")
+    if problem.errno in _NO_DIRECTORY:
+        return Environment(NOT_A_DIRECTORY, said, hint="name the root directory itself, not a file")
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SIZE_NOT_EXPECTED: Final = "size-not-expected"
 PATH_ABSENT: Final = "path-absent"
 """Codes of Environment by which ``append`` says that it surely has appended nothing."""
+NOT_A_DIRECTORY: Final = "not-a-directory"
+"""Code of Environment for a name that stands where a directory is expected, and is none."""
 
 
 class Published(Enum):

@@ -1,15 +1,18 @@
 """A log is what its birth record says."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from appliance.bag.logs import create_log, list_logs, open_log
+from appliance.bag.posix import PosixStorage
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import stamp
 from tests.support.bags import CLUSTER, LOG, POLICY, T0, Node
-from tests.support.storage import MemoryStorage
-from timeagent.errors import BadRequest, Damaged
+from tests.support.storage import FailingStorage, Fault, MemoryStorage
+from timeagent.errors import BadRequest, Damaged, Environment
 from timeagent.units import SECOND
 
 
@@ -38,6 +41,20 @@ def test_logs_are_listed_by_their_birth_records(node: Node) -> None:
     assert list_logs(node.context) == ["a", LOG]
     assert open_log(node.context, "unborn") is None
     assert list_logs(Node(MemoryStorage()).context) == [LOG]
+
+
+# A file that a tool or a person left beside the logs must not keep a daemon from finding them.
+def test_file_or_link_beside_the_logs_is_no_log(tmp_path: Path) -> None:
+    node = Node(PosixStorage(tmp_path))
+    (tmp_path / "logs" / "README").touch()
+    (tmp_path / "logs" / "nowhere").symlink_to("gone")
+    (tmp_path / "logs" / "loop").symlink_to("loop")
+    assert list_logs(node.context) == [LOG]
+
+
+def test_log_that_cannot_be_looked_at_is_an_error(node: Node) -> None:
+    with pytest.raises(Environment):
+        list_logs(node.again(FailingStorage(node.context.storage, Fault.NOT_DONE, 2)).context)
 
 
 def test_bad_name_is_refused(node: Node) -> None:

@@ -75,9 +75,12 @@ def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
     A directory of the same name that somebody made again is void: its lock file, if it has one, is not the one that the
     seal holds. Deliberate deletion and deletion by hand look the same from here. Touches the mount.
     """
-    if not lists_files(seal) or PACK in (storage.look(rack.path, (PACK,)) or ()):
+    if not lists_files(seal) or any(
+        original(storage, f"{rack.path}/{entry.bag}", entry.lock) for entry in seal.entries
+    ):
         return False
-    return not any(original(storage, f"{rack.path}/{entry.bag}", entry.lock) for entry in seal.entries)
+    # After the directories: a pack appears before they go, so whoever packs meanwhile is not taken for retention.
+    return PACK not in (storage.look(rack.path, (PACK,)) or ())
 
 
 def original(storage: Storage, bag_path: str, lock: bytes) -> bool:

@@ -271,6 +271,20 @@ def test_deleted_rack_is_told_from_one_that_lost_a_bag() -> None:
     assert retained(sealed.storage, sealed.rack, seal)
 
 
+# Who asks whether a rack was given up may be stopped anywhere, while another process packs it.
+def test_rack_that_is_packed_meanwhile_is_not_taken_for_deleted() -> None:
+    stopped = 0
+    for at in range(1, 20):
+        sealed = SealedRack()
+        assert isinstance(sealed.storage, MemoryStorage)
+        storage = Stopped(sealed.storage, at, lambda sealed=sealed: sealed.packer().pack(sealed.rack))  # type: ignore[misc]
+        seal = sealed.process().sealer.sealed(sealed.rack)
+        assert seal is not None
+        assert not retained(storage, sealed.rack, seal), at
+        stopped += storage.calls >= at
+    assert stopped > 1
+
+
 def test_pack_gives_files_by_their_names() -> None:
     sealed = SealedRack()
     sealed.packer().pack(sealed.rack)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import pieces_with_digest
-from timeagent.errors import Damaged
+from timeagent.errors import Damaged, TryAgain
 
 from .packed import open_packed, retained
 
@@ -41,7 +41,7 @@ class ListedFiles:
         return self._pack(rack) is None and retained(self._storage, rack, seal)
 
     def pieces(self, bag: Bag, lock: LockFile) -> Iterator[tuple[str, list[Piece]]]:
-        """Yield each listed file's name and its whole pieces, in order. Raises Damaged.
+        """Yield each listed file's name and its whole pieces, in order. Raises Damaged; TryAgain for a deleted pack.
 
         One file is in memory at a time; of a pack, the files of the bag.
         """
@@ -56,12 +56,15 @@ class ListedFiles:
             yield entry.name, _checked(data, entry, f"{bag.path}/{entry.name}")
 
     def pieces_of(self, bag: Bag, entry: LockEntry) -> list[Piece]:
-        """Return the whole pieces of one listed file. Raises Damaged."""
+        """Return the whole pieces of one listed file. Raises Damaged; TryAgain for a deleted pack."""
         data = None if bag.rack.path in self._packs else self._from_directory(bag, entry)
         if data is not None:
             return _checked(data, entry, f"{bag.path}/{entry.name}")
         pack = self._pack_for(bag, entry)
-        return _checked(pack.file(bag.name, entry.name) or b"", entry, f"{pack.path}, {bag.name}/{entry.name}")
+        data = pack.file(bag.name, entry.name)
+        if data is None:
+            raise self._vanished(bag.rack, pack)
+        return _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
 
     def _from_directory(self, bag: Bag, entry: LockEntry) -> bytes | None:
         path = f"{bag.path}/{entry.name}"
@@ -86,11 +89,22 @@ class ListedFiles:
         names = pack.index.names
         number = next((n for n in pack.index.files_of(bag.name) if names[n] == entries[0].name), None)
         offset = pack.index.index_at if number is None else int(pack.index.offsets[number])
-        data = pack.range(offset, sum(entry.size for entry in entries)) or b""
+        data = pack.range(offset, sum(entry.size for entry in entries))
+        if data is None:
+            raise self._vanished(bag.rack, pack)
         at = 0
         for entry in entries:
             yield entry.name, _checked(data[at : at + entry.size], entry, f"{pack.path}, {bag.name}/{entry.name}")
             at += entry.size
+
+    def _vanished(self, rack: Rack, pack: PackedRack) -> TryAgain:
+        """Forget a pack that agreed with its seal and is not there any more: asked again, the rack is gone."""
+        self._packs.pop(rack.path, None)
+        return TryAgain(
+            "pack-vanished",
+            f"{pack.path} was deleted while it was read",
+            hint="read on from where it stopped: what retention gave up is named then",
+        )
 
     def _pack(self, rack: Rack) -> PackedRack | None:
         """Open the pack of a rack, or return None if there is none. Raises Damaged, also if it is not its seal's."""

@@ -11,7 +11,7 @@ from appliance.formats.paths import SEAL
 from tests.support.bags import POLICY, T0, Node
 from tests.support.readings import delete_bags, fill, fresh_node, pack_rack, seal_all
 from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
-from timeagent.errors import BadRequest, Damaged
+from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import MS, SECOND
 
 FLUSHES = [(second, f"n{second % 2}", b"a" * 8, [0, 1, 5]) for second in (0, 1, 1, 4, 9, 10, 12, 21)]
@@ -135,6 +135,27 @@ def test_what_retention_gave_up_is_refused_by_name_and_may_be_left_out(node: Nod
     later = node.again().reader.batches(before(RACKS[2]))
     assert sum(len(batch) for batch in later) == 3
     assert later.gone == []
+
+
+# A reading may be stopped for days in a rack; what was deleted meanwhile is gone, and not damaged.
+def test_pack_that_retention_deletes_while_it_is_read_is_gone_at_the_next_pass(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.bag.packed.WINDOW_BYTES", 1)
+    expected = list(node.again().reader.settled())
+    for start in RACKS:
+        pack_rack(node, node.grid.rack(start))
+    reader = node.again().reader
+    reading = reader.batches(gone_ok=True)
+    found = list(next(reading))
+    del files(node)[f"{node.grid.rack(T0).path}/{PACK}"]
+    with pytest.raises(TryAgain, match="deleted while it was read"):
+        next(reading)
+    rest = reader.batches(reading.position, gone_ok=True)
+    found += [m for batch in rest for m in batch]
+    assert found == [m for m in expected if m in found]
+    assert {m.timestamp_ns for m in found} >= {m.timestamp_ns for m in expected if m.timestamp_ns >= RACKS[1]}
+    assert [each.end_ns for each in rest.gone] == [RACKS[1]]
 
 
 # Nothing was there to be given up: an empty rack is no gap.

@@ -15,7 +15,7 @@ from timeagent.errors import Damaged, TryAgain
 from .packed import open_packed, retained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from appliance.formats.framing import Piece
     from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
@@ -40,11 +40,16 @@ class ListedFiles:
         """Whether a sealed rack, whose seal lists files, has been given up. Touches the mount; opens a pack."""
         return self._pack(rack) is None and retained(self._storage, rack, seal)
 
-    def pieces(self, bag: Bag, lock: LockFile) -> Iterator[tuple[str, list[Piece]]]:
-        """Yield each listed file's name and its whole pieces, in order. Raises Damaged; TryAgain for a deleted pack.
+    def pieces(self, bag: Bag, lock: LockFile, only: Container[str] | None = None) -> Iterator[tuple[str, list[Piece]]]:
+        """Yield each listed file's name and its whole pieces, in order; of some names ``only``.
+
+        Raises Damaged; TryAgain for a deleted pack.
 
         One file is in memory at a time; of a pack, the files of the bag.
         """
+        if only is not None:
+            yield from ((entry.name, self.pieces_of(bag, entry)) for entry in lock.entries if entry.name in only)
+            return
         if bag.rack.path in self._packs:
             yield from self._from_pack(self._packs[bag.rack.path], bag, lock.entries)
             return

@@ -142,7 +142,7 @@ class LookingWriter(ABC):
             return self._decided(file, self._authority.answer(file.bag, closed))
         if self._authority.rack_begun(file.bag.rack):
             return self._decided(file, self._authority.by_seal(file.bag))
-        return Committed()
+        return Committed(name)
 
     def _after_doubt(self, file: FrameFile, doubt: LeaseholdError) -> Outcome:
         """Look after a publication that may be happening still."""

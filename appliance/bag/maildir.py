@@ -63,4 +63,4 @@ class MaildirWriter(LookingWriter):
                 f"{file.bag.path} lists {entry.name} with {entry.size} bytes, not the {len(file.data)} of this attempt",
                 hint="two processes share one writer incarnation, or the file was altered",
             )
-        return Committed()
+        return Committed(entry.name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The file is in the record, for ever."""
+
+    file_name: str | None = field(default=None, compare=False, repr=False)
+    """The file of the bag that holds it, where that is known: for who wants to find it again soon."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from .racks import racks_there
 from .records import RecordNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from appliance.formats.frame import Frame
     from appliance.formats.framing import Piece
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from .context import BagContext
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
+
+type Files = Container[str] | None
+"""The names of some files of a bag; None: all of them."""
 
 _TRIES: Final = 3
 _JUDGES_KEPT: Final = 8
@@ -223,16 +226,48 @@ class Reader:
                 else:
                     yield _unsettled(self._closed_bag(closed, after, until))
 
-    def _closed_bag(self, closed: ClosedBag, after: Position, until: Instant) -> MessageBatch | None:
+    def in_files(self, files: Mapping[Instant, Files], after_ns: Instant) -> Iterator[MessageBatch]:
+        """Yield the messages above an instant that stand in these files, by the start of their bags; as *latest*.
+
+        What is named and is not there, or not listed, holds nothing: a name says where to look. Nothing else is read.
+        Raises as ``batches``, ``gone`` only where a bag that is named was given up. Touches the mount.
+        """
+        gone = _Stretches(self.log, ok=False)
+        after = before(after_ns + 1)
+        for start in sorted(files):
+            bag = self._grid.bag(max(start, self._grid.first_ns))
+            if bag.start_ns == start and bag.end_ns > after_ns + 1:
+                batch = self._named_bag(bag, after, files[start], gone)
+                if batch is not None:
+                    yield batch
+
+    def _named_bag(self, bag: Bag, after: Position, files: Files, gone: _Stretches) -> MessageBatch | None:
+        if bag.start_ns >= self.horizon.reached and self._storage.look(bag.path, ()) is not None:
+            return self._open_bag(bag, after, INSTANT_MAX, files)
+        if bag.start_ns < self.horizon.reached:
+            found = list(self._closed.between(bag.start_ns, bag.end_ns))
+        else:  # it never existed, or was deleted: the seal knows
+            seal = self._authority.sealer.sealed(bag.rack)
+            found = [] if seal is None else list(self._closed.in_seal(seal, bag.rack, bag.start_ns, bag.end_ns))
+        for closed in found:
+            if isinstance(closed, Gone):
+                gone.meet(closed)
+            else:
+                return _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))
+        return None
+
+    def _closed_bag(
+        self, closed: ClosedBag, after: Position, until: Instant, only: Files = None
+    ) -> MessageBatch | None:
         judge = self._judge(RecordNumbers(closed.lock.trust_number, closed.lock.policy_number))
-        accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock), judge)
+        accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock, only), judge)
         complete = min(closed.bag.end_ns, until + 1)
         return _batch(accepted, after, until, settled=True, complete_ns=complete)
 
-    def _open_bag(self, bag: Bag, after: Position, until: Instant) -> MessageBatch | None:
+    def _open_bag(self, bag: Bag, after: Position, until: Instant, only: Files = None) -> MessageBatch | None:
         """Read what is there, then look whether closing has begun: if it has not, all that was read will be listed."""
         for _ in range(_TRIES):
-            files = self._files_there(bag)
+            files = self._files_there(bag, only)
             begun = files is None or bool(self._storage.look(bag.path, (PRELOCK,)))
             if files is not None and not begun and not self._authority.rack_begun(bag.rack):
                 found = ((name, pieces(data)[0]) for name, data in files.items())
@@ -241,15 +276,16 @@ class Reader:
             contents = self._authority.close(bag) if begun else self._authority.by_seal(bag)
             if not isinstance(contents, NotDue):
                 lock = contents.lock
-                return None if lock is None else _unsettled(self._closed_bag(ClosedBag(bag, lock), after, until))
+                return None if lock is None else _unsettled(self._closed_bag(ClosedBag(bag, lock), after, until, only))
         raise TryAgain("bag-unreadable", f"{bag.path} cannot be read or closed now", hint="look at the directory")
 
-    def _files_there(self, bag: Bag) -> dict[str, bytes] | None:
+    def _files_there(self, bag: Bag, only: Files = None) -> dict[str, bytes] | None:
         """Return the data files of an open bag; None if it is not there, is being closed, or hides a file."""
         names = self._storage.list_afresh(bag.path)
         if names is None or PRELOCK in names or LOCK in names:
             return None
-        files = {name: self._storage.read(f"{bag.path}/{name}") for name in names if self._grid.data_name(name)}
+        chosen = [name for name in names if self._grid.data_name(name) and (only is None or name in only)]
+        files = {name: self._storage.read(f"{bag.path}/{name}") for name in chosen}
         whole = {name: data for name, data in files.items() if data is not None}
         return whole if len(whole) == len(files) else None
 

@@ -26,6 +26,11 @@ class Mode(StrEnum):
         """Whether messages may be written under a lease of this mode."""
         return self in (Mode.X, Mode.IX, Mode.SIX)
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether nobody else may write messages of the domain under a lease beside this one."""
+        return self in (Mode.X, Mode.S, Mode.SIX)
+
 
 _COMPATIBLE: Final = frozenset(
     {

@@ -7,7 +7,9 @@ and BadRequest for a call over its limits, are raised.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from timeagent.canonical import decode
@@ -15,6 +17,7 @@ from timeagent.errors import Damaged, ShardUnavailable
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339, span_text
 
+from ..formats.hints import Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
@@ -23,7 +26,7 @@ from .wire import PROTOCOL_VERSION, REQUESTS_MAX, Age, Refused, Welcome
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from timeagent.clock import NodeTime
     from timeagent.signedtime import SignedTime
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from .transport import Transport
 
 ATTEMPTS: Final = 3
+_HINT_BYTES_MAX: Final = 128 * 1024
+"""How much of one call may be hints: what else a thousand requests may hold is below the limit by more."""
+_NO_HINTS: Final[Mapping[bytes, Hints]] = MappingProxyType({})
 
 
 class Named(Protocol):
@@ -71,6 +77,8 @@ class Giving:
     watermark_time: bytes | None = None
     messages: int = 0
     chain_head: bytes | None = None
+    hints: Hints | None = None
+    """With what renewals said, about all that was written; None: nothing is known about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,8 @@ class Granted:
 
     signed: SignedWitness
     witness: Witness
+    hints: Hints | None = None
+    """About what others wrote before, where that was asked for; None: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +166,7 @@ class LeaseClient:
         term_ns: Span | None = None,
         wait_ns: Span = 0,
         keep_ns: Span = 0,
+        hints_wanted: bool = False,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
@@ -178,6 +189,7 @@ class LeaseClient:
                 expiry_ns_max=until,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
+                hints_wanted=hints_wanted,
             )
             for each in asked
         ]
@@ -217,8 +229,13 @@ class LeaseClient:
             earliest = result.earliest_ns if isinstance(result, Denied) else None
             patience.pause(self._randomness, earliest)
 
-    def renew(self, leases: Sequence[Named], *, term_ns: Span | None = None) -> list[Result]:
-        """Move the expiry of leases of one shard. Unavailable: the lease is what it was. Raises BadTime."""
+    def renew(
+        self, leases: Sequence[Named], *, term_ns: Span | None = None, hints: Mapping[bytes, Hints] = _NO_HINTS
+    ) -> list[Result]:
+        """Move the expiry of leases of one shard. Unavailable: the lease is what it was. Raises BadTime.
+
+        ``hints``: about all that was written so far, by correlation id, of leases about which there is something new.
+        """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = self._time.now().latest + term
         requests: list[wire.Request] = [
@@ -228,6 +245,7 @@ class LeaseClient:
                 correlation_id=each.correlation_id,
                 term_ns=term,
                 expiry_ns_max=until,
+                hints=hints.get(each.correlation_id),
             )
             for each in leases
         ]
@@ -242,6 +260,7 @@ class LeaseClient:
         term_ns: Span | None = None,
         wait_ns: Span = 0,
         keep_ns: Span = 0,
+        hints_wanted: bool = False,
     ) -> list[Result]:
         """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime.
 
@@ -260,6 +279,7 @@ class LeaseClient:
                 mode=mode,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
+                hints_wanted=hints_wanted,
             )
             for each in leases
         ]
@@ -280,6 +300,7 @@ class LeaseClient:
                 watermark_time=each.watermark_time,
                 messages=each.messages,
                 chain_head=each.chain_head,
+                hints=each.hints,
             )
             for each in givings
         ]
@@ -315,8 +336,8 @@ class LeaseClient:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are."""
         asks = asks or [None] * len(requests)
         results: list[Result] = []
-        for start in range(0, len(requests), REQUESTS_MAX):
-            part = requests[start : start + REQUESTS_MAX]
+        for start, end in _calls(requests):
+            part = requests[start:end]
             before = self._time.token()
             replies = self._call(part, wait_ns)
             for offset in range(len(part)):
@@ -342,7 +363,7 @@ class LeaseClient:
     def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None, before: SignedTime) -> Result:
         match reply:
             case wire.Granted():
-                return self._judge_witness(reply.signed, domain, ask, before)
+                return self._judge_witness(reply, domain, ask, before)
             case wire.Denied():
                 return Denied(
                     domain,
@@ -362,16 +383,16 @@ class LeaseClient:
             case Welcome() | wire.Page():
                 return Unavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask)
 
-    def _judge_witness(self, raw: bytes, domain: str, ask: Ask | None, before: SignedTime) -> Result:
+    def _judge_witness(self, reply: wire.Granted, domain: str, ask: Ask | None, before: SignedTime) -> Result:
         where = f"the shard's witness on {domain!r}"
         try:
-            signed = decode(SignedWitness, raw, where)
+            signed = decode(SignedWitness, reply.signed, where)
             witness = signed.witness(where)
             head_time = signed.batch_head(where).signed_time(where)
         except Damaged as problem:
             return Unavailable(domain, "answer-damaged", problem.message, ask)
         reason = self._suspicion(witness, domain, head_time, before)
-        return Granted(signed, witness) if reason is None else Suspect(reason, signed, witness)
+        return Granted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
 
     def _suspicion(self, witness: Witness, domain: str, head_time: SignedTime, before: SignedTime) -> str | None:
         """Return why this holder must refuse the witness, or None.
@@ -408,3 +429,17 @@ class LeaseClient:
             )
             return Unavailable(result.witness.domain, "late", why, ask)
         return result
+
+
+def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:
+    """Yield where each call of bounded size begins and ends."""
+    start = size = 0
+    for number, request in enumerate(requests):
+        hints = request.hints if isinstance(request, wire.Renew | wire.Relinquish) else None
+        bytes_more = 0 if hints is None else hints.bytes
+        if number - start == REQUESTS_MAX or size + bytes_more > _HINT_BYTES_MAX:
+            yield start, number
+            start, size = number, 0
+        size += bytes_more
+    if start < len(requests):
+        yield start, len(requests)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.canonical import U64, Bytes16, Bytes32, Record
 
+from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, Mode, Phase
 from ..formats.witness import Ended, Witness
 from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Unavailable, Upgrade
@@ -25,6 +26,8 @@ class Memory(Record, frozen=True):
     fence: U64
     floor_ns: U64
     settle_to_ns: U64
+    hints: Hints
+    """About all messages that were written under leases that have ended, also before the domain was remembered."""
     previous_id: Bytes16 | None = None
     """The last grant."""
     last_ended: Ending | None = None
@@ -69,6 +72,8 @@ class Lease(Record, frozen=True):
     """The grant before."""
     past: Past | None = None
     """None: as the domain's memory has it, which has not changed since."""
+    hints: Hints = NOTHING_WRITTEN
+    """What its holder said where it wrote."""
 
 
 class Free(Record, frozen=True, tag="free"):
@@ -89,6 +94,13 @@ class Taken(Record, frozen=True, tag="taken"):
 
 
 type State = Free | Taken
+
+
+def hint_bytes(state: State) -> int:
+    """Return about how much of a state are hints."""
+    there = state.memory.hints.bytes
+    return there if isinstance(state, Free) else there + sum(each.hints.bytes for each in state.leases)
+
 
 HOLDERS_MAX: Final = 1024
 """How many leases may be out on one domain: all of them are read and written with each change of one."""
@@ -136,6 +148,8 @@ class Bounds:
     """The latest expiry that readers accept with the signed time of this turn's batch."""
     shard_floor_ns: Instant
     r1_tolerance_ns: Span
+    hint_bytes_left: int
+    """How much more may be remembered of where messages are."""
 
 
 @dataclass(frozen=True, slots=True)

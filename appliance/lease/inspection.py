@@ -9,8 +9,12 @@ from .wire import NO_REQUEST, PROTOCOL_VERSION, Hello, LeaseView, Page, Refused,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .ceiling import ShardIdentity
+    from timeagent.units import Instant
+
+    from .ceiling import RightToGrant, ShardIdentity
     from .domain import Lease, Taken
+    from .notary import Notary
+    from .store import LeaseStore
 
 
 def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
@@ -30,6 +34,34 @@ def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
         map_number=identity.map_number,
         shard=identity.shard,
         incarnation=identity.incarnation,
+    )
+
+
+def numbers(
+    identity: ShardIdentity,
+    chain: RightToGrant,
+    store: LeaseStore,
+    notary: Notary,
+    *,
+    floor_ns: Instant,
+    settle_to_ns: Instant,
+    waiting: int,
+) -> ShardNumbers:
+    """Show how a shard stands."""
+    return ShardNumbers(
+        node=identity.node,
+        map_number=identity.map_number,
+        shard=identity.shard,
+        incarnation=identity.incarnation,
+        floor_ns=floor_ns,
+        settle_to_ns=settle_to_ns,
+        ceiling_number=chain.number,
+        ceiling_ns=chain.ceiling_ns,
+        domains=store.domains,
+        leases=store.leases,
+        waiting=waiting,
+        batches=notary.batches,
+        blocks_lost=notary.blocks_lost,
     )
 
 

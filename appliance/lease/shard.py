@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final
 from timeagent.canonical import encode
 from timeagent.errors import BadRequest, BadTime, Environment
 
+from ..formats.hints import nothing_known
 from ..formats.names import check_domain, check_node, check_purpose
 from ..formats.witness import Entry, Stopped, Witness
 from .ceiling import Deposed, Extended, Extension, InDoubt
 from .domain import Again, Bounds, Break, Command, Free, Grant, Memory, Nothing
-from .inspection import page, welcome
+from .inspection import numbers, page, welcome
 from .notary import Notary
 from .state import decide
 from .turn import Staged, Turn
 from .waiting import Later, WaitingRoom
+from .whereabouts import HINT_BYTES_MAX, hints_for
 from .wire import (
     NO_REQUEST,
     PAGE_LEASES_MAX,
@@ -36,7 +38,6 @@ from .wire import (
     Relinquish,
     Reply,
     Request,
-    ShardNumbers,
     Unavailable,
     Upgrade,
 )
@@ -109,6 +110,7 @@ class Shard:
         ledger: LedgerSink,
         randomness: random.Random,
         domains_max: int = DOMAINS_MAX,
+        hint_bytes_max: int = HINT_BYTES_MAX,
     ) -> None:
         """Take the ports; ``store`` is empty. Grants nothing before start()."""
         assert identity.map_number == shard_map.number
@@ -120,6 +122,7 @@ class Shard:
         self._policy = policy
         self._randomness = randomness
         self._domains_max = domains_max
+        self._hint_bytes_max = hint_bytes_max
         self._floor_ns: Instant = 0
         self._settle_to_ns: Instant = 0
         self._notary = Notary(identity, signer, chain, ledger)
@@ -279,6 +282,7 @@ class Shard:
             signed_ns_max=token.midpoint_ns + self._policy.lease_term_max_ns + token.radius_ns,
             shard_floor_ns=self._floor_ns,
             r1_tolerance_ns=self._policy.r1_tolerance_ns,
+            hint_bytes_left=max(0, self._hint_bytes_max - self._store.hint_bytes),
         )
         return Turn(bounds, token, self._notary.waiting())
 
@@ -358,12 +362,14 @@ class Shard:
         return staged
 
     def _unknown(self) -> Free:
-        return Free(memory=Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns))
+        hints = nothing_known(self._floor_ns)
+        return Free(memory=Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints))
 
     def _apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
         staged = self._stage(turn, domain)
         decision = decide(domain, staged.state, command, turn.bounds)
         turn.entries.extend(decision.ended)
+        turn.note_hints(staged.state, decision.state)
         if staged.revision == 0 and staged.state is staged.before and decision.state is not staged.before:
             turn.new += 1
         staged.state = decision.state
@@ -371,14 +377,15 @@ class Shard:
             case Witness():
                 entry = staged.answers[decision.answer.correlation_id] = len(turn.entries)
                 turn.entries.append(decision.answer)
-                return Later(request_id, entry)
+                return Later(request_id, entry, hints_for(command, decision.state, decision.answer.correlation_id))
             case Again():
                 known = staged.answers.get(decision.answer.correlation_id)
+                hints = hints_for(command, decision.state, decision.answer.correlation_id)
                 if known is not None:
-                    return Later(request_id, known)
+                    return Later(request_id, known, hints)
                 signed = self._store.answer(domain, decision.answer.correlation_id)
                 assert signed is not None, "a lease is stored with its newest witness"
-                return Granted(request_id=request_id, signed=signed)
+                return Granted(request_id=request_id, signed=signed, hints=hints)
             case Nothing():
                 return Unavailable(request_id=request_id, code="", message="")
             case _:
@@ -403,7 +410,7 @@ class Shard:
 
     def _finished(self, draft: Draft, witnesses: dict[int, bytes]) -> Reply:
         if isinstance(draft, Later):
-            return Granted(request_id=draft.request_id, signed=witnesses[draft.entry])
+            return Granted(request_id=draft.request_id, signed=witnesses[draft.entry], hints=draft.hints)
         return draft
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
@@ -461,7 +468,7 @@ class Shard:
         earliest = turn.bounds.now.earliest
         old = earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)
         for domain, memory in self._store.idle(old, excess + SWEEP_MAX):
-            self._store.forget(domain)
+            self._store.forget(domain, memory)
             self._floor_ns = max(self._floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)
             self._settle_to_ns = max(self._settle_to_ns, memory.settle_to_ns)
         for domain in self._store.past(earliest, SWEEP_MAX):
@@ -480,20 +487,14 @@ class Shard:
 
     def _page(self, inspect: Inspect) -> Page:
         limit = max(1, min(inspect.leases_max, PAGE_LEASES_MAX))
-        numbers = ShardNumbers(
-            node=self._identity.node,
-            map_number=self._identity.map_number,
-            shard=self._identity.shard,
-            incarnation=self._identity.incarnation,
+        about = numbers(
+            self._identity,
+            self._chain,
+            self._store,
+            self._notary,
             floor_ns=self._floor_ns,
             settle_to_ns=self._settle_to_ns,
-            ceiling_number=self._chain.number,
-            ceiling_ns=self._chain.ceiling_ns,
-            domains=self._store.domains,
-            leases=self._store.leases,
             waiting=self._waiting.count,
-            batches=self._notary.batches,
-            blocks_lost=self._notary.blocks_lost,
         )
         rows, more = self._store.page(inspect.after_domain, limit)
-        return page(numbers, rows, self._waiting.waiting, more=more)
+        return page(about, rows, self._waiting.waiting, more=more)

@@ -19,6 +19,7 @@ from timeagent.rules import r1_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
+from ..formats.hints import joined
 from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
 from ..formats.witness import Ended, Witness, WitnessKind, others_digest
 from .domain import (
@@ -38,6 +39,7 @@ from .domain import (
     State,
     Taken,
 )
+from .whereabouts import remembering, said
 from .wire import Acquire, Age, Denied, Over, Reason, Refused, Relinquish, Renew, Unavailable, Upgrade
 
 if TYPE_CHECKING:
@@ -219,6 +221,7 @@ def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decisio
         last_ended=memory.last_ended,
         floor_set_by=memory.floor_set_by,
         ended_request=memory.ended_request,
+        hints=memory.hints,
     )
     return Decision(Taken(memory=memory, leases=(*others, lease)), _witness(domain, lease, past, WitnessKind.GRANT))
 
@@ -244,7 +247,8 @@ def _renew(domain: str, state: Taken, lease: Lease, command: Renew, bounds: Boun
     expiry = _later_expiry(lease, command, bounds)
     if expiry is None:
         return Decision(state, _no_later_expiry(domain, lease, command, bounds))
-    renewed = msgspec.structs.replace(lease, expiry_ns=expiry, answered=command.request_id)
+    hints = said(state, lease, command.hints, bounds)
+    renewed = msgspec.structs.replace(lease, expiry_ns=expiry, answered=command.request_id, hints=hints)
     past = renewed.past or _past(state.memory)
     return Decision(_with(state, renewed), _witness(domain, renewed, past, WitnessKind.RENEWAL))
 
@@ -385,6 +389,7 @@ def _end(
         floor_set_by=ending if floor > before.floor_ns else before.floor_set_by,
         ended_request=lease.granted_by,
         before_last=gone or (),
+        hints=before.hints,
     )
     ended = Ended(domain=domain, ending=ending, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns)
     if len(state.leases) == 1:
@@ -404,6 +409,7 @@ def _broken(domain: str, state: Taken, over: list[Lease], bounds: Bounds) -> tup
         else:
             ending = _unwritten(lease, LeaseOutcome.EXPIRED, bounds)
             left, entry = _end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)
+            left = remembering(left, None, bounds)
         ended.append(entry)
     return left, tuple(ended)
 
@@ -427,6 +433,7 @@ def _relinquish(domain: str, state: Taken, lease: Lease, command: Relinquish, bo
             return Decision(state, _refused(command, "watermark-missing", why, "say the highest timestamp written"))
         outcome = LeaseOutcome.RELINQUISHED if lease.phase is Phase.HELD else LeaseOutcome.WITHDRAWN
         left, ended = _end(domain, state, lease, _unwritten(lease, outcome, bounds), 0, 0)
+        left = remembering(left, lease.hints, bounds)
         return Decision(left, _over(left.memory, command.request_id, lease.correlation_id), (ended,))
     problem = _watermark_refused(lease, command, bounds)
     if problem is not None:
@@ -441,6 +448,8 @@ def _relinquish(domain: str, state: Taken, lease: Lease, command: Relinquish, bo
         chain_head=command.chain_head,
     )
     left, ended = _end(domain, state, lease, ending, command.watermark_ns or 0, 0)
+    hints = None if command.hints is None else joined(lease.hints, command.hints)
+    left = remembering(left, hints, bounds)
     return Decision(left, _over(left.memory, command.request_id, lease.correlation_id), (ended,))
 
 

@@ -16,7 +16,7 @@ import msgspec
 from timeagent.errors import Environment
 
 from ..formats.lease import Phase
-from .domain import Free, Memory, State, Taken
+from .domain import Free, Memory, State, Taken, hint_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,6 +61,8 @@ class LeaseStore:
         """How many domains are remembered."""
         self.leases = 0
         """How many leases are out."""
+        self.hint_bytes = 0
+        """About how much of the states are hints."""
 
     def close(self) -> None:
         """Close the file. It is deleted by the next start, not now."""
@@ -72,7 +74,7 @@ class LeaseStore:
 
         Raises Environment where the tmpfs is full.
         """
-        domains, leases = self.domains, self.leases
+        numbers = self.domains, self.leases, self.hint_bytes
         self._execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -80,7 +82,7 @@ class LeaseStore:
         except BaseException as problem:
             if self._connection.in_transaction:  # a full file has rolled back by itself already
                 self._execute("ROLLBACK")
-            self.domains, self.leases = domains, leases
+            self.domains, self.leases, self.hint_bytes = numbers
             if isinstance(problem, apsw.FullError):
                 raise Environment(
                     "store-full",
@@ -109,6 +111,7 @@ class LeaseStore:
         self._execute(_INSERT, (domain, *_columns(state), self._kept(domain, (), state, answers)))
         self.domains += 1
         self.leases += 0 if isinstance(state, Free) else len(state.leases)
+        self.hint_bytes += hint_bytes(state)
 
     def swap(self, domain: str, revision: int, before: State, state: State, answers: Mapping[bytes, bytes]) -> None:
         """Replace the state that was read under this revision. It must still be that one: there is one writer."""
@@ -117,6 +120,7 @@ class LeaseStore:
         self._execute(_SWAP, (*_columns(state), answer, domain, revision))
         assert self._connection.changes() == 1, f"{domain!r} changed under its only writer"
         self.leases += (0 if isinstance(state, Free) else len(state.leases)) - len(were)
+        self.hint_bytes += hint_bytes(state) - hint_bytes(before)
 
     def _kept(
         self, domain: str, before: tuple[Lease, ...], state: State, answers: Mapping[bytes, bytes]
@@ -156,17 +160,18 @@ class LeaseStore:
         question = "SELECT domain, state FROM entry WHERE kind = 0 AND newest_ns < ? ORDER BY newest_ns, domain LIMIT ?"
         return [(row[0], _decoder.decode(row[1]).memory) for row in self._execute(question, (instant, limit))]
 
-    def forget(self, domain: str) -> None:
-        """Delete a free domain."""
+    def forget(self, domain: str, memory: Memory) -> None:
+        """Delete a free domain, of which this is the memory."""
         self._execute("DELETE FROM entry WHERE domain = ? AND kind = 0", (domain,))
         assert self._connection.changes() == 1, f"{domain!r} is not free"
         self.domains -= 1
+        self.hint_bytes -= memory.hints.bytes
 
     def clear(self) -> None:
         """Forget everything."""
         self._execute("DELETE FROM entry")
         self._execute("DELETE FROM answer")
-        self.domains = self.leases = 0
+        self.domains = self.leases = self.hint_bytes = 0
 
     def latest_expiry(self) -> Instant | None:
         """Return the latest expiry of all leases, or None where none is out."""

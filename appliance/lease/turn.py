@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from .domain import hint_bytes
 
 if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
@@ -34,3 +36,9 @@ class Turn:
     staged: dict[str, Staged] = field(default_factory=dict)
     new: int = 0
     """How many domains will be remembered that were not."""
+
+    def note_hints(self, before: State, after: State) -> None:
+        """Take account of what a decision has added to the hints: it is not left for others of this turn."""
+        grown = 0 if before is after else hint_bytes(after) - hint_bytes(before)
+        if grown:
+            self.bounds = replace(self.bounds, hint_bytes_left=max(0, self.bounds.hint_bytes_left - grown))

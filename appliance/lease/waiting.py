@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
     from timeagent.units import Span
 
+    from ..formats.hints import Hints
     from ..formats.lease import Holder
     from .queue import Waiter
     from .wire import Age
@@ -45,6 +46,7 @@ class Later:
 
     request_id: bytes
     entry: int
+    hints: Hints | None = None
 
 
 type Draft = Reply | Later

@@ -16,6 +16,7 @@ import msgspec
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token
 from timeagent.errors import BadRequest, Damaged
 
+from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
 
 PROTOCOL_VERSION: Final = 1
@@ -68,6 +69,8 @@ class Acquire(Record, frozen=True, tag="acquire"):
     """Hold the answer back for so long, unless the domain can be had before."""
     keep_ns: U64 = 0
     """Keep the place in the queue for so long after a denial, for the same request to be asked again."""
+    hints_wanted: bool = False
+    """Say with the grant where messages of the domain are: in modes S, SIX and X."""
 
 
 class Upgrade(Record, frozen=True, tag="upgrade"):
@@ -82,6 +85,7 @@ class Upgrade(Record, frozen=True, tag="upgrade"):
     """A mode that includes the lease's own; None: the same. Waits only where nobody else does."""
     wait_ns: U64 = 0
     keep_ns: U64 = 0
+    hints_wanted: bool = False
 
 
 class Renew(Record, frozen=True, tag="renew"):
@@ -92,6 +96,8 @@ class Renew(Record, frozen=True, tag="renew"):
     correlation_id: Bytes16
     term_ns: U64
     expiry_ns_max: U64
+    hints: Hints | None = None
+    """About all that was written under the lease so far; None: what was said before, nothing new."""
 
 
 class Relinquish(Record, frozen=True, tag="relinquish"):
@@ -108,6 +114,8 @@ class Relinquish(Record, frozen=True, tag="relinquish"):
     """How many messages are known Committed."""
     chain_head: Bytes32 | None
     """The digest of the last frame under the lease."""
+    hints: Hints | None = None
+    """With what renewals said, about all that was written under the lease; None: nothing can be said about it."""
 
 
 class Inspect(Record, frozen=True, tag="inspect"):
@@ -146,6 +154,8 @@ class Granted(Record, frozen=True, tag="granted"):
     request_id: Bytes16
     signed: bytes
     """An encoded SignedWitness."""
+    hints: Hints | None = None
+    """Unsigned: where the messages are that others wrote about the domain before, where that was asked for."""
 
 
 class Denied(Record, frozen=True, tag="denied"):

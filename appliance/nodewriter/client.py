@@ -190,7 +190,7 @@ def _receive(connection: socket.socket) -> Incoming | None:
 def _handed(answer: Answer, incarnation: bytes) -> Handed:
     match answer.said:
         case Said.COMMITTED:
-            return Committed()
+            return Committed(answer.file_name or None)
         case Said.NOT_COMMITTED:
             return NotCommitted(answer.reason)
         case Said.UNKNOWN:

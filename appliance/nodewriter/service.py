@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from appliance.bag.looks import FrameFile
-from appliance.bag.outcome import Unknown
+from appliance.bag.outcome import Committed, Unknown
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import DataName
@@ -97,8 +97,10 @@ class NodeWriter:
             name = DataName(self.node, self.incarnation, self._sequence, log.grid.birth.kind.suffix)
         file = FrameFile(bag, name, data)
         outcome: Outcome = Unknown("not tried")
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             outcome = log.writer.write(file)
+            if isinstance(outcome, Committed) and attempt:
+                return Committed()  # in a log bag the first try may have left the same frames in another file
             if not isinstance(outcome, Unknown):
                 return outcome
         _log.warning("flush-in-doubt bag=%s reason=%s", bag.path, outcome)

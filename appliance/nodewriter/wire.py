@@ -71,6 +71,8 @@ class Answer(Record, frozen=True, tag="answer"):
     number: U64
     said: Said
     reason: str
+    file_name: str = ""
+    """Of what is committed: the only file of the bag that holds it, where that is known."""
 
 
 type Outgoing = Hello | Submit
@@ -115,8 +117,8 @@ def decode_answer(body: bytes) -> Incoming:
 def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> Answer:
     """Put an outcome into words."""
     match outcome:
-        case Committed():
-            return Answer(number=number, said=Said.COMMITTED, reason="")
+        case Committed(file_name):
+            return Answer(number=number, said=Said.COMMITTED, reason="", file_name=file_name or "")
         case NotCommitted(reason):
             return Answer(number=number, said=Said.NOT_COMMITTED, reason=reason)
         case Unknown(reason):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from appliance.formats.hints import NOTHING_WRITTEN, Hints, joined
 from timeagent.errors import LeaseLost
 from timeagent.units import rfc3339
 
 if TYPE_CHECKING:
+    from appliance.formats.hints import Place
     from appliance.formats.lease import Mode
     from appliance.formats.witness import SignedWitness, Witness
     from timeagent.interval import TimeInterval
@@ -38,9 +40,15 @@ class Lease:
     """The digest of the last frame under this lease that is known Committed."""
     ended: str | None = None
     """Why it is over for the holder; None while it is held."""
+    hints: Hints | None = None
+    """Where the messages are that others wrote about the domain before; None: nothing is known."""
+    own: Hints = NOTHING_WRITTEN
+    """Where that is which was written under this lease and is known Committed."""
+    _said: Hints = NOTHING_WRITTEN
+    """What of it the shard has heard."""
     _chain_sequence: int = 0
 
-    def take(self, signed: SignedWitness, witness: Witness) -> None:
+    def take(self, signed: SignedWitness, witness: Witness, hints: Hints | None = None) -> None:
         """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
 
         Witness, mode and expiry change together: readers judge a frame by the witness that it carries. A stronger mode
@@ -53,6 +61,7 @@ class Lease:
             self.mode, self.fence = witness.mode, witness.fence
         self.floor_ns = max(self.floor_ns, witness.floor_ns)
         self.settle_to_ns = max(self.settle_to_ns, witness.settle_to_ns)
+        self.hints = hints or self.hints
 
     def usable_until_ns(self, margin_ns: Span) -> Instant:
         """Return the instant from which the holder must not begin anything under this lease."""
@@ -76,9 +85,21 @@ class Lease:
             self.watermark_ns = timestamp
             self.watermark_time = time
 
-    def committed(self, messages: int, digest: bytes, sequence: int) -> None:
-        """Count messages that are known Committed, with their frame's digest and sequence; in any order of frames."""
+    def committed(self, messages: int, digest: bytes, sequence: int, place: Place) -> None:
+        """Count messages that are known Committed, with their frame's digest and sequence; in any order of frames.
+
+        ``place``: where they are.
+        """
         self.messages += messages
+        self.own = joined(self.own, Hints(places=(place,)))
         if sequence > self._chain_sequence:
             self._chain_sequence = sequence
             self.chain_head = digest
+
+    def unsaid(self) -> Hints | None:
+        """Return where it wrote, if the shard has not heard all of it."""
+        return None if self.own is self._said else self.own
+
+    def said(self, hints: Hints) -> None:
+        """Take note that the shard has heard this."""
+        self._said = hints

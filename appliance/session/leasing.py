@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, LeaseClient, Result, Suspect, Unavailable
 from appliance.lease.patience import PAUSE_NS_MAX, PAUSE_NS_MIN, Patience
@@ -137,7 +138,14 @@ class Leasing:
         while True:
             wait, keep = quest.patience.next_call()
             asks = [self._ask(shard, domain, quest) for domain in missing]
-            results = self._client(shard).acquire(asks, phase=phase, term_ns=quest.term_ns, wait_ns=wait, keep_ns=keep)
+            results = self._client(shard).acquire(
+                asks,
+                phase=phase,
+                term_ns=quest.term_ns,
+                wait_ns=wait,
+                keep_ns=keep,
+                hints_wanted=phase is Phase.HELD,
+            )
             obstacles: list[_Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
                 if isinstance(result, Granted):
@@ -171,9 +179,10 @@ class Leasing:
     def _upgrade(self, leases: Sequence[Lease], term_ns: Span) -> _Obstacle | None:
         obstacle: _Obstacle | None = None
         for shard, group in self._grouped(leases):
-            for lease, result in zip(group, self._client(shard).upgrade(group, term_ns=term_ns), strict=True):
+            results = self._client(shard).upgrade(group, term_ns=term_ns, hints_wanted=True)
+            for lease, result in zip(group, results, strict=True):
                 if isinstance(result, Granted):
-                    lease.take(result.signed, result.witness)
+                    lease.take(result.signed, result.witness, result.hints)
                 else:
                     obstacle = obstacle or result
             if obstacle is not None:
@@ -192,7 +201,13 @@ class Leasing:
         while True:
             wait, keep = patience.next_call()
             (result,) = client.upgrade(
-                [lease], mode=mode, request_id=request_id, term_ns=lease.term_ns, wait_ns=wait, keep_ns=keep
+                [lease],
+                mode=mode,
+                request_id=request_id,
+                term_ns=lease.term_ns,
+                wait_ns=wait,
+                keep_ns=keep,
+                hints_wanted=True,
             )
             if isinstance(result, Granted | Ended):
                 return result
@@ -203,11 +218,16 @@ class Leasing:
             patience.pause(self._random)
 
     def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
-        """Ask for renewals; the caller applies what comes back. Raises BadTime."""
+        """Ask for renewals, and say where was written; the caller applies what comes back. Raises BadTime."""
         answers: list[tuple[Lease, Result]] = []
         for term_ns in sorted({lease.term_ns for lease in leases}):
             for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
-                answers += zip(group, self._client(shard).renew(group, term_ns=term_ns), strict=True)
+                news = {lease.correlation_id: own for lease in group if (own := lease.unsaid()) is not None}
+                results = self._client(shard).renew(group, term_ns=term_ns, hints=news)
+                for lease, result in zip(group, results, strict=True):
+                    if isinstance(result, Granted) and lease.correlation_id in news:
+                        lease.said(news[lease.correlation_id])
+                    answers.append((lease, result))
         return answers
 
     def relinquish(self, leases: Sequence[Lease]) -> None:
@@ -221,6 +241,7 @@ class Leasing:
                     lease.watermark_time,
                     lease.messages,
                     lease.chain_head,
+                    lease.unsaid() or NOTHING_WRITTEN,
                 )
                 for lease in group
             ]
@@ -329,4 +350,5 @@ def _lease(shard: int, granted: Granted, term_ns: Span) -> Lease:
         settle_to_ns=witness.settle_to_ns,
         signed=granted.signed,
         term_ns=term_ns,
+        hints=granted.hints,
     )

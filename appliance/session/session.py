@@ -14,14 +14,16 @@ from threading import RLock
 from typing import TYPE_CHECKING, Final, Self
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.formats.frame import LEASES_MAX, check_payloads
+from appliance.formats.frame import LEASES_MAX
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain, check_purpose
 from appliance.lease.client import Ended, Granted, Suspect
 from timeagent.errors import BadRequest, Damaged, LeaseholdError, TryAgain
 from timeagent.units import MS, SECOND, rfc3339, span_text
 
+from .given import ATTEMPT_ID_BYTES, checked_attempt, checked_batch, refuse_readers
 from .leasing import Leasing, wanted_modes
+from .narrow import messages_of
 from .renewal import Renewal
 from .stamping import Ahead, Stamper, WriterState, check_near
 
@@ -45,7 +47,7 @@ _log = logging.getLogger(__name__)
 ATTEMPTS: Final = 3
 """How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
 
-ATTEMPT_ID_BYTES: Final = 16
+
 _SLICE_NS: Final = 100 * MS
 """How long a wait goes on before the leases are looked after again."""
 
@@ -196,7 +198,7 @@ class Session:
         answer = self._leasing.strengthen(lease, wanted_modes([lease.domain], mode)[lease.domain], timeout_ns)
         with self._lock:
             if isinstance(answer, Granted):
-                lease.take(answer.signed, answer.witness)
+                lease.take(answer.signed, answer.witness, answer.hints)
             else:
                 lease.ended = lease.ended or str(answer.outcome)
         self._checked([lease])
@@ -274,8 +276,8 @@ class Session:
         ``Unknown(reason)`` (call ``resolve``). Raises LeaseLost, BadRequest, BadTime: then nothing is in the record.
         Touches the mount; may wait for the log to be settled.
         """
-        batch = _checked_batch(payloads)
-        identity = self._random.randbytes(ATTEMPT_ID_BYTES) if attempt_id is None else _checked_attempt(attempt_id)
+        batch = checked_batch(payloads)
+        identity = self._random.randbytes(ATTEMPT_ID_BYTES) if attempt_id is None else checked_attempt(attempt_id)
         leases = self._checked(under)
         if len(leases) > LEASES_MAX:
             raise BadRequest(
@@ -283,7 +285,7 @@ class Session:
                 f"a batch under {len(leases)} leases exceeds the limit of {LEASES_MAX}",
                 hint="publish under fewer leases at once, or take one lease that covers them",
             )
-        _refuse_readers(leases)
+        refuse_readers(leases)
         book = self._logs.opened_or_made(log)
         self._settle_for(book, leases)
         earlier = self._pending.get(identity)
@@ -328,7 +330,26 @@ class Session:
         leases = self._checked(under) if under else []
         book = self._logs.opened_or_made(log) if under else self._logs.opened(log)
         self._settle_for(book, leases)
-        messages = list(book.reader.latest(after_ns) if chosen == "latest" else book.reader.settled(after_ns))
+        return self._read(list(book.reader.latest(after_ns) if chosen == "latest" else book.reader.settled(after_ns)))
+
+    def read_domains(
+        self, log: str, *, under: Sequence[Lease], after_ns: Instant = 0, last: int | None = None
+    ) -> list[Message]:
+        """Return those of a log's messages with timestamps above ``after_ns`` that name a domain held here, in order.
+
+        The same as ``read(log, under=under, after_ns=after_ns)`` without the messages of other domains; but where the
+        leases are in mode S, SIX or X only the files are read that earlier holders said they wrote to, as far back as
+        that is known. ``last``: at most so many of the newest: usually the log need not be looked through then.
+        Touches the mount; may wait for the log to be settled. Raises LeaseLost, BadRequest, BadTime, TryAgain.
+        """
+        leases = self._checked(under)
+        book = self._logs.opened_or_made(log)
+        self._settle_for(book, leases)
+        doubtful = [each.file.bag.start_ns for each in self._pending_under(leases) if each.file.bag.log == log]
+        return self._read(messages_of(book.reader, leases, doubtful, after_ns, last))
+
+    def _read(self, messages: list[Message]) -> list[Message]:
+        """Remember how far was read: what is written from now on has higher timestamps."""
         if messages:
             with self._lock:
                 self._state.read_ns = max(self._state.read_ns, messages[-1].timestamp_ns)
@@ -353,10 +374,11 @@ class Session:
     def _attempt(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Outcome:
         publication = self._stamped(book, batch, leases, identity)
         outcome = book.writer.write(publication.file)
-        if isinstance(outcome, Unknown):
+        alone = not isinstance(outcome, Unknown)
+        if not alone:
             # The same attempt again is safe, and tells whether a lost reply was all that happened.
             outcome = book.writer.write(publication.file)
-        self._account(publication, outcome)
+        self._account(publication, outcome, alone=alone)
         return outcome
 
     def _stamped(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Publication:
@@ -380,8 +402,11 @@ class Session:
             self._context.time.sleep(min(made.span_ns, _SLICE_NS))
             self._renew_meanwhile()
 
-    def _account(self, publication: Publication, outcome: Outcome) -> None:
-        """Take note of an outcome that is known, once, whoever found it out."""
+    def _account(self, publication: Publication, outcome: Outcome, *, alone: bool = False) -> None:
+        """Take note of an outcome that is known, once, whoever found it out.
+
+        ``alone``: the attempt was written once. After doubt its frame may stand in several files of the bag.
+        """
         with self._lock:
             if isinstance(outcome, Unknown) or self._pending.get(publication.attempt_id) is not publication:
                 return
@@ -391,8 +416,9 @@ class Session:
                 self._state.last_ns = max(self._state.last_ns, publication.file.bag.end_ns - 1)
             else:
                 self._state.confirm(publication)
+                place = publication.place(outcome.file_name if alone else None)
                 for lease in publication.leases:
-                    lease.committed(publication.messages, publication.digest, publication.sequence)
+                    lease.committed(publication.messages, publication.digest, publication.sequence, place)
 
     def _decide(self, publication: Publication, deadline_boot_ns: int | None) -> Outcome:
         """Find out what became of an attempt. Raises Damaged."""
@@ -467,32 +493,3 @@ class Session:
 
     def _is_due(self, lease: Lease, latest: Instant) -> bool:
         return lease.expiry_ns - latest <= lease.term_ns - self._period_ns(lease.term_ns)
-
-
-def _checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
-    """Return the batch, to be changed by nobody. Raises BadRequest before anything is written."""
-    batch = [] if isinstance(payloads, bytes | str) else list(payloads)
-    if isinstance(payloads, bytes | str) or not all(isinstance(payload, bytes) for payload in batch):
-        raise BadRequest(
-            "bad-payloads", "the payloads are not a list of bytes", hint="publish(log, [b'...'], under=leases)"
-        )
-    check_payloads(batch)
-    return batch
-
-
-def _refuse_readers(leases: Sequence[Lease]) -> None:
-    for lease in leases:
-        if not lease.mode.may_write:
-            raise BadRequest(
-                "mode-may-not-write",
-                f"the lease on {lease.domain!r} is in mode {lease.mode}: readers reject what is written under it",
-                hint="acquire it in mode X, SIX or IX, or upgrade it",
-            )
-
-
-def _checked_attempt(attempt_id: bytes) -> bytes:
-    if len(attempt_id) != ATTEMPT_ID_BYTES:
-        raise BadRequest(
-            "bad-attempt-id", f"an attempt id of {len(attempt_id)} bytes", hint=f"it has {ATTEMPT_ID_BYTES} bytes"
-        )
-    return attempt_id

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.looks import FrameFile
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
+from appliance.formats.hints import ANY_FILE, Place
 from appliance.formats.paths import DataName
 from timeagent.canonical import encode
 from timeagent.errors import BadTime
@@ -45,6 +46,12 @@ class Publication:
     attempt_id: bytes
     leases: tuple[Lease, ...]
     """What it is written under: none of them can be relinquished before its outcome is known."""
+
+    def place(self, file_name: str | None) -> Place:
+        """Return where its messages are: in one file, or in some of the bag."""
+        bag = self.file.bag
+        name = ANY_FILE if file_name is None else file_name
+        return Place(log=bag.log, bag_start_ns=bag.start_ns, file_name=name, last_ns=self.last_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from appliance.bag.logfile import LogFileWriter
 from appliance.bag.looks import LookingWriter
 from appliance.bag.maildir import MaildirWriter
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.bag.reader import Reader
+from appliance.bag.reader import Files, Reader
 from appliance.bag.sealer import Sealer
 from appliance.bag.storage import Published
 from appliance.formats.birth import BagKind
@@ -201,10 +201,12 @@ def skip_empty_bags(self: Horizon) -> Instant | None:
 step = Horizon.step
 
 
-def latest_without_a_look(self: Reader, bag: Bag, after: Position, until: Instant) -> MessageBatch | None:
-    files = self._files_there(bag)
+def latest_without_a_look(
+    self: Reader, bag: Bag, after: Position, until: Instant, only: Files = None
+) -> MessageBatch | None:
+    files = self._files_there(bag, only)
     if files is None:
-        return open_bag(self, bag, after, until)
+        return open_bag(self, bag, after, until, only)
     found = ((name, pieces(data)[0]) for name, data in files.items())
     parts = self._accepted(bag, found, self._judge(self._records.newest()))
     return MessageBatch(parts, settled=False) if parts else None

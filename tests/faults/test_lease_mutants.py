@@ -355,8 +355,8 @@ MUTANTS = {
         "_grant",
         "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns, "
         "previous_id=lease.correlation_id, last_ended=memory.last_ended, floor_set_by=memory.floor_set_by, "
-        "ended_request=memory.ended_request)",
-        "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=0)",
+        "ended_request=memory.ended_request, hints=memory.hints)",
+        "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=0, hints=memory.hints)",
         shard_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
     ),
     "second reader counts as the last grant's successor": Mutant(
@@ -488,8 +488,8 @@ MUTANTS = {
     "model: shard floor forgotten after a restart": Mutant(
         shard,
         "Shard._unknown",
-        "self._floor_ns",
-        "0",
+        "floor_ns=self._floor_ns",
+        "floor_ns=0",
         no_two_holders_can_write_the_same_instant,
     ),
     "model: settle_to forgotten after a restart": Mutant(

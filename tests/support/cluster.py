@@ -17,8 +17,9 @@ from appliance.formats.policy import Policy, check_policy
 from appliance.formats.shardmap import ShardMap
 from appliance.founding import enroll, found_cluster, publish_map
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
-from appliance.lease.shard import Shard
+from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
+from appliance.lease.whereabouts import HINT_BYTES_MAX
 from appliance.session.openlog import LogBook
 from appliance.session.session import Session
 from appliance.settings import ROOT_KEY, Settings, save_settings
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from appliance.bag.storage import Storage
     from appliance.formats.paths import Bag
     from appliance.lease.wire import Reply, Request
+    from appliance.session.openlog import Share
     from timeagent.units import Instant, Span
 
 
@@ -147,7 +149,16 @@ class HandSite:
     It is its own Routes. Each session is a process of its own: it shares nothing with others but storage and shards.
     """
 
-    def __init__(self, path: Path, *, shards: int = 1, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        shards: int = 1,
+        policy: Policy | None = None,
+        domains_max: int = DOMAINS_MAX,
+        hint_bytes_max: int = HINT_BYTES_MAX,
+    ) -> None:
+        self._limits = (domains_max, hint_bytes_max)
         self.policy = policy or Policy(number=1, cluster_id=CLUSTER, rack_ns=60 * SECOND)
         self.time = HandTime(TIME_KEY, NOW_NS)
         self.storage = MemoryStorage(lambda: self.time.midpoint_ns)
@@ -176,6 +187,8 @@ class HandSite:
             signer=WITNESS_KEY,
             ledger=ListLedger(),
             randomness=self.chance,
+            domains_max=self._limits[0],
+            hint_bytes_max=self._limits[1],
         )
         assert isinstance(running.start(), Extended)
         self.transports[shard].shard = running
@@ -190,10 +203,16 @@ class HandSite:
     def context(self, storage: Storage | None = None, time: HandTime | None = None) -> BagContext:
         return BagContext(storage or self.storage, time or self.time, self.records, NODE)
 
-    def session(self, purpose: str = "", storage: Storage | None = None, time: HandTime | None = None) -> Session:
+    def session(
+        self,
+        purpose: str = "",
+        storage: Storage | None = None,
+        time: HandTime | None = None,
+        share: Share | None = None,
+    ) -> Session:
         context = self.context(storage, time)
         chance = random.Random(self.chance.getrandbits(64))
-        return Session(context, LogBook(context), self, self.policy, purpose, chance, background=False)
+        return Session(context, LogBook(context, share), self, self.policy, purpose, chance, background=False)
 
     def domains(self, count: int) -> list[str]:
         """Domains, at least one of each shard, in their order."""

@@ -3,6 +3,7 @@ import itertools
 import msgspec
 import pytest
 
+from appliance.formats.hints import NOTHING_WRITTEN, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
 from appliance.formats.witness import Ended, Witness, others_digest
 from appliance.lease import state as states
@@ -38,7 +39,13 @@ LAST = Ending(
     chain_head=None,
 )
 MEMORY = Memory(
-    fence=1000, floor_ns=800, settle_to_ns=700, previous_id=LAST.correlation_id, last_ended=LAST, floor_set_by=LAST
+    fence=1000,
+    floor_ns=800,
+    settle_to_ns=700,
+    hints=nothing_known(100),
+    previous_id=LAST.correlation_id,
+    last_ended=LAST,
+    floor_set_by=LAST,
 )
 
 
@@ -72,7 +79,7 @@ def taken(*leases: Lease) -> Taken:
 
 
 STATES: list[State] = [
-    Free(memory=Memory(fence=0, floor_ns=0, settle_to_ns=0)),
+    Free(memory=Memory(fence=0, floor_ns=0, settle_to_ns=0, hints=NOTHING_WRITTEN)),
     Free(memory=MEMORY),
     taken(lease(phase=Phase.TENTATIVE)),
     taken(lease()),
@@ -141,6 +148,7 @@ def bounds(earliest: int, radius: int = 10, ceiling: int = 40_000) -> Bounds:
         signed_ns_max=earliest + radius + 4000,
         shard_floor_ns=600,
         r1_tolerance_ns=SECOND,
+        hint_bytes_left=10_000,
     )
 
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Mode, Phase
 from appliance.lease.domain import Free, Lease, Memory, State, Taken
 from appliance.lease.store import LeaseStore
@@ -20,7 +21,7 @@ def store(tmp_path: Path) -> Iterator[LeaseStore]:
 
 
 def memory(number: int = 1) -> Memory:
-    return Memory(fence=number, floor_ns=number, settle_to_ns=number)
+    return Memory(fence=number, floor_ns=number, settle_to_ns=number, hints=NOTHING_WRITTEN)
 
 
 def name(number: int) -> bytes:
@@ -153,9 +154,9 @@ def test_questions_about_many_rows(store: LeaseStore) -> None:
     assert [domain for domain, _ in store.idle(3, 9)] == ["f1", "f2"]
     assert store.latest_expiry() == 70
     assert store.highest() == (99, 99, 99)
-    store.forget("f1")
+    store.forget("f1", memory(1))
     with pytest.raises(AssertionError, match="not free"):
-        store.forget("h1")
+        store.forget("h1", memory(1))
     assert (store.domains, store.leases) == (11, 9)
     store.clear()
     assert (store.domains, store.leases, store.highest(), store.latest_expiry()) == (0, 0, (0, 0, 0), None)

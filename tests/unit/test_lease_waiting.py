@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from appliance.formats.lease import Mode, Phase
@@ -63,9 +64,7 @@ def waiting(
     plain = acquire(
         world, domain, mode=mode, phase=phase, holder=RIVAL, request_id=request_id, age_ns=age_ns, until_ns=2**62
     )
-    return Acquire(
-        **{name: getattr(plain, name) for name in plain.__struct_fields__[:-2]}, wait_ns=wait_ns, keep_ns=keep_ns
-    )
+    return msgspec.structs.replace(plain, wait_ns=wait_ns, keep_ns=keep_ns)
 
 
 def wait_for(shard: Shard, request: Acquire | Upgrade) -> Caller:

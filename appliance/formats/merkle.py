@@ -24,29 +24,42 @@ def _node_hash(left: bytes, right: bytes) -> bytes:
 
 def root(leaves: Sequence[bytes]) -> bytes:
     """Return the 32-byte root over at least one leaf."""
-    return root_and_paths(leaves)[0]
+    return tree(leaves)[-1][0]
+
+
+def tree(leaves: Sequence[bytes]) -> list[list[bytes]]:
+    """Return the hashes of a tree over at least one leaf: level by level, the leaves first, the root last.
+
+    A level's odd last node moves up unchanged, which is the RFC's split.
+    """
+    assert leaves, "a batch holds at least one leaf"
+    sha256 = hashlib.sha256
+    level = [sha256(b"\0" + leaf).digest() for leaf in leaves]
+    levels = [level]
+    while len(level) > 1:
+        above = [sha256(b"\1" + left + right).digest() for left, right in zip(level[::2], level[1::2], strict=False)]
+        if len(level) % 2:
+            above.append(level[-1])
+        levels.append(above)
+        level = above
+    return levels
+
+
+def path(levels: Sequence[Sequence[bytes]], index: int) -> tuple[bytes, ...]:
+    """Return a leaf's sibling hashes from the bottom up."""
+    found: list[bytes] = []
+    for level in levels[:-1]:
+        sibling = index ^ 1
+        if sibling < len(level):
+            found.append(level[sibling])
+        index >>= 1
+    return tuple(found)
 
 
 def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
-    """Return the root, and for each leaf its sibling hashes from the bottom up.
-
-    Built level by level: a level's odd last node moves up unchanged, which is the RFC's split.
-    """
-    assert leaves, "a batch holds at least one leaf"
-    level = [leaf_hash(leaf) for leaf in leaves]
-    paths: list[list[bytes]] = [[] for _ in leaves]
-    positions = list(range(len(leaves)))
-    while len(level) > 1:
-        for leaf, position in enumerate(positions):
-            sibling = position ^ 1
-            if sibling < len(level):
-                paths[leaf].append(level[sibling])
-            positions[leaf] = position >> 1
-        above = [_node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-        if len(level) % 2:
-            above.append(level[-1])
-        level = above
-    return level[0], [tuple(path) for path in paths]
+    """Return the root, and for each leaf its path."""
+    levels = tree(leaves)
+    return levels[-1][0], [path(levels, index) for index in range(len(leaves))]
 
 
 def root_of_path(leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> bytes | None:

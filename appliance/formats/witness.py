@@ -30,7 +30,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.trust import Purpose
 
 from .lease import Domain, Ending, Holder, Mode, Phase
-from .merkle import root_and_paths, root_of_path
+from .merkle import path, root_of_path, tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,17 +197,21 @@ def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A signed turn: the head's bytes, its signature, and each entry's bytes, in order."""
+    """A signed turn: the head's bytes, its signature, each entry's bytes, in order, and the tree over them."""
 
     head: bytes
     signature: bytes
     entries: tuple[bytes, ...]
-    paths: tuple[tuple[bytes, ...], ...]
+    levels: list[list[bytes]]
 
     def signed_witness(self, index: int) -> SignedWitness:
-        """Return one entry with its path."""
+        """Return one entry with its path: made here, since nobody asks for the path of a lease's end."""
         return SignedWitness(
-            entry=self.entries[index], index=index, path=self.paths[index], head=self.head, signature=self.signature
+            entry=self.entries[index],
+            index=index,
+            path=path(self.levels, index),
+            head=self.head,
+            signature=self.signature,
         )
 
 
@@ -228,7 +232,7 @@ def sign_batch(  # noqa: PLR0913 - the fields of the head
 ) -> Batch:
     """Sign a turn's entries, at least one, with one signature."""
     raw = tuple(encode_for_ever(entry) for entry in entries)
-    top, paths = root_and_paths(raw)
+    levels = tree(raw)
     head = encode_for_ever(
         BatchHead(
             cluster_id=cluster_id,
@@ -241,9 +245,9 @@ def sign_batch(  # noqa: PLR0913 - the fields of the head
             sequence=sequence,
             previous=previous,
             count=len(raw),
-            root=top,
+            root=levels[-1][0],
             time=time.encode(),
             key_id=signer.id,
         )
     )
-    return Batch(head, signer.sign(HEAD_CONTEXT, head), raw, tuple(paths))
+    return Batch(head, signer.sign(HEAD_CONTEXT, head), raw, levels)

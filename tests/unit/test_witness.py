@@ -193,4 +193,4 @@ def test_batch_that_nobody_could_read_is_never_signed() -> None:
 
 def test_batch_keeps_a_path_for_each_entry() -> None:
     of: Batch = batch()
-    assert len(of.entries) == len(of.paths) == decode(BatchHead, of.head).count == 4
+    assert len(of.entries) == len(of.levels[0]) == decode(BatchHead, of.head).count == 4

@@ -26,6 +26,12 @@ PAUSE_S: Final = 1
 PAUSE_S_MAX: Final = 64
 """How long to leave a sink alone that refuses: twice as long each time, because each try may leave a file behind."""
 
+GATHER_S: Final = 0.02
+"""How long the draining thread lets blocks gather once there are some.
+
+Woken for every block it would take the interpreter from the shard in every turn, and give it back when the scheduler
+pleases; and the mount would see as many appends as the shard has turns."""
+
 LAST_TRIES: Final = 3
 """How often a sink is asked that refuses while the spool is being closed."""
 
@@ -104,6 +110,7 @@ class LedgerSpool:
     def run(self) -> None:
         """Drain until the spool is closed and empty: the body of the shell's thread."""
         while self.drain(SECOND):
+            self._closing.wait(GATHER_S)
             if self._refusals and not self._closing.is_set():
                 self._closing.wait(min(PAUSE_S_MAX, PAUSE_S << min(self._refusals - 1, 6)))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from appliance.bag.reader import Message
+    from appliance.formats.lease import Mode
     from appliance.session.held import Lease
     from tests.simulation.scheduler import Process
     from timeagent.units import Instant, Span
@@ -54,7 +55,7 @@ class LatestRead:
     log: str
     after_ns: Instant
     keys: tuple[Key, ...]
-    leases: tuple[tuple[str, int], ...] = ()
+    leases: tuple[tuple[str, int, Mode], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

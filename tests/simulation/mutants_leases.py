@@ -276,4 +276,15 @@ LEASES: tuple[Mutant, ...] = (
         "empty",
         "leases",
     ),
+    Mutant(
+        "only X excludes",
+        one(
+            state,
+            "conflicts",
+            "return (one, other) not in _COMPATIBLE",
+            "return 'X' in (one, other)",
+        ),
+        "overlap",
+        "shares",
+    ),
 )

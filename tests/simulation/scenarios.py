@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.scenarios_bags import bags, crowd, doubt, eclipse, packs
-from tests.simulation.scenarios_leases import contenders, deaths, handover, leases, machines, sleepers, stalls
+from tests.simulation.scenarios_leases import contenders, deaths, handover, leases, machines, shares, sleepers, stalls
 from tests.simulation.world import World
 
 SCENARIOS: dict[str, Callable[..., World]] = {
     each.__name__: each
-    for each in (bags, crowd, packs, eclipse, doubt, leases, machines, contenders, handover, stalls, sleepers, deaths)
+    for each in (
+        bags,
+        crowd,
+        packs,
+        eclipse,
+        doubt,
+        leases,
+        machines,
+        shares,
+        contenders,
+        handover,
+        stalls,
+        sleepers,
+        deaths,
+    )
 }
 WEIGHTS: dict[str, int] = {
     "bags": 10,
@@ -20,6 +34,7 @@ WEIGHTS: dict[str, int] = {
     "doubt": 4,
     "leases": 4,
     "machines": 2,
+    "shares": 3,
     "contenders": 4,
     "stalls": 3,
     "handover": 2,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from tests.simulation.actors.bank import Teller
-from tests.simulation.actors.session import Application, Forgetful, Regular
+from tests.simulation.actors.session import Application, Forgetful, Regular, Sharing
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
 from tests.simulation.casting import DOMAINS, is_brief, on_log, some_logs
@@ -64,9 +64,10 @@ def leases(seed: int, *, traced: bool = False) -> World:
                 restarts=9,
             )
     logs = some_logs(chance)
+    shares = chance.random() < 0.5
     domains = DOMAINS[: chance.choice((2, 2, 3))]
     for n in range(chance.choice((2, 2, 3) if brief else (2, 3, 4))):
-        kind = chance.choice((Application, Teller))
+        kind = chance.choice((Application, Teller, Sharing, Sharing) if shares else (Application, Teller))
         rounds = chance.choice((1, 2, 3) if brief else (3, 5))
         world.spawn(
             chance.choice(NODES),
@@ -108,6 +109,30 @@ def machines(seed: int, *, traced: bool = False) -> World:
     world.spawn(NODES[3], "writer", lambda process: Writer(world, process, LOGS[:1], 3).run, restarts=1)
     kind_of = chance.choice(("metronome", "settler", "closer", "sealer"))
     world.spawn(NODES[4], kind_of, on_log(world, kind_of, LOGS[0], 3), restarts=1)
+    return world
+
+
+def shares(seed: int, *, traced: bool = False) -> World:
+    """Holders of all modes on one domain, who read and write one log; they stall, and let leases run out."""
+    chance = random.Random(f"{seed}/scenario")
+    brief = is_brief(chance)
+    conditions = Conditions(
+        mishaps=Mishaps(
+            crash=chance.choice((0, 0, 400)), pause=chance.choice((0, 60, 150)), pauses=PAUSES[: chance.choice((6, 9))]
+        ),
+        mount=MountMishaps(failure=chance.choice((0, 0, 20))),
+        network=NetworkMishaps(lost=chance.choice((0, 20)), late=chance.choice((0, 10))),
+        lies=chance.choice(("none", "none", "slight", "seconds")),
+        lasts_ns=chance.choice((3, 5) if brief else (6, 9)) * SECOND,
+        steps_max=900 if brief else 4_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((20, 80)) * MS
+    world.linger_ns = chance.choice((0, 200)) * MS
+    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=chance.random() < 0.3), restarts=3)
+    log = (chance.choice(LOGS),)
+    for n in range(3 if brief else 4):
+        world.spawn(NODES[1 + n], f"sharing {n}", _client(world, Sharing, DOMAINS[:1], log, 4), restarts=1)
     return world
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.bag.outcome import Committed
+from appliance.formats.lease import Mode
 from appliance.session.openlog import LogBook, OpenLog
 from appliance.session.session import Session
 from tests.simulation.actors.processes import Kit
@@ -88,11 +89,13 @@ class SessionKit(Kit):
 
     # -- what applications do, with a record of it ---------------------------------------------------------------------
 
-    def acquire(self, domains: Sequence[str], timeout_ns: int, term_ns: int | None = None) -> Sequence[Lease] | None:
+    def acquire(
+        self, domains: Sequence[str], timeout_ns: int, term_ns: int | None = None, mode: Mode = Mode.X
+    ) -> Sequence[Lease] | None:
         scheduler, history = self.world.scheduler, self.world.history
         began = scheduler.now
         try:
-            leases = self.session.acquire(*domains, timeout_ns=timeout_ns, term_ns=term_ns)
+            leases = self.session.acquire(*domains, mode=mode, timeout_ns=timeout_ns, term_ns=term_ns)
         except LeaseholdError as problem:
             scheduler.note("gets no lease:", str(problem))
             history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=False))
@@ -108,7 +111,7 @@ class SessionKit(Kit):
         began = scheduler.now
         messages = self.session.read(log, under=leases)
         keys = tuple(key_of(each) for each in messages)
-        under = tuple((each.domain, each.fence) for each in leases)
+        under = tuple((each.domain, each.fence, each.mode) for each in leases)
         self.world.history.latest.append(LatestRead(self.process.name, began, scheduler.now, log, 0, keys, under))
         scheduler.note("has read", f"{len(keys)} messages of {log} under {under}")
         return messages
@@ -136,6 +139,7 @@ class Application:
 
     gives_back = 0.9
     renews = True
+    modes: tuple[Mode, ...] = (Mode.X,)
 
     def __init__(
         self, world: World, process: Process, domains: Sequence[str], logs: Sequence[str], rounds: int
@@ -152,7 +156,8 @@ class Application:
             kit.pause(self._world.pace_ns)
             chosen = kit.chance.sample(self._domains, min(len(self._domains), kit.chance.choice((1, 1, 1, 2))))
             term = kit.chance.choice((None, None, self._world.policy.lease_term_max_ns // 2))
-            leases = kit.acquire(chosen, kit.chance.choice((1, 4, 8)) * SECOND, term)
+            mode = kit.chance.choice(self.modes)
+            leases = kit.acquire(chosen, kit.chance.choice((1, 4, 8)) * SECOND, term, mode)
             if leases is None:
                 continue
             try:
@@ -170,6 +175,8 @@ class Application:
         for log in chance.sample(self._logs, chance.randint(1, len(self._logs))):
             if chance.random() < 0.8:
                 kit.read(log, leases)
+            if any(lease.mode in (Mode.S, Mode.IS) for lease in leases):
+                continue  # these may not write
             for again in range(chance.choice((1, 1, 2, 3))):
                 if chance.random() < 0.3:
                     kit.pause(self._world.pace_ns)
@@ -212,6 +219,13 @@ class Regular:
                     met, began = what, max(began, instant)
             self._world.history.turns.append(Turn(kit.process.name, self._domain, scheduler.now - began, met))
             kit.relinquish(leases)
+
+
+class Sharing(Application):
+    """Takes all modes: readers beside each other, writers beside each other, and who excludes them."""
+
+    gives_back = 0.7
+    modes = (Mode.X, Mode.S, Mode.S, Mode.IX, Mode.IX, Mode.SIX, Mode.IS)
 
 
 class Forgetful(Application):

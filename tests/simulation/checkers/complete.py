@@ -1,8 +1,10 @@
-"""P1: who reads a log under a lease has before it all that earlier holders of its domain wrote there."""
+"""P1: who reads under a lease has before it all that earlier holders, whom it excludes, wrote to the log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from tests.simulation.checkers.modes import excludes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +22,8 @@ def check(history: History, record: Record) -> Iterator[str]:
             if entry.key in seen or entry.key[0] <= read.after_ns:
                 continue
             for each in entry.under:
-                for domain, fence in read.leases:
-                    if each.domain == domain and each.fence < fence:
+                for domain, fence, mode in read.leases:
+                    if each.domain == domain and each.fence < fence and excludes(mode, each.mode):
                         yield (
                             f"{read.who} read {read.log} under {domain} with fence {fence} from {read.began_ns} to "
                             f"{read.true_ns} and missed {entry.key}, written under fence {each.fence}"

@@ -5,8 +5,10 @@ Of one incarnation: a successor grants at once, because the record is protected 
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations
 from typing import TYPE_CHECKING
+
+from tests.simulation.checkers.modes import excludes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +28,9 @@ def check(history: History, record: Record) -> Iterator[str]:
     for hold in history.holds:
         places.setdefault((hold.domain, hold.lease.signed.batch_head().incarnation), []).append(hold)
     for (domain, _), holds in places.items():
-        for first, second in pairwise(sorted(holds, key=lambda each: each.fence)):
+        for first, second in combinations(sorted(holds, key=lambda each: each.fence), 2):
+            if not excludes(first.lease.mode, second.lease.mode):
+                continue
             if (first.until_ns is not None or first.lease.ended is None) and second.from_ns < until(first):
                 yield (
                     f"{second.who} had {domain} from {second.from_ns} on, while {first.who} believed to have it until "

@@ -36,6 +36,7 @@ class Under:
     """One lease that a frame was written under."""
 
     domain: str
+    mode: Mode
     fence: int
     correlation_id: bytes
     floor_ns: int
@@ -182,6 +183,7 @@ class LogRecord:
             found.append(
                 Under(
                     witness.domain,
+                    witness.mode,
                     witness.fence,
                     witness.correlation_id,
                     witness.floor_ns,

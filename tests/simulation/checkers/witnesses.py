@@ -25,6 +25,7 @@ def check(history: History, record: Record) -> Iterator[str]:
     yield from _ceilings(ceilings)
     linked = {(each.shard, each.incarnation, each.number): each for each in ceilings.values()}
     highest: dict[str, tuple[int, int, int]] = {}
+    fences: dict[bytes, int] = {}
     for place, entry, head in sorted(witnesses, key=lambda each: each[0]):
         right = linked.get((head.shard, head.incarnation, head.ceiling_number))
         if isinstance(entry, Witness):
@@ -35,8 +36,11 @@ def check(history: History, record: Record) -> Iterator[str]:
         domain, floor, settle_to = entry.domain, entry.floor_ns, entry.settle_to_ns
         fence, known_floor, known_settle = highest.get(domain, (0, -1, -1))
         if isinstance(entry, Witness):
-            grown = entry.fence > fence if entry.kind is WitnessKind.GRANT else entry.fence >= fence
-            if not grown:
+            granted = (
+                fences.setdefault(entry.correlation_id, entry.fence) if entry.kind is not WitnessKind.GRANT else -1
+            )
+            fences[entry.correlation_id] = entry.fence
+            if entry.fence <= fence and entry.fence != granted:
                 yield f"the fence of {domain} went from {fence} to {entry.fence} at {place}"
             fence = max(fence, entry.fence)
         renewal = isinstance(entry, Witness) and entry.kind is WitnessKind.RENEWAL

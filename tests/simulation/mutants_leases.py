@@ -89,7 +89,7 @@ LEASES: tuple[Mutant, ...] = (
             leasing,
             "Leasing.relinquish",
             "givings = [Giving(lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
-            "lease.messages, lease.chain_head) for lease in group]",
+            "lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN) for lease in group]",
             "givings = [Giving(lease.domain, lease.correlation_id) for lease in group]",
         ),
         "exclusion",

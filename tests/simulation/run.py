@@ -15,6 +15,7 @@ import argparse
 import gc
 import os
 import random
+import signal
 import sys
 import time
 import traceback
@@ -104,10 +105,18 @@ def batch(span: tuple[int, int]) -> Tally:
 
 
 def run_all(first: int, count: int, processes: int) -> Tally:
-    """Run many seeds, on several cores, with a progress bar on a terminal."""
+    """Run many seeds, on several cores, with a progress bar on a terminal. Who is interrupted returns what is done."""
     spans = [(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
     total, began, live = Tally(), time.perf_counter(), sys.stderr.isatty()
-    for done, tally in enumerate(_spread(spans, processes), 1):
+    results = enumerate(_spread(spans, processes), 1)
+    while True:
+        try:
+            done, tally = next(results)
+        except StopIteration:
+            break
+        except KeyboardInterrupt:
+            print(f"interrupted: {total.counts['seeds']:,} of {count:,} seeds are done", file=sys.stderr)
+            break
         total.add(tally)
         if live:
             share = done / len(spans)
@@ -127,7 +136,7 @@ def _spread(spans: list[tuple[int, int]], processes: int) -> Iterator[Tally]:
     if processes == 1:
         yield from map(batch, spans)
         return
-    with get_context("fork").Pool(processes) as pool:
+    with get_context("fork").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(batch, spans)
 
 
@@ -219,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     for complaint in complaints(tally):
         print(complaint)
     print(summary(tally, time.perf_counter() - began))
-    return 1 if tally.broken else 0
+    return 1 if tally.broken or tally.counts["seeds"] < options.seeds else 0
 
 
 if __name__ == "__main__":

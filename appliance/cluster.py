@@ -37,15 +37,17 @@ from .bag.posix import PosixStorage
 from .bag.reader import checked_level
 from .formats.birth import BagKind
 from .founding import read_marker
+from .mapwatch import MapWatch, Placement
 from .nodewriter.client import NodeWriterClient
 from .nodewriter.service import NodeWriter
 from .nodewriter.shared import SharedWriter
 from .registers import Registers
+from .routes import ShardRoutes
 from .runtime import default_directory, ensure_runtime, group_id, writer_socket
 from .session.openlog import LogBook
 from .session.session import Session
 from .settings import Settings, Sharing, find_settings
-from .shards import ShardHost, ShardRoutes
+from .shards import ShardHost
 from .trustwatch import TrustWatch
 from .views.view import View
 
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from .bag.storage import Storage
     from .formats.paths import Grid
     from .formats.policy import Policy
+    from .formats.shardmap import ShardMap
     from .lease.wire import LeaseView, ShardNumbers
     from .views.fold import Fold
 
@@ -119,8 +122,10 @@ class Cluster:
         self.settings = settings
         self.registers = registers
         self.policy = registers.newest_policy()
-        self.map = registers.newest_map()
+        newest = registers.newest_map()
+        first = Placement(newest, tuple(registers.layouts(newest)))
         self.time = node_time(settings, registers.cluster_id, self.policy)
+        self.maps = MapWatch(self._own_registers, first, self.time)
         self.context = BagContext(storage, self.time, registers, settings.node, Threads())
         self._door = NodeWriterClient(
             writer_socket(runtime_of(settings, registers.cluster_id)),
@@ -141,6 +146,11 @@ class Cluster:
         self._trust_lock = Lock()
         self._trust: TrustWatch | None = None
         self._sessions: WeakSet[Session] = WeakSet()
+
+    @property
+    def map(self) -> ShardMap:
+        """The newest shard map that this process knows. It looks for a newer one when a shard is not where it was."""
+        return self.maps.newest
 
     @property
     def time_by_agent(self) -> bool:
@@ -209,7 +219,7 @@ class Cluster:
                 seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
                 host = ShardHost(self._storage, self.registers, self.settings, self.time, self.policy, runtime, seed)
                 self._routes = ShardRoutes(
-                    host, self.map, self.settings, self.time, self.policy, runtime, self.watch_trust
+                    host, self.maps, self._storage, self.settings, self.time, self.policy, runtime, self.watch_trust
                 )
             return self._routes
 
@@ -220,10 +230,13 @@ class Cluster:
         """
         with self._trust_lock:
             if self._trust is None:
-                own = Registers(self._storage, self.registers.cluster_id, Verifier(self.settings.root_key))
-                self._trust = TrustWatch(own, self.time)
+                self._trust = TrustWatch(self._own_registers(), self.time)
                 self._trust.start()
             return self._trust
+
+    def _own_registers(self) -> Registers:
+        """Return records for one thread more."""
+        return Registers(self._storage, self.registers.cluster_id, Verifier(self.settings.root_key))
 
     def _check_open(self) -> None:
         if self._process != os.getpid():
@@ -339,6 +352,7 @@ class Cluster:
         with self._lock:
             self._closed = True
         with contextlib.ExitStack() as everything:
+            everything.callback(self.maps.close)
             if self._trust is not None:
                 everything.callback(self._trust.close)
             if self._routes is not None:

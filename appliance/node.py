@@ -21,6 +21,7 @@ from .nodewriter.server import NodeWriterServer
 from .observed import Observed, pages
 from .pulse import Pulse
 from .runtime import LocalLock, group_id, writer_socket
+from .tenancy import Tenancy
 from .webdoor import Answer, WebDoor
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Node:
         self._observed: Observed | None = None
         self._said: tuple[str, int] = ("", 0)
         self._pulse: Pulse | None = None
+        self._tenancy: Tenancy | None = None
         self._metronomes: dict[str, Metronome] = {}
         self._packings: dict[str, Packing] = {}
         self._looked_ns: int | None = None
@@ -78,11 +80,13 @@ class Node:
         routes = self._cluster.routes
         shards = routes.own_shards()
         trust = self._cluster.watch_trust()
-        pulse = Pulse(self._notifier, self._cluster.time)
+        pulse = self._pulse = Pulse(self._notifier, self._cluster.time)
         routes.host.serve_nodes(trust, pulse)
-        if not shards:
-            self._pulse = pulse  # the loops of shards give the signs of life; without any, the pace does
-        for shard in shards:
+        self._cluster.maps.keep_looking()
+        one_map = len(self._cluster.maps.placement.layouts) == 1
+        for shard in shards if one_map else ():  # else it begins when the chains of earlier maps have ended
+            if routes.host.waits_for(shard, self._cluster.map) is not None:
+                continue  # another node runs it, and gives it back when this one answers
             if not routes.host.try_host(shard, self._cluster.map):
                 raise Environment(
                     "shard-runs-already",
@@ -90,9 +94,13 @@ class Node:
                     hint="stop it first: there is one daemon per node",
                 )
         self._start_writer()
+        self._tenancy = Tenancy(
+            routes, self._cluster.settings.node, trust.nodes, self._cluster.time, self._cluster.policy
+        )
         self._open_doors()
+        self._tenancy.start()
         self._notifier.ready(self._status())
-        return shards
+        return sorted(routes.host.everything())
 
     @property
     def address(self) -> Address | None:
@@ -111,6 +119,8 @@ class Node:
 
         def server_of(shard: int) -> ShardServer | None:
             hosted = host.hosted(shard)
+            if hosted is None and self._tenancy is not None:
+                self._tenancy.asked_for(shard)
             return None if hosted is None else hosted.server
 
         if settings.listen is not None:
@@ -118,9 +128,9 @@ class Node:
             self._door = Door(settings.listen, context, trust, cluster.map.cluster_id, server_of, cluster.time)
             self._door_thread = Thread(target=self._door.run, name="leasehold-door", daemon=True)
             self._door_thread.start()
-        observed = self._observed = Observed(host, cluster.map, settings.node, cluster.time, cluster.policy, runtime)
+        observed = self._observed = Observed(host, cluster.maps, settings.node, cluster.time, cluster.policy, runtime)
         collector = NodeCollector(settings.node, self._version, observed, host, self._door, trust)
-        shown = pages(observed, cluster.map, lambda: exposition(collector))
+        shown = pages(observed, cluster.maps, lambda: exposition(collector))
 
         def answer(path: str, query: Mapping[str, str]) -> Answer | None:
             return shown[path](query) if path in shown else None
@@ -130,7 +140,12 @@ class Node:
         self._web.start()
 
     def stopping(self) -> None:
-        """Say that it stops from now on; both doors stay open until close(), so that leases can be given back."""
+        """Say that it stops from now on, and begin no shard any more.
+
+        Both doors stay open until close(), so that leases can be given back.
+        """
+        if self._tenancy is not None:
+            self._tenancy.close()
         if self._observed is not None:
             self._observed.stopping = True
         self._notifier.stopping()
@@ -165,8 +180,8 @@ class Node:
     def run(self, stop: Event) -> None:
         """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat.
 
-        Raises ShardUnavailable when a shard of this node has ended: a daemon without its shard is of no use, and
-        whoever supervises it starts the next incarnation.
+        Raises ShardUnavailable when a shard of this node has broken: whoever supervises the daemon starts the next
+        incarnation. One that another node has taken over is waited for (``tenancy.py``).
         """
         # Not stop.wait(): a signal handler that sets the event while this thread is inside wait() would block for ever
         # on the lock that wait() holds.
@@ -176,7 +191,7 @@ class Node:
             self._tell()
             if self._pulse is not None:
                 self._pulse.beat("pace")
-            for shard, why in self._cluster.routes.host.ended().items():
+            for shard, why in self._cluster.routes.host.broken().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
 
     def _start_writer(self) -> None:
@@ -199,6 +214,8 @@ class Node:
 
     def stop(self) -> None:
         """Write and answer what the writer was handed, and end it. Idempotent. The shards end with their cluster."""
+        if self._tenancy is not None:
+            self._tenancy.close()
         if self._writer is not None:
             server, lock = self._writer
             self._writer = None

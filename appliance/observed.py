@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from .formats.policy import Policy
-    from .formats.shardmap import ShardMap
     from .lease.wire import LeaseView, ShardNumbers
+    from .mapwatch import MapWatch
     from .shards import ShardHost
 
 ASK_NS: Final[Span] = SECOND
@@ -43,11 +43,11 @@ class Observed:
     """One node, as it is seen from outside. Thread-safe."""
 
     def __init__(
-        self, host: ShardHost, shard_map: ShardMap, node: str, time: NodeTime, policy: Policy, runtime: Path
+        self, host: ShardHost, maps: MapWatch, node: str, time: NodeTime, policy: Policy, runtime: Path
     ) -> None:
         """Look at nothing yet."""
         self._host = host
-        self._map = shard_map
+        self._maps = maps
         self._node = node
         self._time = time
         self._policy = policy
@@ -56,8 +56,9 @@ class Observed:
 
     @property
     def own_shards(self) -> list[int]:
-        """Return the shards that the map gives to this node."""
-        return [shard for shard, owner in enumerate(self._map.owners) if owner == self._node]
+        """Return the shards that the map gives to this node, and those of others that run here."""
+        owned = {shard for shard, owner in enumerate(self._maps.newest.owners) if owner == self._node}
+        return sorted(owned | set(self._host.everything()))
 
     def ill(self) -> list[str]:
         """Return what is wrong with this process: shards that have ended or stand still. Nothing: it is healthy."""
@@ -122,9 +123,7 @@ class Observed:
                 return found, page.more
 
 
-def pages(
-    observed: Observed, shard_map: ShardMap, metrics: Callable[[], Answer]
-) -> Mapping[str, Callable[..., Answer]]:
+def pages(observed: Observed, maps: MapWatch, metrics: Callable[[], Answer]) -> Mapping[str, Callable[..., Answer]]:
     """Return what is at the read-only door, by path."""
 
     def health(_: Mapping[str, str]) -> Answer:
@@ -135,17 +134,18 @@ def pages(
 
     def shards(_: Mapping[str, str]) -> Answer:
         shown: list[dict[str, Any]] = []
+        shard_map, here = maps.newest, set(observed.own_shards)
         for shard, owner in enumerate(shard_map.owners):
-            numbers = observed.numbers(shard) if shard in observed.own_shards else None
+            numbers = observed.numbers(shard) if shard in here else None
             shown.append(
-                {"shard": shard, "node": owner, "here": shard in observed.own_shards, "answers": numbers is not None}
+                {"shard": shard, "owner": owner, "node": owner, "here": shard in here, "answers": numbers is not None}
                 | ({} if numbers is None else shard_fields(numbers))
             )
         return _json("leasehold.shards", {"map": shard_map.number, "shards": shown})
 
     def leases(query: Mapping[str, str]) -> Answer:
         count = _number(query, "limit", LEASES_SHOWN, LEASES_SHOWN_MAX)
-        wanted = [_number(query, "shard", 0, len(shard_map.owners) - 1)] if "shard" in query else observed.own_shards
+        wanted = [_number(query, "shard", 0, len(maps.newest.owners) - 1)] if "shard" in query else observed.own_shards
         if len(wanted) != 1 and "after" in query:
             raise BadRequest("bad-query", "after goes with shard: each shard has an order of its own")
         shown: list[dict[str, Any]] = []

@@ -72,10 +72,26 @@ class Registers:
 
     def newest_map(self) -> ShardMap:
         """Return the newest shard map. Raises Damaged, NotTrusted. Touches the mount."""
-        number = self._newest(Kind.MAP)
+        return self.map(self._newest(Kind.MAP))
+
+    def map(self, number: int) -> ShardMap:
+        """Return a shard map. Raises Damaged, NotTrusted. Touches the mount once per number."""
         if number not in self._maps:
             self._maps[number] = self._read(Kind.MAP, number, ShardMap)
         return self._maps[number]
+
+    def layouts(self, newest: ShardMap) -> list[ShardMap]:
+        """Return the maps that have chains of their own, in order, up to a map.
+
+        A map with as many shards as the one before says who should own them and goes on with its chains; one with
+        another number of shards begins chains of its own. Raises Damaged, NotTrusted. Touches the mount once per map.
+        """
+        maps = [self.map(number) for number in range(1, newest.number)] + [newest]
+        return [
+            each
+            for before, each in zip([None, *maps], maps, strict=False)
+            if before is None or len(before.owners) != len(each.owners)
+        ]
 
     def publish(self, kind: Kind, record: Policy | TrustRecord | ShardMap, signer: Signer) -> bool:
         """Link a record under its own number; False if somebody else's is there already. Touches the mount."""

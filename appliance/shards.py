@@ -1,38 +1,36 @@
-"""How a process reaches the shards of its cluster, and how a machine's own shard comes to run.
+"""How a machine's own shard comes to run, and how it ends.
 
-Another node's shard is reached over TLS at the address that the trust record names, or, if it is on this machine, over
-the Unix socket in the directory that the settings name. The own shard runs in whichever process of this
-machine took the lock on tmpfs first, a daemon or an application; the others reach it over its Unix socket. When that
-process ends, the next call takes its place: a new incarnation with an empty database.
+It runs in whichever process of this machine took the lock on tmpfs first, a daemon or an application; the others reach
+it over its Unix socket (``routes.py``). When that process ends, the next call takes its place: a new incarnation with
+an empty database. A shard that another node runs is waited for as long as that node may still grant: to begin at once
+would be safe, and everybody would have to settle up to a ceiling for nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
+from importlib.metadata import version
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime, Environment, ShardUnavailable
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, rfc3339
 
+from .formats.ceiling import CeilingKind
 from .formats.paths import chain_path
-from .lease import tls
 from .lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
 from .lease.chainthread import ChainThread
 from .lease.server import ShardServer
 from .lease.shard import NotYet, Shard, StoppedOrderly
 from .lease.spool import LedgerSpool
 from .lease.store import LeaseStore
-from .lease.transport import TlsTransport, UnixTransport
-from .lease.wire import PAGE_LEASES_MAX, PROTOCOL_VERSION, Hello, Inspect, Page
+from .lease.succession import Succession, newest_record
 from .registers import StoredChain, StoredLedger
 from .runtime import LocalLock, group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
-    import ssl
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from pathlib import Path
 
     from timeagent.clock import NodeTime
@@ -40,11 +38,10 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from .bag.storage import Storage
+    from .formats.ceiling import CeilingRecord
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap
     from .lease.shard import Stop
-    from .lease.transport import SocketTransport, Transport
-    from .lease.wire import LeaseView, Reply, Request, ShardNumbers
     from .pulse import Pulse
     from .registers import Registers
     from .settings import Settings
@@ -56,11 +53,11 @@ PAUSE_NS: Final = 20 * MS
 """How long to wait before the mount, or a stopping shard, is asked again."""
 
 START_TRIES: Final = 50
-LOOK_ATTEMPTS: Final = 3
-"""How many attempts' time a shard has to answer people."""
-
 LEDGER_END_NS: Final = 5 * SECOND
 """How long the end of a shard waits for the mount to take the last blocks of its ledger."""
+
+OWNERS_TIME_NS: Final = 60 * SECOND
+"""How long owners under an earlier map have to stop in good order, as seen by a process without a daemon's patience."""
 
 STOP_SLACK_NS: Final = 2 * SECOND
 """How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
@@ -69,8 +66,9 @@ STOP_SLACK_NS: Final = 2 * SECOND
 class HostedShard:
     """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts
         self,
+        identity: ShardIdentity,
         shard: Shard,
         store: LeaseStore,
         server: ShardServer,
@@ -81,6 +79,7 @@ class HostedShard:
         policy: Policy,
     ) -> None:
         """Begin to serve a started shard."""
+        self.identity = identity
         self.server = server
         self.spool = spool
         self._shard = shard
@@ -88,6 +87,8 @@ class HostedShard:
         self.chain = chain
         self._guard = guard
         self._time = time
+        self._ending = Lock()
+        self._ended = False
         self._patience_ns = policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
         self._threads = [
             Thread(target=self._serve, name="leasehold-shard", daemon=True),
@@ -105,9 +106,11 @@ class HostedShard:
 
     def ended(self) -> str | None:
         """Return why this shard serves nobody any more although it was not stopped, or None."""
-        if not self._threads[0].is_alive():
-            return "its server has ended; the log says why"
-        return self._shard.over()
+        return self.broken() or self._shard.over()
+
+    def broken(self) -> str | None:
+        """Return that its server has ended by itself, which never should happen, or None."""
+        return None if self._threads[0].is_alive() or self._ended else "its server has ended; the log says why"
 
     def stop(self) -> None:
         """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
@@ -118,6 +121,8 @@ class HostedShard:
         """
         deadline = self._time.boot_ns() + self._patience_ns
         tries = 0
+        if self._ended:
+            return
         try:
             while tries < START_TRIES and self._time.boot_ns() < deadline:
                 stop = self._stop_once()
@@ -129,13 +134,17 @@ class HostedShard:
             self.abandon()
 
     def abandon(self) -> None:
-        """Just end, as in a crash: a successor's floor is then the ceiling."""
-        self.server.stop()
-        self._threads[0].join()
-        self.chain.close()
-        self.spool.close()
-        self._threads[1].join(LEDGER_END_NS / SECOND)
-        self._store.close()
+        """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
+        with self._ending:
+            if self._ended:
+                return
+            self._ended = True
+            self.server.stop()
+            self._threads[0].join()
+            self.chain.close()
+            self.spool.close()
+            self._threads[1].join(LEDGER_END_NS / SECOND)
+            self._store.close()
 
     def _stop_once(self) -> Stop | None:
         try:
@@ -184,7 +193,7 @@ class ShardHost:
         return None if found is None else found[0]
 
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
-        """Run a shard here unless another process of this machine does. True: it runs, here.
+        """Run a shard here unless another process of this machine does, or another node still may. True: it runs, here.
 
         One that has ended here by itself is replaced: a new incarnation with an empty database. Raises BadTime,
         Environment, Damaged, ShardUnavailable when it cannot be started. Hosts nothing once closed.
@@ -205,16 +214,96 @@ class ShardHost:
             if not lock.try_acquire():
                 return False
             try:
+                if self.waits_for(shard, shard_map) is not None:
+                    lock.release()
+                    return False
                 self._hosted[shard] = (self._start(shard, shard_map), lock)
             except BaseException:
                 lock.release()
                 raise
             return True
 
+    def waits_for(self, shard: int, shard_map: ShardMap) -> str | None:
+        """Return why this node should not begin with a shard yet, or None. Touches the mount; raises what that says.
+
+        For the sake of others only: whoever begins is safe at any time (``lease/ceiling.py``).
+        """
+        layout = self._registers.layouts(shard_map)[-1]
+        newest = newest_record(self._port(layout.number, shard))
+        return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
+
+    def _courtesy(self, newest: CeilingRecord) -> str | None:
+        """Return why the owner by a chain's newest record should be given time, or None."""
+        if newest.kind is not CeilingKind.RUNNING or self._time.now().surely_past(newest.ceiling_ns):
+            return None
+        return f"node {newest.node} may grant until {rfc3339(newest.ceiling_ns)}"
+
+    def succession(self, layouts: Sequence[ShardMap], patience_ns: Span) -> Succession:
+        """Return what ends the chains of all maps but the last one, giving their owners time to stop in good order."""
+        until = self._time.boot_ns() + patience_ns
+
+        def polite(newest: CeilingRecord) -> str | None:
+            return None if self._time.boot_ns() >= until else self._courtesy(newest)
+
+        signer, incarnation = self._settings.witness_key(), self._random.randbytes(8)
+        return Succession(layouts, self._port, self._time, signer, self._settings.node, incarnation, polite)
+
+    def _port(self, map_number: int, shard: int) -> StoredChain:
+        return StoredChain(self._storage, chain_path(map_number, shard))
+
+    def superseded(self, shard: int) -> bool:
+        """Whether another has linked a record after the one by which a shard grants here. Touches the mount."""
+        hosted = self.hosted(shard)
+        if hosted is None:
+            return False
+        number = hosted.chain.number  # before the listing: it grows
+        newest = newest_record(self._port(hosted.identity.map_number, shard))
+        return newest is not None and newest.number > number and newest.incarnation != hosted.identity.incarnation
+
+    def everything(self) -> dict[int, HostedShard]:
+        """Return the shards that run here now."""
+        with self._lock:
+            return {shard: hosted for shard, (hosted, _) in self._hosted.items()}
+
+    def leave(self, shard: int) -> None:
+        """Stop a shard orderly and give its lock up. Blocks as long as ``HostedShard.stop``; idempotent."""
+        self._let_go(shard, orderly=True)
+
+    def drop(self, shard: int) -> None:
+        """End a shard that another has taken over."""
+        self._let_go(shard, orderly=False)
+
+    def _let_go(self, shard: int, *, orderly: bool) -> None:
+        with self._lock:
+            found = self._hosted.get(shard)
+        if found is None:
+            return
+        hosted, held = found
+        try:
+            if orderly:
+                hosted.stop()  # it is reached until then: holders give back what they have
+            else:
+                hosted.abandon()
+        finally:
+            with self._lock:
+                if self._hosted.get(shard) is found:
+                    del self._hosted[shard]
+                    held.release()
+                    self._forget_pulse(shard)
+
+    def _forget_pulse(self, shard: int) -> None:
+        if self._pulse is not None:
+            self._pulse.forget(f"shard {shard}")
+
     def ended(self) -> dict[int, str]:
         """Return the shards that run here no more, though nobody stopped them, each with the reason."""
         with self._lock:
             return {shard: why for shard, (hosted, _) in self._hosted.items() if (why := hosted.ended()) is not None}
+
+    def broken(self) -> dict[int, str]:
+        """Return the shards whose server has ended by itself, each with the reason."""
+        with self._lock:
+            return {shard: why for shard, (hosted, _) in self._hosted.items() if (why := hosted.broken()) is not None}
 
     def close(self) -> None:
         """Stop every shard that runs here, orderly, then give up its lock. Idempotent; for good."""
@@ -230,14 +319,21 @@ class ShardHost:
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
         incarnation = self._random.randbytes(8)
         cluster_id = self._registers.cluster_id
-        identity = ShardIdentity(cluster_id, shard_map.number, shard, self._settings.node, incarnation)
+        layouts = self._registers.layouts(shard_map)
+        layout = layouts[-1]
+        node, since = self._settings.node, self._time.now().midpoint
+        identity = ShardIdentity(
+            cluster_id, layout.number, shard, node, incarnation, since_ns=since, release=version("leasehold")
+        )
         signer = self._settings.witness_key()
-        stored = StoredChain(self._storage, chain_path(shard_map.number, shard))
-        chain = ChainThread(CeilingChain(stored, self._time, signer, self._policy, identity), self._time, self._policy)
-        spool = LedgerSpool(StoredLedger(self._storage, shard_map.number, shard, incarnation))
+        stored = self._port(layout.number, shard)
+        origin = self.succession(layouts, OWNERS_TIME_NS).beginning if len(layouts) > 1 else None
+        right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
+        chain = ChainThread(right, self._time, self._policy)
+        spool = LedgerSpool(StoredLedger(self._storage, layout.number, shard, incarnation))
         store = LeaseStore(self._runtime / f"shard-{shard:04d}.db")
         try:
-            return self._begun(identity, shard_map, store, chain, signer, spool)
+            return self._begun(identity, layout, store, chain, signer, spool)
         except BaseException:
             store.close()
             raise
@@ -268,7 +364,7 @@ class ShardHost:
             if isinstance(began, Extended):
                 guard = Lock()
                 server = self._server(running, shard, guard)
-                return HostedShard(running, store, server, chain, spool, guard, self._time, self._policy)
+                return HostedShard(identity, running, store, server, chain, spool, guard, self._time, self._policy)
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
             why = began.reason
@@ -292,155 +388,3 @@ class ShardHost:
             group=group_id(self._settings.group),
             on_loop=(lambda: pulse.beat(name)) if pulse is not None else (lambda: None),
         )
-
-
-class OwnShard:
-    """The transport to this machine's own shard: hosts it when nobody else does."""
-
-    def __init__(self, host: ShardHost, shard: int, shard_map: ShardMap, socket: UnixTransport) -> None:
-        """Call nothing yet."""
-        self._host = host
-        self._shard = shard
-        self._map = shard_map
-        self._socket = socket
-
-    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
-        """Call it, after taking the place of whoever ran it and has ended. Raises what ``try_host`` raises."""
-        self._host.try_host(self._shard, self._map)
-        return self._socket.call(requests, timeout_ns)
-
-
-class ShardRoutes:
-    """One process's way to every shard."""
-
-    def __init__(
-        self,
-        host: ShardHost,
-        shard_map: ShardMap,
-        settings: Settings,
-        time: NodeTime,
-        policy: Policy,
-        runtime: Path,
-        trust: Callable[[], TrustWatch],
-    ) -> None:
-        """Reach nothing yet. ``trust`` is asked for when another node is reached for the first time."""
-        self.host = host
-        self._map = shard_map
-        self._settings = settings
-        self._time = time
-        self._policy = policy
-        self.runtime = runtime
-        self._trust = trust
-        self._context: ssl.SSLContext | None = None
-        self._transports: dict[int, Transport] = {}
-        self._sockets: list[SocketTransport] = []
-        self._lock = Lock()
-
-    def shard_of(self, domain: str) -> int:
-        """Return the shard of a domain."""
-        return self._map.shard_of(domain)
-
-    def own_shards(self) -> list[int]:
-        """Return the shards that the map gives to this node."""
-        return [shard for shard, owner in enumerate(self._map.owners) if owner == self._settings.node]
-
-    def transport(self, shard: int) -> Transport:
-        """Return the way to a shard. Raises ShardUnavailable when no address of its node is known."""
-        with self._lock:
-            if shard not in self._transports:
-                self._transports[shard] = self._made(shard)
-            return self._transports[shard]
-
-    def where(self, shard: int) -> str:
-        """Return where a shard is reached, in words: a socket's path, an address, or why nowhere."""
-        owner = self._map.owners[shard]
-        if owner == self._settings.node:
-            return str(shard_socket(self.runtime, shard))
-        if owner in self._settings.peers:
-            return str(shard_socket(self._settings.peers[owner], shard))
-        return str(self._trust().address_of(owner) or "no address")
-
-    def _made(self, shard: int) -> Transport:
-        line = self._line(shard)
-        self._sockets.append(line)
-        if self._map.owners[shard] == self._settings.node:
-            assert isinstance(line, UnixTransport)
-            return OwnShard(self.host, shard, self._map, line)
-        return line
-
-    def _line(self, shard: int) -> SocketTransport:
-        """Return a new transport to a shard's socket. Raises ShardUnavailable when none is known."""
-        owner = self._map.owners[shard]
-        greeting = Hello(
-            version=PROTOCOL_VERSION, cluster_id=self._map.cluster_id, node=self._settings.node, shard=shard
-        )
-        runtime = self.runtime if owner == self._settings.node else self._settings.peers.get(owner)
-        line: SocketTransport
-        if runtime is not None:
-            line = UnixTransport(shard_socket(runtime, shard), self._time, greeting)
-        else:
-            trust = self._trust()
-            if trust.address_of(owner) is None:
-                trust.look()
-                raise ShardUnavailable(
-                    "no-address",
-                    f"shard {shard} belongs to node {owner}, and trust record {trust.number} says nowhere where it "
-                    "answers",
-                    hint=f"say it: leasehold trust move {owner} HOST:PORT; or run this on {owner}",
-                )
-            if self._context is None:
-                self._context = tls.client_context(self._settings.tls_key())
-            line = TlsTransport(owner, self._context, trust, self._time, greeting)
-        return line
-
-    def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
-        """Return a shard's numbers and all its leases, unsigned. Never starts a shard. Raises ShardUnavailable."""
-        with contextlib.closing(self._to_look(shard)) as line:
-            found: list[LeaseView] = []
-            while True:
-                page = self._page(line, shard, found[-1].domain if found else "", PAGE_LEASES_MAX)
-                found += page.leases
-                if not page.more:
-                    return page.numbers, found
-
-    def numbers(self, shard: int) -> ShardNumbers:
-        """Return how a shard stands, unsigned. Never starts a shard. Raises ShardUnavailable."""
-        with contextlib.closing(self._to_look(shard)) as line:
-            return self._page(line, shard, "", 1).numbers
-
-    def _to_look(self, shard: int) -> SocketTransport:
-        """Return a transport of the caller's own to a shard that runs. Raises ShardUnavailable."""
-        line = self._line(shard)
-        if isinstance(line, UnixTransport) and not line.path.exists():
-            raise ShardUnavailable(
-                "not-running",
-                f"shard {shard} at node {self._map.owners[shard]} is not running (there is no {line})",
-                hint=self._hint(shard),
-            )
-        return line
-
-    def _page(self, line: SocketTransport, shard: int, after: str, leases_max: int) -> Page:
-        try:
-            (reply,) = line.call(
-                [Inspect(after_domain=after, leases_max=leases_max)], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns
-            )
-        except ShardUnavailable as problem:
-            raise ShardUnavailable(
-                problem.code,
-                f"shard {shard} at node {self._map.owners[shard]} does not answer: {problem.message}",
-                hint=self._hint(shard) if problem.code == "no-answer" else problem.hint,
-            ) from None
-        if not isinstance(reply, Page):
-            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
-        return reply
-
-    def _hint(self, shard: int) -> str:
-        owner = self._map.owners[shard]
-        return f"no process of {owner} runs it now: leasehold node run, on {owner}"
-
-    def close(self) -> None:
-        """Close the connections; stop what is hosted here, orderly."""
-        self.host.close()
-        with self._lock:
-            for transport in self._sockets:
-                transport.close()

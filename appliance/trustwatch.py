@@ -78,6 +78,11 @@ class TrustWatch:
         except BadRequest:
             return None
 
+    def nodes(self) -> list[str]:
+        """Return the nodes that answer others somewhere and have a key that is good now."""
+        entries = [each for each in self._known[1].entries(Purpose.TLS) if self.refuses(id_of(each.public)) is None]
+        return sorted({each.node for each in entries if self.address_of(each.node) is not None})
+
     def look(self) -> None:
         """Have the newest record read soon. Never blocks."""
         self._asked.set()

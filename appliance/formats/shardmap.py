@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from timeagent.canonical import U64, Bytes16, Record
 
 from .names import tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ShardMap(Record, frozen=True):
@@ -33,3 +37,12 @@ class ShardMap(Record, frozen=True):
             return hashlib.sha256(b"%d\0" % shard + tree).digest()
 
         return max(range(len(self.owners)), key=weight)
+
+    def heirs(self, shard: int, nodes: Iterable[str]) -> list[str]:
+        """Return who should run a shard, the first that can: its owner, then the other nodes by rendezvous hashing."""
+        owner = self.owners[shard]
+
+        def weight(node: str) -> bytes:
+            return hashlib.sha256(b"%d\0heir\0" % shard + node.encode()).digest()
+
+        return [owner, *sorted(set(nodes) - {owner}, key=weight, reverse=True)]

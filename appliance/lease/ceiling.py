@@ -51,6 +51,9 @@ class ShardIdentity:
     node: str
     incarnation: bytes
     """8 random bytes, fresh for every start."""
+    since_ns: Instant = 0
+    """When it began; for people, as is the release."""
+    release: str = ""
 
 
 @dataclass(frozen=True, slots=True)

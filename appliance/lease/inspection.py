@@ -62,6 +62,8 @@ def numbers(
         waiting=waiting,
         batches=notary.batches,
         blocks_lost=notary.blocks_lost,
+        since_ns=identity.since_ns,
+        release=identity.release,
     )
 
 

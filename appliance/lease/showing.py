@@ -32,7 +32,10 @@ def lease_fields(view: LeaseView) -> dict[str, Any]:
 def shard_fields(numbers: ShardNumbers) -> dict[str, Any]:
     """Return how a shard stands as JSON shows it."""
     return {
+        "node": numbers.node,
+        "release": numbers.release,
         "incarnation": numbers.incarnation.hex(),
+        **instant_fields("since", numbers.since_ns),
         "leases": numbers.leases,
         "domains": numbers.domains,
         "ceiling_number": numbers.ceiling_number,

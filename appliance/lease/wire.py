@@ -237,6 +237,10 @@ class ShardNumbers(Record, frozen=True):
     batches: U64
     blocks_lost: U64
     """Ledger blocks that their sink refused: gaps for the auditor."""
+    since_ns: U64
+    """When this incarnation began."""
+    release: str
+    """What the node runs: nodes of one cluster should run the same."""
 
 
 class Page(Record, frozen=True, tag="page"):

@@ -77,6 +77,14 @@ class Daemons:
         process.stdout.close()
         return code
 
+    def kill(self, node: str) -> None:
+        """Let one die, as with its machine."""
+        process = self.running.pop(node)
+        process.kill()
+        process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+
     def close(self) -> None:
         for process in self.running.values():
             process.kill()

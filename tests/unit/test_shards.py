@@ -9,7 +9,7 @@ import pytest
 
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
-from appliance.lease.ceiling import InDoubt
+from appliance.lease.ceiling import InDoubt, ShardIdentity
 from appliance.lease.shard import NotYet, StoppedOrderly
 from appliance.lease.spool import LedgerSpool
 from appliance.registers import StoredChain
@@ -18,7 +18,7 @@ from tests.support.clocks import HandTime
 from tests.support.cluster import Site, fast_policy, sites
 from tests.support.shards import ListLedger
 from tests.support.storage import WrappedStorage
-from tests.support.values import NOW_NS, TIME_KEY
+from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY
 from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.units import SECOND
 
@@ -168,7 +168,8 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
     store: Any = Stub()
     server: Any = Stub()
     chain: Any = Stub()
-    return HostedShard(stub, store, server, chain, LedgerSpool(ListLedger()), Lock(), time, fast_policy())
+    identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
+    return HostedShard(identity, stub, store, server, chain, LedgerSpool(ListLedger()), Lock(), time, fast_policy())
 
 
 def raising() -> object:

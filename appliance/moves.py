@@ -1,0 +1,87 @@
+"""Saying where shards should be: new maps, signed by the root key. Who carries them out is the nodes' business."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from timeagent.errors import BadRequest, TryAgain
+
+from .formats.framing import Kind
+from .formats.shardmap import ShardMap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from timeagent.keys import Signer
+
+    from .registers import Registers
+
+SHARDS_MAX = 1024
+
+
+def move_shard(registers: Registers, root_key: Signer, shard: int, node: str) -> ShardMap:
+    """Publish a map that gives one shard to another node; return it. Its chain goes on. Touches the mount.
+
+    Raises BadRequest for a shard that the map does not have, a node that the trust record does not know, and a shard
+    that belongs to it already.
+    """
+    newest = registers.newest_map()
+    if not 0 <= shard < len(newest.owners):
+        raise BadRequest(
+            "no-such-shard",
+            f"map {newest.number} has the shards 0 to {len(newest.owners) - 1}, not {shard}",
+            hint="leasehold shards ls",
+        )
+    _check_nodes(registers, [node])
+    if newest.owners[shard] == node:
+        raise BadRequest(
+            "moved-already", f"shard {shard} belongs to {node} by map {newest.number}", hint="see shards ls"
+        )
+    owners = [*newest.owners]
+    owners[shard] = node
+    return _published(registers, root_key, newest, owners)
+
+
+def reshard(registers: Registers, root_key: Signer, count: int, nodes: Sequence[str]) -> ShardMap:
+    """Publish a map with another number of shards, spread over nodes; return it. All chains begin anew.
+
+    Shards that stay keep their owner where it is one of the nodes. Raises BadRequest as ``move_shard``.
+    """
+    newest = registers.newest_map()
+    if not 1 <= count <= SHARDS_MAX:
+        raise BadRequest("bad-shards", f"{count} shards: a map has 1 to {SHARDS_MAX}", hint="name another number")
+    if count == len(newest.owners):
+        raise BadRequest(
+            "resharded-already",
+            f"map {newest.number} has {count} shards already",
+            hint="leasehold shards move gives one to another node",
+        )
+    _check_nodes(registers, nodes)
+    owners = [owner for owner in newest.owners[:count] if owner in nodes]
+    share = -(-count // len(nodes))
+    spread = [node for _ in range(share) for node in nodes]
+    kept = [owner if owner in nodes else None for owner in newest.owners[:count]] + [None] * (
+        count - len(newest.owners)
+    )
+    for owner in owners:
+        if owner in spread:
+            spread.remove(owner)
+    return _published(registers, root_key, newest, [owner or spread.pop(0) for owner in kept])
+
+
+def _check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
+    known = {entry.node for entry in registers.trust(registers.newest().trust).keys}
+    unknown = sorted(set(nodes) - known)
+    if unknown or not nodes:
+        raise BadRequest(
+            "unknown-node", f"the trust record knows no node {', '.join(unknown) or '(none named)'}", hint="trust ls"
+        )
+
+
+def _published(registers: Registers, root_key: Signer, newest: ShardMap, owners: Sequence[str]) -> ShardMap:
+    record = msgspec.structs.replace(newest, number=newest.number + 1, owners=tuple(owners))
+    if not registers.publish(Kind.MAP, record, root_key):
+        raise TryAgain("map-outrun", f"map {record.number} was published by another just now", hint="look, and repeat")
+    return record

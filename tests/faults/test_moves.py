@@ -1,0 +1,223 @@
+"""Three nodes by TCP: shards move, nodes die and stand still and come back, the map gets other shards; under load.
+
+The load is light and counted, not timed: each attempt takes a lease and gives it back, and an attempt that fails is
+one that failed for its whole patience. Afterwards the auditor finds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.paths import chain_path
+from appliance.lease.succession import newest_record
+from appliance.registers import StoredChain
+from tests.support.cluster import wait_until
+from tests.support.daemons import Daemons
+from timeagent.clock import SystemClock
+from timeagent.errors import LeaseholdError, ShardUnavailable
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.cluster import Cluster
+
+NODES = ("node1", "node2", "node3")
+CLOCK = SystemClock()
+PATIENCE_NS = 90 * SECOND
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    with Daemons(tmp_path, *NODES) as each:
+        yield each
+
+
+def domain_in(cluster: Cluster, shard: int) -> str:
+    return next(name for n in range(9_999) if cluster.map.shard_of(name := f"d{n}") == shard)
+
+
+def runner(daemons: Daemons, shard: int) -> str | None:
+    """Who runs a shard, as it says itself."""
+    with daemons.site.open("node1") as cluster:
+        try:
+            return cluster.routes.numbers(shard).node
+        except ShardUnavailable:
+            return None
+
+
+def command(daemons: Daemons, *words: str) -> None:
+    done = daemons.leasehold("node1", *words, "--root-key", str(daemons.site.root_key_file))
+    assert done.returncode == 0, done.stderr
+
+
+def audit_is_clean(daemons: Daemons) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leasehold", "audit", str(daemons.site.root), "--json"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["summary"]["violations"] == 0, [each for each in found["findings"] if each["verdict"] == "violation"]
+    assert found["summary"]["witnesses"] > 0
+
+
+class Load:
+    """Attempts on one domain, one after the other, each in a session of one process; publishes now and then."""
+
+    def __init__(self, daemons: Daemons, node: str, domain: str) -> None:
+        self.domain = domain
+        self.granted = 0
+        self.failed: list[str] = []
+        self._cluster = daemons.site.open(node)
+        self._stop = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._cluster.session("load") as session:
+            while not self._stop.is_set():
+                try:
+                    with session.acquire(self.domain, timeout_ns=PATIENCE_NS) as leases:
+                        self.granted += 1
+                        if self.granted % 20 == 0:
+                            session.publish("log", [self.domain.encode()], under=leases)
+                except LeaseholdError as problem:
+                    self.failed.append(str(problem))
+                CLOCK.sleep(5 * MS)
+
+    def more(self, count: int = 5) -> None:
+        """Wait until so many attempts more were granted."""
+        target = self.granted + count
+        wait_until(CLOCK, lambda: self.granted >= target, PATIENCE_NS)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(120)
+        self._cluster.close()
+
+
+def kinds(daemons: Daemons, map_number: int, shard: int) -> CeilingKind | None:
+    newest = newest_record(StoredChain(daemons.site.storage, chain_path(map_number, shard)))
+    return None if newest is None else newest.kind
+
+
+def test_shard_moves_to_another_node_and_holders_find_it_there(daemons: Daemons) -> None:
+    daemons.start(*NODES)
+    with daemons.site.open("node1") as cluster:
+        load, other = Load(daemons, "node1", domain_in(cluster, 1)), Load(daemons, "node1", domain_in(cluster, 2))
+    load.more()
+    command(daemons, "shards", "move", "1", "node3")
+    wait_until(CLOCK, lambda: runner(daemons, 1) == "node3", PATIENCE_NS)
+    load.more()
+    other.more()
+    command(daemons, "shards", "move", "1", "node2")
+    wait_until(CLOCK, lambda: runner(daemons, 1) == "node2", PATIENCE_NS)
+    load.more()
+    load.close()
+    other.close()
+    assert (load.failed, other.failed) == ([], [])
+    said = json.loads(daemons.leasehold("node1", "shards", "--json").stdout)
+    assert (said["map"], said["layout"], said["version_skew"]) == (3, 1, False)
+    assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
+    audit_is_clean(daemons)
+
+
+def test_dead_nodes_shard_is_taken_over_and_goes_home(daemons: Daemons) -> None:
+    daemons.start(*NODES)
+    with daemons.site.open("node1") as cluster:
+        load, other = Load(daemons, "node1", domain_in(cluster, 1)), Load(daemons, "node1", domain_in(cluster, 0))
+    load.more()
+    daemons.kill("node2")
+    load.more()
+    taken = runner(daemons, 1)
+    assert taken in {"node1", "node3"}
+    daemons.start("node2")
+    wait_until(CLOCK, lambda: runner(daemons, 1) == "node2", PATIENCE_NS)
+    load.more()
+    other.more()
+    load.close()
+    other.close()
+    assert (load.failed, other.failed) == ([], [])
+    assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
+    audit_is_clean(daemons)
+
+
+def test_node_that_stood_still_finds_itself_deposed_and_takes_its_shard_home(daemons: Daemons) -> None:
+    daemons.start(*NODES)
+    with daemons.site.open("node1") as cluster:
+        load = Load(daemons, "node1", domain_in(cluster, 1))
+    load.more()
+    daemons.send("node2", signal.SIGSTOP)
+    wait_until(CLOCK, lambda: daemons.stopped("node2"))
+    load.more()
+    daemons.send("node2", signal.SIGCONT)
+    wait_until(CLOCK, lambda: runner(daemons, 1) == "node2", PATIENCE_NS)
+    load.more()
+    load.close()
+    assert load.failed == []
+    assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
+    audit_is_clean(daemons)
+
+
+def test_map_with_more_shards_and_one_with_fewer_are_carried_out_under_load(daemons: Daemons) -> None:
+    daemons.start(*NODES)
+    with daemons.site.open("node1") as cluster:
+        loads = [Load(daemons, "node1", domain_in(cluster, shard)) for shard in range(3)]
+    for load in loads:
+        load.more()
+    command(daemons, "shards", "reshard", "8")
+    for load in loads:
+        load.more()
+    wait_until(CLOCK, lambda: all(runner(daemons, shard) is not None for shard in range(8)), PATIENCE_NS)
+    assert {kinds(daemons, 1, shard) for shard in range(3)} == {CeilingKind.TERMINAL}
+    command(daemons, "shards", "reshard", "2", "--nodes", "node2,node3")
+    wait_until(CLOCK, lambda: kinds(daemons, 2, 7) is CeilingKind.TERMINAL, PATIENCE_NS)
+    for load in loads:
+        load.more()
+        load.close()
+        assert load.failed == []
+    assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
+    audit_is_clean(daemons)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_minutes_of_moves_deaths_and_pauses(daemons: Daemons) -> None:
+    daemons.start(*NODES)
+    chance = random.Random(5)
+    with daemons.site.open("node1") as cluster:
+        load, safe = Load(daemons, "node1", domain_in(cluster, 1)), Load(daemons, "node1", domain_in(cluster, 0))
+    until = CLOCK.boot_ns() + 600 * SECOND
+    while CLOCK.boot_ns() < until:
+        match chance.choice(("move", "kill", "stop")):
+            case "move":
+                owner = json.loads(daemons.leasehold("node1", "shards", "--json").stdout)["shards"][1]["owner"]
+                command(daemons, "shards", "move", "1", "node3" if owner == "node2" else "node2")
+            case "kill":
+                node = chance.choice(("node2", "node3"))
+                daemons.kill(node)
+                load.more()
+                daemons.start(node)
+            case _:
+                node = chance.choice(("node2", "node3"))
+                daemons.send(node, signal.SIGSTOP)
+                load.more()
+                daemons.send(node, signal.SIGCONT)
+        load.more()
+        safe.more()
+    load.close()
+    safe.close()
+    assert load.failed == []
+    assert len(safe.failed) <= safe.granted / 1000
+    assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
+    audit_is_clean(daemons)

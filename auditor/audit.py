@@ -15,7 +15,7 @@ from .frames import FrameReader
 from .history import domain_history
 from .index import Index
 from .records import ClusterRecords, load_records
-from .rules.chains import check_ceilings, check_heads
+from .rules.chains import check_ceilings, check_heads, check_layouts
 from .rules.leases import Cluster, check_domain
 from .rules.ledgers import check_ledgers
 from .rules.registry import found
@@ -156,6 +156,7 @@ def _judge(
     )
     findings = list(check_heads(fact for fact, _ in head_facts(index)))
     findings += check_ceilings(ceilings)
+    findings += check_layouts(ceilings, records.maps)
     findings += check_ledgers((fact for fact, _ in head_facts(index)), ceilings, ledgers, newest)
     findings += check_sequences(index, coverage)
     for domain in index.domains():

@@ -13,9 +13,10 @@ from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.shardmap import ShardMap
 
     from .finding import Evidence
     from .index import Index
@@ -142,9 +143,29 @@ class CeilingChain:
         """Return shard floor and settle_to of a run, as its first record that is known states them."""
         return self._floors.get(incarnation)
 
+    @property
+    def terminal(self) -> CeilingFact | None:
+        """The record after which nobody links, if the chain has one."""
+        return self.facts[-1] if self.facts and self.facts[-1].record.kind is CeilingKind.TERMINAL else None
+
     def stopped_orderly(self, incarnation: bytes) -> bool:
         """Whether the run's last record says that it stopped orderly."""
         return incarnation in self._stopped
+
+
+def layouts(maps: Mapping[int, ShardMap]) -> list[ShardMap]:
+    """Return the maps that have chains of their own, in order, up to the first map that is missing.
+
+    A map with as many shards as the one before goes on with its chains.
+    """
+    found: list[ShardMap] = []
+    for number in itertools.count(1):
+        each = maps.get(number)
+        if each is None:
+            return found
+        if not found or len(found[-1].owners) != len(each.owners):
+            found.append(each)
+    return found
 
 
 def ceiling_chains(index: Index) -> dict[ShardName, CeilingChain]:

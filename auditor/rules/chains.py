@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.paths import chain_path
 from appliance.formats.witness import NO_HEAD
+from auditor.chains import layouts
 from auditor.finding import NamedInterval
 from timeagent.rules import r2_holds
+from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
 from .registry import found
@@ -17,7 +19,8 @@ from .registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from auditor.chains import CeilingChain, HeadFact, ShardName
+    from appliance.formats.shardmap import ShardMap
+    from auditor.chains import CeilingChain, CeilingFact, HeadFact, ShardName
     from auditor.finding import Finding
 
 
@@ -62,6 +65,39 @@ def check_ceilings(chains: Mapping[ShardName, CeilingChain]) -> Iterator[Finding
     for chain in chains.values():
         yield from _ceiling_order(chain)
         yield from _run_starts(chain)
+
+
+def check_layouts(chains: Mapping[ShardName, CeilingChain], maps: Mapping[int, ShardMap]) -> Iterator[Finding]:
+    """floor-fell and chain-fork where the chains of one map follow those of another.
+
+    A chain of a later map begins after every chain of the map before has ended, with the highest of their numbers.
+    """
+    for before, after in itertools.pairwise(layouts(maps)):
+        old = (chains.get((before.number, shard)) for shard in range(len(before.owners)))
+        ends = [chain.terminal for chain in old if chain is not None and chain.terminal is not None]
+        for shard in range(len(after.owners)):
+            chain = chains.get((after.number, shard))
+            if chain is not None and chain.facts[0].record.number == 1:
+                for end in ends:
+                    yield from _begins(chain, end)
+
+
+def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
+    first, new, old = chain.facts[0], chain.facts[0].record, end.record
+    subject = f"{chain_path(*chain.shard)} record 1"
+    ended = f"the terminal record of {chain_path(old.map_number, old.shard)}"
+    if new.floor_ns < old.floor_ns or new.settle_to_ns < old.settle_to_ns:
+        reason = (
+            f"the chain begins with floor {rfc3339(new.floor_ns)} and settle_to {rfc3339(new.settle_to_ns)}; {ended} "
+            f"asks for {rfc3339(old.floor_ns)} and {rfc3339(old.settle_to_ns)}"
+        )
+        yield found("floor-fell", subject, reason, [end.where, first.where])
+    earlier = SignedTime.decode(old.time, end.where.path)
+    later = SignedTime.decode(new.time, first.where.path)
+    if not r2_holds(earlier, later):
+        times = [NamedInterval.of("the end", earlier.interval), NamedInterval.of("record 1", later.interval)]
+        reason = f"the chain began surely before {ended}, which its first record rests on"
+        yield found("chain-fork", subject, reason, [end.where, first.where], times)
 
 
 def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:

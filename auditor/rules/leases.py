@@ -86,6 +86,13 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
                 f"{rfc3339(record.ceiling_ns)}"
             )
             yield found("grant-without-right", subject, reason, [told.where, fact.where], times)
+    end = chain.terminal if chain else None
+    if end is not None and head.ceiling_number > end.record.number:
+        reason = (
+            f"{subject} names ceiling record {head.ceiling_number} of map {head.map_number}, whose chain had ended "
+            f"with the terminal record {end.record.number}"
+        )
+        yield found("grant-without-right", subject, reason, [told.where, end.where], times)
     lowest = chain.floor_of(head.incarnation) if chain and witness.kind is not WitnessKind.RENEWAL else None
     if lowest is not None and (witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]):
         reason = (

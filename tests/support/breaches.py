@@ -12,6 +12,7 @@ from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.framing import Kind, pack
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.paths import chain_path, record_name
 from appliance.formats.stamped import Stamped, open_stamped, sign, stamp
 from appliance.formats.witness import WitnessKind
 from tests.support.trees import ClusterTree, Lease, Shard, Writer, seed, small_tree
@@ -934,6 +935,47 @@ def record_after_a_terminal_one(root: Path) -> ClusterTree:
     story = Story(root)
     story.shard.extend(kind=CeilingKind.TERMINAL)
     story.shard.extend()
+    return story.done()
+
+
+def two_maps(root: Path) -> Story:
+    """A run under map 1 that ended, and another number of shards by map 2."""
+    story = Story(root)
+    owners = tuple(story.tree.map.owners) * 2
+    story.tree.put_register(Kind.MAP, msgspec.structs.replace(story.tree.map, number=2, owners=owners))
+    lease = story.lease()
+    story.shard.end(lease)
+    story.shard.floor_ns = story.shard.settle_to_ns = story.shard.ceiling_ns
+    story.shard.extend(kind=CeilingKind.TERMINAL)
+    story.tree.advance(SECOND)
+    return story
+
+
+def shard_of_map_2(story: Story, **change: object) -> Shard:
+    number = msgspec.structs.replace(story.tree.map, owners=story.tree.map.owners * 2).shard_of("alice")
+    return Shard(story.tree, number=number, map_number=2, change=change or None)
+
+
+@plants("floor-fell")
+def chain_of_a_new_map_that_begins_below_the_end_of_the_old_one(root: Path) -> ClusterTree:
+    story = two_maps(root)
+    shard_of_map_2(story, floor_ns=story.shard.floor_ns - 1)
+    return story.done()
+
+
+@plants("chain-fork")
+def chain_of_a_new_map_that_begins_before_the_old_one_has_ended(root: Path) -> ClusterTree:
+    story = two_maps(root)
+    before = open_ceiling(story.tree.get(f"{chain_path(1, 0)}/{record_name(1)}"), "")[0]
+    shard_of_map_2(story, time=before.time)
+    return story.done()
+
+
+@plants("grant-without-right")
+def grant_under_a_map_whose_chain_has_ended(root: Path) -> ClusterTree:
+    story = two_maps(root)
+    story.shard.ceiling_number += 1
+    story.shard.grant("alice", story.other)
     return story.done()
 
 

@@ -261,10 +261,13 @@ class ClusterTree:
 class Shard:
     """One run of a shard: grants, ends leases, signs batches, keeps its ledger and its ceiling chain."""
 
-    def __init__(self, tree: ClusterTree, node: str = "n1", *, number: int = 0, change: Change | None = None) -> None:
+    def __init__(
+        self, tree: ClusterTree, node: str = "n1", *, number: int = 0, map_number: int = 1, change: Change | None = None
+    ) -> None:
         self.tree = tree
         self.node = tree.nodes[node]
         self.number = number
+        self.map_number = map_number
         self.incarnation = tree.chance(8)
         self.sequence = 0
         self.previous = NO_HEAD
@@ -276,17 +279,24 @@ class Shard:
         self.extend(change=change, first=True)
 
     def _newest(self) -> int:
-        chain = self.tree.root / chain_path(1, self.number)
+        chain = self.tree.root / chain_path(self.map_number, self.number)
         return max((int(path.name) for path in chain.iterdir()), default=0) if chain.exists() else 0
 
     def _predecessor(self) -> tuple[int, int, int]:
         newest = self._newest()
         if not newest:
-            return 0, 0, 0
-        record, _ = open_ceiling(self.tree.get(f"{chain_path(1, self.number)}/{record_name(newest)}"), "")
+            return self._earlier_map()
+        record, _ = open_ceiling(self.tree.get(f"{chain_path(self.map_number, self.number)}/{record_name(newest)}"), "")
         if record.kind is CeilingKind.RUNNING:
             return record.ceiling_ns, record.ceiling_ns, record.ceiling_ns
         return record.floor_ns, record.settle_to_ns, record.ceiling_ns
+
+    def _earlier_map(self) -> tuple[int, int, int]:
+        """The highest numbers of the terminal records of the map before."""
+        chains = sorted(self.tree.root.glob(f"shards/{record_name(self.map_number - 1)}/*"))
+        ends = [open_ceiling(max(chain.iterdir()).read_bytes(), "")[0] for chain in chains]
+        floor = max((each.floor_ns for each in ends), default=0)
+        return floor, max((each.settle_to_ns for each in ends), default=0), floor
 
     def extend(
         self, *, kind: CeilingKind = CeilingKind.RUNNING, change: Change | None = None, first: bool = False
@@ -300,7 +310,7 @@ class Shard:
         record = changed(
             CeilingRecord(
                 cluster_id=self.tree.cluster_id,
-                map_number=1,
+                map_number=self.map_number,
                 shard=self.number,
                 number=self.ceiling_number,
                 node=self.node.name,
@@ -315,12 +325,12 @@ class Shard:
         )
         self.ceiling_ns = record.ceiling_ns
         raw = sign(Kind.CEILING, record, self.node.witness_key)
-        self.tree.put(f"{chain_path(1, self.number)}/{record_name(record.number)}", raw)
+        self.tree.put(f"{chain_path(self.map_number, self.number)}/{record_name(record.number)}", raw)
         self.turn(CeilingCopy(record=raw))
 
     @property
     def ledger(self) -> str:
-        return ledger_path(1, self.number, self.incarnation)
+        return ledger_path(self.map_number, self.number, self.incarnation)
 
     def turn(self, *entries: Entry, change: Change | None = None, signer: Signer | None = None) -> Batch:
         """Sign a batch and append it to the ledger. ``change``: fields of the head."""
@@ -328,7 +338,7 @@ class Shard:
         fields: Change = {
             "cluster_id": self.tree.cluster_id,
             "node": self.node.name,
-            "map_number": 1,
+            "map_number": self.map_number,
             "shard": self.number,
             "incarnation": self.incarnation,
             "ceiling_number": self.ceiling_number,

@@ -28,7 +28,9 @@ from tests.support.breaches import (
     joined_later,
     only_file,
     premature_lock,
+    shard_of_map_2,
     shared,
+    two_maps,
     two_sealed_racks,
 )
 from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
@@ -82,6 +84,13 @@ def test_story_without_a_breach_has_no_finding(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()
     story.shard.end(lease)
+    assert audited(story.done()).findings == ()
+
+
+def test_chains_of_a_new_map_that_begin_with_the_ends_of_the_old_ones_are_no_finding(tmp_path: Path) -> None:
+    story = two_maps(tmp_path)
+    shard = shard_of_map_2(story)
+    shard.end(shard.grant("alice", story.other))
     assert audited(story.done()).findings == ()
 
 

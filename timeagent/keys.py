@@ -168,7 +168,7 @@ def load_private_text(path: Path, *, tolerated_mode: int = 0) -> bytes:
         raise BadConfiguration(
             "key-unreadable",
             f"cannot read the private key {path}: {problem.strerror}",
-            hint="name an existing key file; a node's own keys are made by leasehold init and join",
+            hint="name the file: init makes root.key in the node's directory; init and join make the node's own keys",
         ) from None
     if mode & 0o077 & ~tolerated_mode:
         raise NotTrusted(
@@ -184,9 +184,16 @@ def public_line(public: bytes, name: str) -> str:
 
 
 def parse_public_line(line: str, where: str) -> bytes:
-    """Return the raw 32 bytes of an OpenSSH line. Raises BadConfiguration, naming ``where``."""
+    """Return the raw 32 bytes of an OpenSSH line. Raises BadConfiguration, naming ``where`` and no part of the line.
+
+    Whoever names a private key's file by mistake finds none of it on a terminal or in a log.
+    """
     with contextlib.suppress(ValueError, UnsupportedAlgorithm):
         key = load_ssh_public_key(line.encode("ascii", "replace"))
         if isinstance(key, Ed25519PublicKey):
             return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
-    raise BadConfiguration("bad-public-key", f"{where} holds no ssh-ed25519 line: {line[:80]!r}")
+    raise BadConfiguration(
+        "bad-public-key",
+        f"{where} holds no ssh-ed25519 line",
+        hint="give a public key: one line, ssh-ed25519 AAAA...; the cluster's is `root_key` in each node.toml",
+    )

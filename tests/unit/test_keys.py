@@ -3,6 +3,7 @@ import os
 import shutil
 import stat
 import subprocess
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,14 @@ def test_line_that_holds_no_ed25519_key_is_refused(line: str) -> None:
     with pytest.raises(BadConfiguration, match="node file") as refused:
         parse_public_line(line, "node file")
     assert refused.value.code == "bad-public-key"
+
+
+def test_private_key_in_place_of_a_public_one_is_not_told() -> None:
+    secret = b64encode(bytes(range(48))).decode()
+    with pytest.raises(BadConfiguration) as refused:
+        parse_public_line(f"-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----", "root.key")
+    assert secret[:8] not in f"{refused.value} {refused.value.hint}"
+    assert "root.key" in str(refused.value)
 
 
 @pytest.mark.skipif(

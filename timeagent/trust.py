@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .canonical import U64, Bytes16, Bytes32, Record
 from .keys import Verifier, key_id
+from .units import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,9 +91,9 @@ class Keyring:
         if entry.purpose is not purpose:
             return f"key {identifier.hex()} of {entry.node} is for {entry.purpose}, not for {purpose}"
         if not entry.valid_from_ns <= at < entry.valid_until_ns:
-            return f"key {identifier.hex()} of {entry.node} is not valid at {at}"
+            return f"key {identifier.hex()} of {entry.node} is not valid at {rfc3339(at)}"
         if entry.revoked_from_ns is not None and at >= entry.revoked_from_ns:
-            return f"key {identifier.hex()} of {entry.node} is revoked from {entry.revoked_from_ns}"
+            return f"key {identifier.hex()} of {entry.node} is revoked from {rfc3339(entry.revoked_from_ns)}"
         return None
 
     def refuses_signature(

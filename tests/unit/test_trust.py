@@ -19,7 +19,7 @@ def test_key_is_valid_from_its_first_instant_and_not_at_its_last(at: int, refuse
     reason = Keyring([entry()]).refuses(TIME_KEY.id, Purpose.TIME, at)
     assert (reason is not None) is refused
     if reason:
-        assert f"not valid at {at}" in reason
+        assert f"not valid at 1970-01-01T00:00:00.{at:09d}Z" in reason
 
 
 @pytest.mark.parametrize(("at", "refused"), [(149, False), (150, True), (199, True)])
@@ -27,7 +27,7 @@ def test_revocation_counts_from_its_instant(at: int, refused: bool) -> None:  # 
     reason = Keyring([entry(revoked_from_ns=150)]).refuses(TIME_KEY.id, Purpose.TIME, at)
     assert (reason is not None) is refused
     if reason:
-        assert "revoked from 150" in reason
+        assert "revoked from 1970-01-01T00:00:00.000000150Z" in reason
 
 
 def test_key_of_another_purpose_is_refused_by_name() -> None:

@@ -228,7 +228,8 @@ class Agent:
         self._state, outcome = decide(self._state, event, now, self._rules)
         after = status_of(self._state)
         if before is not after:
-            _log.warning("status-changed from=%s to=%s", before.name.lower(), after.name.lower())
+            words = (status.name.lower().replace("_", "-") for status in (before, after))
+            _log.warning("status-changed from=%s to=%s", *words)
         self._tell(outcome, now)
 
     def _tell(self, outcome: Outcome, now: Moment) -> None:

@@ -246,11 +246,11 @@ def _source_lines(views: list[SourceView]) -> list[str]:
     lines = []
     for view in views:
         if view.interval is None:
-            lines.append(f"{view.source:8}  no bound: {view.reason}")
+            lines.append(f"{view.source:10}  no bound: {view.reason}")
         else:
-            lines.append(f"{view.source:8}  {rfc3339(view.interval.earliest)} .. {rfc3339(view.interval.latest)}")
+            lines.append(f"{view.source:10}  {rfc3339(view.interval.earliest)} .. {rfc3339(view.interval.latest)}")
             role = "" if view.role == "asked" else f", {view.role}"
-            lines.append(f"{'':8}  radius {span_text(view.interval.radius)}, {view.status}{role}")
+            lines.append(f"{'':10}  radius {span_text(view.interval.radius)}, {view.status}{role}")
     return lines
 
 

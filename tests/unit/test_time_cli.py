@@ -158,7 +158,7 @@ def test_sources_are_listed_each_with_its_interval_or_its_reason(
     assert "unsynchronised" in stated["reason"]
     assert bench.run("sources") == 0
     out = capsys.readouterr().out
-    assert "stated    no bound: the kernel's clock is unsynchronised" in out
+    assert "stated      no bound: the kernel's clock is unsynchronised" in out
 
 
 @pytest.fixture

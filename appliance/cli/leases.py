@@ -29,10 +29,13 @@ def _add_lease(parser: argparse.ArgumentParser) -> None:
     show.add_argument("domain", metavar="DOMAIN")
     hold.add_argument("domains", metavar="DOMAIN", nargs="+")
     hold.add_argument(
-        "--mode", default="X", choices=[*Mode], help="X, or shared with others: S, IX, IS, SIX (default X)"
+        "--mode",
+        default="X",
+        choices=[str(mode) for mode in Mode],
+        help="X, or shared with others: S, IX, IS, SIX (default X)",
     )
     hold.add_argument("--seconds", default="10", metavar="S", help="how long (default 10)")
-    hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them")
+    hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them (default 30s)")
     hold.add_argument("--purpose", default="lease hold", metavar="TEXT")
     for verb in (ls, show, hold):
         add_cluster_options(verb)

@@ -33,7 +33,7 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
         "--lease", metavar="NAME", action="append", required=True, help="the domain to write under; may be repeated"
     )
     parser.add_argument("--kind", choices=tuple(BagKind), help="the kind of a log that this makes; default: maildir")
-    parser.add_argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases")
+    parser.add_argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases (default 30s)")
     parser.add_argument("--purpose", metavar="TEXT", default="publish", help="what others see as the reason")
     add_cluster_options(parser)
 

@@ -116,5 +116,5 @@ def show_forecast(cluster: Cluster, options: argparse.Namespace) -> int:
     say(f"  names that stay for ever       {found.names_for_ever_per_day} a day")
     say(f"  packs                          {found.packs_per_day:.1f} a day, {found.pack_bytes_per_day:.0f} bytes a day")
     after = f"kept for {counted(options.days, 'day')}" if options.days else "after one year without retention"
-    say(f"  packs, {after:<24}{found.names_kept:.0f} names, {found.bytes_kept:.0f} bytes")
+    say(f"  packs, {after}: {found.names_kept:.0f} names, {found.bytes_kept:.0f} bytes")
     return 0

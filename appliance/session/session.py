@@ -273,8 +273,8 @@ class Session:
         ``under``: the leases that cover them, at least one, held. ``attempt_id``: 16 bytes that name this try; called
         again with the id of a try whose outcome was Unknown, it first finds out what became of that. Returns
         ``Committed``, ``NotCommitted(reason)`` (it is certain that none will ever be in the record) or
-        ``Unknown(reason)`` (call ``resolve``). Raises LeaseLost, BadRequest, BadTime: then nothing is in the record.
-        Touches the mount; may wait for the log to be settled.
+        ``Unknown(reason)`` (call ``resolve``). Raises LeaseLost, BadRequest, BadTime, NotTrusted: then nothing is in
+        the record. Touches the mount; may wait for the log to be settled.
         """
         batch = checked_batch(payloads)
         identity = self._random.randbytes(ATTEMPT_ID_BYTES) if attempt_id is None else checked_attempt(attempt_id)
@@ -384,6 +384,7 @@ class Session:
     def _stamped(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Publication:
         """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending."""
         numbers = self._context.records.newest()
+        keyring = self._context.records.keyring(numbers.trust)
         while True:
             with self._lock:
                 if identity in self._pending:
@@ -392,7 +393,7 @@ class Session:
                         f"the attempt {identity.hex()} is under way already",
                         hint="wait for its outcome, or choose another attempt id",
                     )
-                made = self._stamper.publication(book.grid, batch, leases, identity, numbers)
+                made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
                 if not isinstance(made, Ahead):
                     self._pending[identity] = made
                     for lease in leases:

@@ -15,8 +15,9 @@ from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_f
 from appliance.formats.hints import ANY_FILE, Place
 from appliance.formats.paths import DataName
 from timeagent.canonical import encode
-from timeagent.errors import BadTime
+from timeagent.errors import BadTime, NotTrusted
 from timeagent.rules import r1_holds
+from timeagent.trust import Purpose
 from timeagent.units import rfc3339, span_text
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from appliance.formats.policy import Policy
     from timeagent.clock import NodeTime
     from timeagent.signedtime import SignedTime
+    from timeagent.trust import Keyring
     from timeagent.units import Instant, Span
 
     from .held import Lease
@@ -97,10 +99,12 @@ class Stamper:
         leases: Sequence[Lease],
         attempt_id: bytes,
         numbers: RecordNumbers,
+        keyring: Keyring,
     ) -> Publication | Ahead:
-        """Stamp and encode a batch, or say how long to wait. Raises LeaseLost, BadTime, BadRequest. Never waits.
+        """Stamp and encode a batch, or say how long to wait. Raises LeaseLost, BadTime, BadRequest, NotTrusted.
 
-        ``payloads`` and ``leases`` are within the limits of a frame.
+        ``payloads`` and ``leases`` are within the limits of a frame. ``keyring``: of the trust record with that number.
+        Never waits.
         """
         count = len(payloads)
         first = self._first_timestamp(grid, leases, count)
@@ -119,6 +123,7 @@ class Stamper:
                     f"the timestamp {rfc3339(timestamp)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
                     hint="the clock stepped while the message was made: try again",
                 )
+        _refuse_untrusted(keyring, token, leases)
         return self._encoded(grid.bag(first), range(first, last + 1), payloads, leases, attempt_id, token, numbers)
 
     def _first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant | Ahead:
@@ -178,6 +183,25 @@ class Stamper:
             messages=len(payloads),
             attempt_id=attempt_id,
             leases=tuple(leases),
+        )
+
+
+def _refuse_untrusted(keyring: Keyring, token: SignedTime, leases: Sequence[Lease]) -> None:
+    """Raise NotTrusted if a key is replaced or revoked by now: a listed frame with it would be read by nobody."""
+    reason = keyring.refuses(token.key_id, Purpose.TIME, token.midpoint_ns)
+    for lease in leases:
+        head = lease.signed.batch_head()
+        granted = head.signed_time()
+        reason = (
+            reason
+            or keyring.refuses(head.key_id, Purpose.WITNESS, granted.midpoint_ns)
+            or keyring.refuses(granted.key_id, Purpose.TIME, granted.midpoint_ns)
+        )
+    if reason:
+        raise NotTrusted(
+            "key-not-trusted",
+            f"no reader would accept the messages: {reason}",
+            hint="after a rotation start the node's processes again; what is revoked stays so: leasehold trust ls",
         )
 
 

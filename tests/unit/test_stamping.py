@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from appliance.bag.outcome import Committed
 from appliance.bag.records import RecordNumbers
 from appliance.formats.frame import CommittedFrame, open_frame
 from appliance.formats.framing import pieces
@@ -13,9 +14,11 @@ from appliance.formats.paths import Grid
 from appliance.session.held import Lease
 from appliance.session.stamping import Ahead, Publication, Stamper, WriterState
 from tests.support.cluster import HandSite, hand_sites
-from tests.support.values import CLUSTER, NODE
-from timeagent.errors import BadTime, LeaseLost
+from tests.support.values import CLUSTER, NODE, trust_record
+from timeagent.errors import BadTime, LeaseLost, NotTrusted
+from timeagent.keys import Signer
 from timeagent.signedtime import SignedTime
+from timeagent.trust import Keyring, Purpose
 from timeagent.units import MS, SECOND
 
 ID = bytes(16)
@@ -32,10 +35,11 @@ class Desk:
         self.lease: Lease = session.acquire("d")[0]
         self.state = WriterState(CLUSTER, NODE, session.incarnation)
         self.stamper = Stamper(self.time, site.policy, self.state)
+        self.keyring = session._context.records.keyring(1)
         self.margin = site.policy.holder_margin_ns
 
     def ask(self, count: int = 1) -> Publication | Ahead:
-        return self.stamper.publication(self.grid, [b"m"] * count, [self.lease], ID, RecordNumbers(1, 1))
+        return self.stamper.publication(self.grid, [b"m"] * count, [self.lease], ID, RecordNumbers(1, 1), self.keyring)
 
     def stamped(self, count: int = 1) -> Publication:
         made = self.ask(count)
@@ -166,3 +170,41 @@ def test_frame_carries_the_newest_witness_and_names_the_last_frame_known_committ
     assert len(frame.head.witnesses) == 1
     assert frame.digest == third.digest
     assert [first.sequence, second.sequence, third.sequence] == [1, 2, 3]
+
+
+# A frame by a key that was replaced or revoked is listed, and read by nobody: its writer must not be told "committed".
+@pytest.mark.parametrize("purpose", [Purpose.TIME, Purpose.WITNESS])
+@pytest.mark.parametrize("change", ["revoked", "replaced", "not yet", "unknown"])
+def test_nothing_is_stamped_that_readers_would_distrust(desk: Desk, purpose: Purpose, change: str) -> None:
+    now = desk.time.midpoint_ns
+    every: dict[str, dict[str, object]] = {
+        "revoked": {"revoked_from_ns": now},
+        "replaced": {"valid_until_ns": now},
+        "not yet": {"valid_from_ns": now + 1},
+        "unknown": {"public": Signer.generate().public},
+    }
+    entries = [
+        msgspec.structs.replace(entry, **every[change]) if entry.purpose is purpose else entry
+        for entry in trust_record().keys
+    ]
+    desk.keyring = Keyring(entries)
+    with pytest.raises(NotTrusted, match="no reader would accept") as refused:
+        desk.ask()
+    assert refused.value.code == "key-not-trusted"
+    assert desk.state.sequence == 0
+
+
+def test_writer_looks_at_the_newest_trust_record_before_each_publication(tmp_path: Path) -> None:
+    for site in hand_sites(tmp_path):
+        session = site.session()
+        leases = session.acquire("d")
+        assert session.publish("log", [b"before"], under=leases) == Committed()
+        revoked = [
+            msgspec.structs.replace(entry, revoked_from_ns=site.time.midpoint_ns + 1) for entry in trust_record().keys
+        ]
+        site.records.keyrings[2] = Keyring(revoked)
+        site.time.advance(MS)
+        with pytest.raises(NotTrusted):
+            session.publish("log", [b"after"], under=leases)
+        site.time.advance(10 * SECOND)
+        assert [message.payload for message in site.settled("log")] == [b"before"]

@@ -42,7 +42,9 @@ class Writer:
             payloads = [f"{kit.process.name}.{number}.{n}".encode() for n in range(kit.chance.choice((1, 1, 2)))]
             identity = kit.chance.randbytes(16)
             try:
-                publication = stamper.publication(log.grid, payloads, (), identity, kit.records.newest())
+                numbers = kit.records.newest()
+                keyring = kit.records.keyring(numbers.trust)
+                publication = stamper.publication(log.grid, payloads, (), identity, numbers, keyring)
             except LeaseholdError:
                 continue
             if isinstance(publication, Ahead):

@@ -22,7 +22,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
     "trust": ("appliance.cli.trust", "which keys the cluster believes: ls, issue, rotate, revoke, move, delegate"),
     "node": ("appliance.cli.node", "run this node's shards, its writer and the metronome"),
-    "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer"),
+    "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer: ls, move, reshard"),
     "lease": ("appliance.cli.leases", "who holds what: ls, show, hold"),
     "publish": ("appliance.cli.messages", "write messages under a lease"),
     "read": ("appliance.cli.reading", "read a log's messages in order"),

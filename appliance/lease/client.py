@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from timeagent.clock import NodeTime
+    from timeagent.interval import TimeInterval
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
@@ -131,6 +132,15 @@ class Suspect:
     reason: str
     signed: SignedWitness
     witness: Witness
+
+
+@dataclass(frozen=True, slots=True)
+class _Come:
+    """When an answer had come; and what time its heads state, by their bytes: many witnesses share one."""
+
+    now: TimeInterval
+    token: SignedTime
+    head_times: dict[bytes, SignedTime]
 
 
 type Result = Granted | Denied | Ended | Unavailable | Suspect | Refused
@@ -340,13 +350,18 @@ class LeaseClient:
             part = requests[start:end]
             before = self._time.token()
             replies = self._call(part, wait_ns)
-            for offset in range(len(part)):
-                domain, ask = domains[start + offset], asks[start + offset]
-                if isinstance(replies, str):
-                    results.append(Unavailable(domain, "no-answer", replies, ask))
-                else:
-                    results.append(self._judge(replies[offset], domain, ask, before if ask is None else ask.time))
+            if isinstance(replies, str):
+                unknown = zip(domains[start:end], asks[start:end], strict=True)
+                results += [Unavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
+                continue
+            come = self._come() if any(isinstance(reply, wire.Granted) for reply in replies) else None
+            for reply, domain, ask in zip(replies, domains[start:end], asks[start:end], strict=True):
+                results.append(self._judge(reply, domain, ask, before if ask is None else ask.time, come))
         return results
+
+    def _come(self) -> _Come:
+        """Read the clock once for all witnesses of an answer that has come."""
+        return _Come(self._time.now(), self._time.token(), {})
 
     def _call(self, requests: list[wire.Request], wait_ns: Span = 0) -> list[wire.Reply] | str:
         """Call up to three times under the same ids; a text says why no answer came."""
@@ -360,10 +375,11 @@ class LeaseClient:
                 why = problem.message
         return f"{ATTEMPTS} attempts: {why}"
 
-    def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None, before: SignedTime) -> Result:
+    def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None, before: SignedTime, come: _Come | None) -> Result:
         match reply:
             case wire.Granted():
-                return self._judge_witness(reply, domain, ask, before)
+                assert come is not None
+                return self._judge_witness(reply, domain, ask, before, come)
             case wire.Denied():
                 return Denied(
                     domain,
@@ -383,22 +399,28 @@ class LeaseClient:
             case Welcome() | wire.Page():
                 return Unavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask)
 
-    def _judge_witness(self, reply: wire.Granted, domain: str, ask: Ask | None, before: SignedTime) -> Result:
+    def _judge_witness(
+        self, reply: wire.Granted, domain: str, ask: Ask | None, before: SignedTime, come: _Come
+    ) -> Result:
         where = f"the shard's witness on {domain!r}"
         try:
             signed = decode(SignedWitness, reply.signed, where)
             witness = signed.witness(where)
-            head_time = signed.batch_head(where).signed_time(where)
+            head_time = come.head_times.get(signed.head)
+            if head_time is None:
+                head_time = come.head_times[signed.head] = signed.batch_head(where).signed_time(where)
         except Damaged as problem:
             return Unavailable(domain, "answer-damaged", problem.message, ask)
-        reason = self._suspicion(witness, domain, head_time, before)
+        reason = self._suspicion(witness, domain, head_time, before, come)
         return Granted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
 
-    def _suspicion(self, witness: Witness, domain: str, head_time: SignedTime, before: SignedTime) -> str | None:
+    def _suspicion(
+        self, witness: Witness, domain: str, head_time: SignedTime, before: SignedTime, come: _Come
+    ) -> str | None:
         """Return why this holder must refuse the witness, or None.
 
-        ``before`` was signed before the request was sent, the witness before now: R2 holds between each two of the
-        three, or a clock is out of its bounds. The expiry is no later than any honest shard's clock could make it.
+        ``before`` was signed before the request was sent, the witness before it had come: R2 holds between each two of
+        the three, or a clock is out of its bounds. The expiry is no later than any honest shard's clock could make it.
         """
         if witness.domain != domain or witness.holder != self._holder:
             return f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
@@ -407,13 +429,12 @@ class LeaseClient:
                 f"the shard signed at {rfc3339(head_time.interval.latest)} at the latest what was asked for "
                 f"at {rfc3339(before.interval.earliest)} at the earliest"
             )
-        now, token = self._time.now(), self._time.token()
-        if not r2_holds(head_time, token):
+        if not r2_holds(head_time, come.token):
             return (
                 f"the shard signed at {rfc3339(head_time.interval.earliest)} at the earliest what was here "
-                f"at {rfc3339(token.interval.latest)} at the latest"
+                f"at {rfc3339(come.token.interval.latest)} at the latest"
             )
-        bound = now.latest + self._policy.lease_term_max_ns + 2 * self._policy.radius_ns_max
+        bound = come.now.latest + self._policy.lease_term_max_ns + 2 * self._policy.radius_ns_max
         if witness.expiry_ns > bound:
             return f"its expiry {rfc3339(witness.expiry_ns)} lies beyond {rfc3339(bound)}"
         return None

@@ -315,7 +315,7 @@ MUTANTS = {
     "holder believes a witness from its future": Mutant(
         client,
         "LeaseClient._suspicion",
-        "not r2_holds(head_time, token)",
+        "not r2_holds(head_time, come.token)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
         (260 * MS + 1, Suspect),

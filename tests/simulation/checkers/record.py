@@ -78,9 +78,12 @@ class LogRecord:
         self.grid = grid_of(decode(LogBirth, open_stamped(Kind.BIRTH, birth.data, "birth").body))
 
     def _file(self, path: str) -> File | None:
-        """Return a file, be it removed since: what a pack holds is checked by kept.py."""
-        found = self._server.find(path)
-        return self._server.graves[path][0] if found is None and path in self._server.graves else found
+        """Return a file, be it removed since: what a pack holds is checked by kept.py.
+
+        The first of that name: a request that comes late may link the same bytes again after the directory was swept.
+        """
+        removed = self._server.graves.get(path)
+        return self._server.find(path) if removed is None else removed[0]
 
     def _names(self, path: str) -> list[str]:
         return sorted(self._server.directories.get(path, {}))

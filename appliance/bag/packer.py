@@ -76,17 +76,18 @@ class Packer:
         self._sealer = sealer
         self._tmp = context.tmp(grid.birth.log)
 
-    def pack(self, rack: Rack) -> PackReport:
+    def pack(self, rack: Rack, *, again: bool = False) -> PackReport:
         """Pack a rack if it is sealed, and sweep its directories; say what is left of it.
 
         Raises Damaged, and deletes nothing, where a listed file or the pack is not what the seal says; Environment.
-        Touches the mount: two listings where everything is done. Memory: the largest file, and the index.
+        Touches the mount: two listings where everything is done, unless the index of the pack that is there is to be
+        compared ``again`` with the seal. Memory: the largest file, and the index.
         """
         seal = self._sealer.sealed(rack)
         if seal is None:
             return PackReport(PackState.UNSEALED)
         bags = self._bags_there(rack)
-        if not bags and self._has_pack(rack):
+        if not bags and self._has_pack(rack) and (not again or open_packed(self._storage, rack) is not None):
             return PackReport(PackState.PACKED)
         maker = self._maker(rack)
         if not maker.listed:

@@ -32,7 +32,7 @@ def pack(cluster: Cluster, options: argparse.Namespace) -> int:
     problems: list[Damaged] = []
     for done, rack in enumerate(racks, 1):
         try:
-            report = packer.pack(rack)
+            report = packer.pack(rack, again=True)
         except Damaged as problem:
             problems.append(problem)
         else:

@@ -87,6 +87,21 @@ def test_bytes_beyond_the_listed_ones_are_not_packed() -> None:
     assert packed.file(sealed.files[1].bag.name, sealed.files[1].name.text()) == sealed.files[1].data
 
 
+def test_pack_of_another_rack_in_place_is_noticed_when_it_is_asked_for_again() -> None:
+    server, theirs = MemoryStorage(), MemoryStorage()
+    sealed, other = SealedRack(server), SealedRack(theirs)
+    other.node.writer.write(other.node.file(b"more", sequence=99))
+    other.node.time.advance(MINUTE)
+    later = other.node.grid.rack(other.node.time.midpoint_ns - MINUTE)
+    other.node.sealer.seal(later)
+    sealed.packer().pack(sealed.rack)
+    other.packer().pack(later)
+    server.files[f"{sealed.rack.path}/{PACK}"] = theirs.files[f"{later.path}/{PACK}"]
+    with pytest.raises(Damaged, match="not the pack of its rack's seal"):
+        sealed.packer().pack(sealed.rack, again=True)
+    assert sealed.packer().pack(sealed.rack).state is PackState.PACKED, "a metronome's turn looks at names only"
+
+
 # The pack in place is what counts, whoever made it: a bad one must not cost the only good copy.
 @pytest.mark.parametrize("spoil", [lambda data: data[:-1], lambda data: data[:200] + b"?" + data[201:], lambda _: b""])
 def test_bad_pack_in_place_costs_no_bag(spoil: Callable[[bytes], bytes]) -> None:

@@ -240,11 +240,17 @@ class LeaseClient:
             patience.pause(self._randomness, earliest)
 
     def renew(
-        self, leases: Sequence[Named], *, term_ns: Span | None = None, hints: Mapping[bytes, Hints] = _NO_HINTS
+        self,
+        leases: Sequence[Named],
+        *,
+        term_ns: Span | None = None,
+        hints: Mapping[bytes, Hints] = _NO_HINTS,
+        give_up_ns: Instant | None = None,
     ) -> list[Result]:
         """Move the expiry of leases of one shard. Unavailable: the lease is what it was. Raises BadTime.
 
         ``hints``: about all that was written so far, by correlation id, of leases about which there is something new.
+        ``give_up_ns``: no answer is waited for beyond this instant.
         """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = self._time.now().latest + term
@@ -259,7 +265,8 @@ class LeaseClient:
             )
             for each in leases
         ]
-        return [self._unless_late(each, None) for each in self._exchange(requests, [each.domain for each in leases])]
+        found = self._exchange(requests, [each.domain for each in leases], give_up_ns=give_up_ns)
+        return [self._unless_late(each, None) for each in found]
 
     def upgrade(
         self,
@@ -342,6 +349,7 @@ class LeaseClient:
         domains: list[str],
         asks: Sequence[Ask | None] | None = None,
         wait_ns: Span = 0,
+        give_up_ns: Instant | None = None,
     ) -> list[Result]:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are."""
         asks = asks or [None] * len(requests)
@@ -349,7 +357,7 @@ class LeaseClient:
         for start, end in _calls(requests):
             part = requests[start:end]
             before = self._time.token()
-            replies = self._call(part, wait_ns)
+            replies = self._call(part, wait_ns, give_up_ns)
             if isinstance(replies, str):
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
                 results += [Unavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
@@ -363,14 +371,21 @@ class LeaseClient:
         """Read the clock once for all witnesses of an answer that has come."""
         return _Come(self._time.now(), self._time.token(), {})
 
-    def _call(self, requests: list[wire.Request], wait_ns: Span = 0) -> list[wire.Reply] | str:
+    def _call(
+        self, requests: list[wire.Request], wait_ns: Span = 0, give_up_ns: Instant | None = None
+    ) -> list[wire.Reply] | str:
         """Call up to three times under the same ids; a text says why no answer came."""
         why = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._time.sleep(self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1))
+            timeout = self._policy.attempt_timeout_ns + wait_ns
+            if give_up_ns is not None:
+                timeout = min(timeout, give_up_ns - self._time.now().latest)
+                if timeout <= 0:
+                    return f"{attempt} attempts: {why or 'no time was left'}"
             try:
-                return self._transport.call(requests, self._policy.attempt_timeout_ns + wait_ns)
+                return self._transport.call(requests, timeout)
             except ShardUnavailable as problem:
                 why = problem.message
         return f"{ATTEMPTS} attempts: {why}"

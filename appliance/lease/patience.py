@@ -13,6 +13,7 @@ from timeagent.units import MS
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
@@ -27,18 +28,22 @@ PAUSE_NS_MAX: Final[Span] = 250 * MS
 class Patience:
     """The time that is left for one wait. Reads the boot clock only to count it down."""
 
-    def __init__(self, time: NodeTime, policy: Policy, timeout_ns: Span) -> None:
-        """Begin to wait."""
+    def __init__(
+        self, time: NodeTime, policy: Policy, timeout_ns: Span, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Begin to wait. Once ``given_up`` is true, no time is left."""
         self._time = time
+        self._given_up = given_up
         self._slice_ns = policy.attempt_timeout_ns
         self._until_ns = time.boot_ns() + timeout_ns
         self._called_ns = 0
         self._waited_ns = 0
+        self._kept_ns = 0
         self._pause_ns = PAUSE_NS_MIN
 
     def left_ns(self) -> Span:
         """Return how much time is left."""
-        return max(0, self._until_ns - self._time.boot_ns())
+        return 0 if self._given_up() else max(0, self._until_ns - self._time.boot_ns())
 
     def over(self) -> bool:
         """Whether no time is left."""
@@ -48,7 +53,13 @@ class Patience:
         """Return how long the next call may wait, and how long its place is to be kept afterwards: 0 for the last."""
         left = self.left_ns()
         self._called_ns, self._waited_ns = self._time.boot_ns(), min(left, self._slice_ns)
-        return self._waited_ns, self._slice_ns if self._waited_ns < left else 0
+        self._kept_ns = self._slice_ns if self._waited_ns < left else 0
+        return self._waited_ns, self._kept_ns
+
+    @property
+    def keeps_a_place(self) -> bool:
+        """Whether the last call asked for its place to be kept: one more, without waiting, gives it up."""
+        return self._kept_ns > 0
 
     def pause(self, chance: random.Random, earliest_ns: Instant | None = None) -> None:
         """Sleep if the last call was answered before its time, longer each time. ``earliest_ns``: no longer than that.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, joined
 from timeagent.errors import LeaseLost
 from timeagent.units import rfc3339
+
+from .losses import Loss, Reason
 
 if TYPE_CHECKING:
     from appliance.formats.hints import Place
@@ -15,6 +17,26 @@ if TYPE_CHECKING:
     from appliance.formats.witness import SignedWitness, Witness
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
+
+    from .losses import Listener, Losses
+
+
+class Keeper(Protocol):
+    """The session of a lease, as far as the lease asks it."""
+
+    losses: Losses
+
+    def remaining_ns(self, lease: Lease) -> Span:
+        """Return how long it may still be used."""
+        ...
+
+    def check(self, lease: Lease, margin_ns: Span) -> None:
+        """Raise LeaseLost unless it is surely held, with this much to spare."""
+        ...
+
+    def progress(self, lease: Lease) -> None:
+        """Take note that its holder gets on."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +68,16 @@ class Lease:
     """Where that is which was written under this lease and is known Committed."""
     _said: Hints = NOTHING_WRITTEN
     """What of it the shard has heard."""
+    loss: Loss | None = None
+    """Set when it is over against the holder's will."""
+    until_ns: Instant | None = None
+    """No renewal is asked for beyond this instant."""
+    progress_within_ns: Span | None = None
+    """It is renewed only if its holder has got on within this span."""
+    progress_boot_ns: int = 0
+    trouble: Reason | None = None
+    """Why the last renewal failed, if it did."""
+    keeper: Keeper | None = field(default=None, repr=False)
     _chain_sequence: int = 0
 
     def take(self, signed: SignedWitness, witness: Witness, hints: Hints | None = None) -> None:
@@ -70,7 +102,7 @@ class Lease:
     def check_held(self, now: TimeInterval, margin_ns: Span) -> None:
         """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""
         if self.ended is None and not now.surely_before(self.usable_until_ns(margin_ns)):
-            self.ended = "expired"
+            self.lose("expired", self.trouble or Reason.EXPIRED)
         if self.ended is not None:
             raise LeaseLost(
                 f"lease-{self.ended}",
@@ -78,6 +110,46 @@ class Lease:
                 f"{rfc3339(self.expiry_ns)}, the time is up to {rfc3339(now.latest)}",
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
+
+    def lose(self, ended: str, reason: Reason) -> None:
+        """Be over, against the holder's will. What has ended before stays what it is."""
+        if self.ended is None:
+            self.ended = ended
+            self.loss = Loss(self, reason, ended)
+            if self.keeper is not None:
+                self.keeper.losses.found(self.loss)
+
+    # -- for the holder ------------------------------------------------------------------------------------------------
+
+    def remaining_ns(self) -> Span:
+        """Return how long the lease may still be used, were it not renewed: 0 if it is over. Raises BadTime."""
+        return self._kept().remaining_ns(self)
+
+    def check(self, *, margin_ns: Span = 0) -> None:
+        """Raise LeaseLost unless the lease is surely held now, with this much to spare: before every side effect.
+
+        A process that stood still past the expiry finds out here, whatever its renewal thread has come to. Never less
+        than the policy's margin is kept. Asks only the clock. Raises BadTime, and BadRequest in a child after fork.
+        """
+        self._kept().check(self, margin_ns)
+
+    def progress(self) -> None:
+        """Say that the work under a lease gets on: one taken with ``progress_within_ns`` is renewed only then.
+
+        A message that is Committed under the lease says so by itself.
+        """
+        self._kept().progress(self)
+
+    def on_lost(self, listener: Listener) -> None:
+        """Have a function called, once, if the lease is lost; at once, if it is. Not if it is relinquished.
+
+        It is called in the thread that finds out, often the one that renews: it must not block.
+        """
+        self._kept().losses.listen_to(self, listener)
+
+    def _kept(self) -> Keeper:
+        assert self.keeper is not None, "a lease that no session has taken"
+        return self.keeper
 
     def wrote(self, timestamp: Instant, time: bytes) -> None:
         """Raise the watermark: a message with this timestamp may exist from now on, whatever comes of the attempt."""

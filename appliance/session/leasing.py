@@ -27,13 +27,13 @@ from .held import Lease
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from appliance.formats.policy import Policy
     from appliance.lease.transport import Transport
     from appliance.lease.wire import Age
     from timeagent.clock import NodeTime
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
 _log = logging.getLogger(__name__)
 
@@ -90,12 +90,15 @@ class Leasing:
         )
         self._clients: dict[int, LeaseClient] = {}
 
-    def acquire(self, wanted: Mapping[str, Mode], term_ns: Span, timeout_ns: Span) -> list[Lease]:
-        """Take all domains, each in its mode, or none. Blocks up to the time-out.
+    def acquire(
+        self, wanted: Mapping[str, Mode], term_ns: Span, timeout_ns: Span, given_up: Callable[[], bool] = lambda: False
+    ) -> list[Lease]:
+        """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
         Raises TryAgain, BadRequest, BadTime.
         """
-        quest = _Quest(dict(sorted(wanted.items())), term_ns, Patience(self._time, self._policy, timeout_ns))
+        patience = Patience(self._time, self._policy, timeout_ns, given_up)
+        quest = _Quest(dict(sorted(wanted.items())), term_ns, patience)
         pause = PAUSE_NS_MIN
         while True:
             got = self._try(quest)
@@ -158,7 +161,7 @@ class Leasing:
             final = next((each for each in obstacles if not isinstance(each, Denied)), None)
             if final is not None or not obstacles:
                 return final
-            if quest.patience.over():
+            if quest.patience.over() and not quest.patience.keeps_a_place:
                 return obstacles[0]
             quest.patience.pause(self._random, max(each.earliest_ns for each in obstacles if isinstance(each, Denied)))
             lost = self._keep(taken)
@@ -223,12 +226,20 @@ class Leasing:
         for term_ns in sorted({lease.term_ns for lease in leases}):
             for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
                 news = {lease.correlation_id: own for lease in group if (own := lease.unsaid()) is not None}
-                results = self._client(shard).renew(group, term_ns=term_ns, hints=news)
+                results = self._client(shard).renew(
+                    group, term_ns=term_ns, hints=news, give_up_ns=self._first_end(group)
+                )
                 for lease, result in zip(group, results, strict=True):
                     if isinstance(result, Granted) and lease.correlation_id in news:
                         lease.said(news[lease.correlation_id])
                     answers.append((lease, result))
         return answers
+
+    def _first_end(self, leases: Iterable[Lease]) -> Instant | None:
+        """Return when the first of these that can still be kept is over."""
+        latest = self._time.now().latest
+        ends = (lease.usable_until_ns(self._policy.holder_margin_ns) for lease in leases)
+        return min((end for end in ends if end > latest), default=None)
 
     def relinquish(self, leases: Sequence[Lease]) -> None:
         """Give leases back; they are over for the session. What cannot be given back expires. Raises nothing."""

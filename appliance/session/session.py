@@ -17,18 +17,21 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.frame import LEASES_MAX
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain, check_purpose
-from appliance.lease.client import Ended, Granted, Suspect
+from appliance.lease.client import Granted
 from timeagent.errors import BadRequest, Damaged, LeaseholdError, TryAgain
 from timeagent.units import MS, SECOND, rfc3339, span_text
 
 from .given import ATTEMPT_ID_BYTES, checked_attempt, checked_batch, refuse_readers
+from .keeping import Keeping
 from .leasing import Leasing, wanted_modes
+from .losses import Reason
 from .narrow import messages_of
 from .renewal import Renewal
 from .stamping import Ahead, Stamper, WriterState, check_near
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
     from types import TracebackType
 
     from appliance.bag.context import BagContext
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from .held import Lease
     from .leasing import Routes
+    from .losses import Listener
     from .openlog import LogBook, OpenLog
     from .stamping import Publication
 
@@ -106,10 +110,10 @@ class Session:
         self._leasing = Leasing(
             context.time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness
         )
-        self._held: list[Lease] = []
+        self._keeping = Keeping(context.time, policy, self._leasing, context.parallel, self._lock)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
-        self._renewal = Renewal(policy, self.renew_due)
+        self._renewal = Renewal(policy, self._keeping.renew_due)
 
     @property
     def incarnation(self) -> bytes:
@@ -125,6 +129,9 @@ class Session:
         timeout_ns: Span = 30 * SECOND,
         term_ns: Span | None = None,
         outside_record: bool = False,
+        hold_ns_max: Span | None = None,
+        progress_within_ns: Span | None = None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> Leases:
         """Take leases on one or several domains, all or none. ``mode``: one for all, or a mapping with each domain.
 
@@ -137,6 +144,11 @@ class Session:
         does anything else under them says ``outside_record``: then this returns only when no earlier holder can believe
         any more that it holds one of the domains, also after a restart of their shard. Code ``warming`` past the
         time-out.
+
+        ``hold_ns_max``: so long in all, however often they are renewed. ``progress_within_ns``: they are renewed only
+        while their holder gets on (``Lease.progress``, or a message Committed): who hangs loses them. ``given_up``:
+        asked now and then, from this thread; once it is true, this ends as if the time-out had come, leaves no waiter
+        behind, and takes at most about one attempt's time-out for it.
         """
         until = self._context.time.boot_ns() + timeout_ns
         self._check_open()
@@ -144,7 +156,7 @@ class Session:
             raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
         for domain in domains:
             check_domain(domain)
-        term = self._policy.lease_term_max_ns if term_ns is None else min(term_ns, self._policy.lease_term_max_ns)
+        term = min(each for each in (self._policy.lease_term_max_ns, term_ns, hold_ns_max) if each is not None)
         if term <= self._policy.holder_margin_ns:
             raise BadRequest(
                 "term-too-short",
@@ -152,26 +164,29 @@ class Session:
                 f"{span_text(self._policy.holder_margin_ns)} before the expiry",
                 hint="ask for a longer term",
             )
-        leases = self._leasing.acquire(wanted_modes(domains, mode), term, timeout_ns)
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                self._held.extend(leases)
+        leases = self._leasing.acquire(wanted_modes(domains, mode), term, timeout_ns, given_up)
+        try:
+            with self._lock:
+                self._check_open()
+                self._keeping.adopt(leases, hold_ns_max, progress_within_ns)
                 if self._background:
-                    self._renewal.start(self._period_ns(term))
-        if closed:
+                    self._renewal.start(self._keeping.period_ns(term))
+        except LeaseholdError:
+            self._keeping.forget(leases)
             self._leasing.relinquish(leases)
-            self._check_open()
+            raise
         if outside_record:
-            self._outlive_earlier_holders(leases, until)
+            self._outlive_earlier_holders(leases, until, given_up)
         return Leases(self, leases)
 
-    def _outlive_earlier_holders(self, leases: Sequence[Lease], until_boot_ns: int) -> None:
+    def _outlive_earlier_holders(
+        self, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
+    ) -> None:
         """Wait until every lease that ended without being relinquished is surely past, renewing meanwhile."""
         target = max(lease.settle_to_ns for lease in leases)
         try:
             while not (now := self._context.time.now()).surely_past(target):
-                self._check_warm_in_time(leases[0], target, until_boot_ns)
+                self._check_warm_in_time(leases[0], target, 0 if given_up() else until_boot_ns)
                 self._checked(leases)
                 self.renew_due()
                 self._context.time.sleep(max(MS, min(_SLICE_NS, target - now.earliest)))
@@ -200,33 +215,23 @@ class Session:
             if isinstance(answer, Granted):
                 lease.take(answer.signed, answer.witness, answer.hints)
             else:
-                lease.ended = lease.ended or str(answer.outcome)
+                lease.lose(str(answer.outcome), Reason.BROKEN)
         self._checked([lease])
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""
         self._checked(leases)
 
+    def on_lost(self, listener: Listener) -> None:
+        """Have a function called for every lease of this session that is lost from now on (``Lease.on_lost``)."""
+        self._keeping.losses.listen(listener)
+
     def renew_due(self) -> None:
         """Renew every held lease that has used up the renewal period. Raises BadTime.
 
         Never raises for a lease that is lost: that lease says so when it is used.
         """
-        latest = self._context.time.now().latest
-        with self._lock:
-            due = [lease for lease in self._held if lease.ended is None and self._is_due(lease, latest)]
-        answers = self._leasing.renew(due) if due else []
-        with self._lock:
-            for lease, answer in answers:
-                match answer:
-                    case Granted():
-                        lease.take(answer.signed, answer.witness)
-                    case Ended():
-                        lease.ended = lease.ended or str(answer.outcome)
-                    case Suspect():
-                        lease.ended = lease.ended or "suspect"
-                    case _:
-                        _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
+        self._keeping.renew_due()
 
     def relinquish(self, leases: Sequence[Lease]) -> None:
         """Give leases back. They are over for the session from here on; what is being written is waited for.
@@ -240,14 +245,14 @@ class Session:
             return
         with self._lock:
             self._refuse_foreign(leases)
-            mine = [lease for lease in leases if lease in self._held]
+            mine = [lease for lease in leases if lease in self._keeping.held]
             for lease in mine:
                 lease.ended = lease.ended or "relinquished"
         self._resolve_before_end(mine)
         with self._lock:
             doubtful = {lease for publication in self._pending.values() for lease in publication.leases}
-            mine = [lease for lease in mine if lease in self._held]
-            self._held = [lease for lease in self._held if lease not in mine]
+            mine = [lease for lease in mine if lease in self._keeping.held]
+            self._keeping.forget(mine)
             for lease in doubtful.intersection(mine):
                 lease.ended = "abandoned"
         self._leasing.relinquish([lease for lease in mine if lease not in doubtful])
@@ -260,7 +265,7 @@ class Session:
             self._closed = True
         self._renewal.stop()
         with self._lock:
-            held = list(self._held)
+            held = list(self._keeping.held)
         self.relinquish(held)
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -298,6 +303,9 @@ class Session:
             outcome = self._attempt(book, batch, leases, identity)
             if not isinstance(outcome, NotCommitted):
                 break
+        if isinstance(outcome, Committed):
+            for lease in leases:
+                lease.progress()
         return outcome
 
     def resolve(self, log: str, leases: Sequence[Lease]) -> Outcome:
@@ -456,7 +464,7 @@ class Session:
 
     def _refuse_foreign(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            if lease.ended is None and lease not in self._held:
+            if lease.ended is None and lease not in self._keeping.held:
                 raise BadRequest(
                     "foreign-lease", f"the lease on {lease.domain!r} is another session's", hint="use its session"
                 )
@@ -469,10 +477,13 @@ class Session:
         if not leases:
             raise BadRequest("no-lease", "messages are published under at least one lease", hint="acquire one first")
         now = self._context.time.now()
-        with self._lock:
-            self._refuse_foreign(leases)
-            for lease in leases:
-                lease.check_held(now, self._policy.holder_margin_ns)
+        try:
+            with self._lock:
+                self._refuse_foreign(leases)
+                for lease in leases:
+                    lease.check_held(now, self._policy.holder_margin_ns)
+        finally:
+            self._keeping.losses.tell()
         return leases
 
     def _settle_for(self, book: OpenLog, leases: Sequence[Lease]) -> None:
@@ -488,9 +499,3 @@ class Session:
             self.renew_due()
         except LeaseholdError as problem:
             _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
-
-    def _period_ns(self, term_ns: Span) -> Span:
-        return min(self._policy.renew_period_ns, term_ns // 3)
-
-    def _is_due(self, lease: Lease, latest: Instant) -> bool:
-        return lease.expiry_ns - latest <= lease.term_ns - self._period_ns(lease.term_ns)

@@ -1,0 +1,175 @@
+"""Keeping what a session has: which leases are renewed when, which are lost, and that whoever listens is told.
+
+Each shard is asked for its leases at the same time as the others, so that one that does not answer costs no lease of
+another. An attempt is never waited for beyond the end of a lease that it might have kept: the loss is told then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from appliance.lease.client import Ended, Granted, Suspect, Unavailable
+from timeagent.errors import BadRequest, BadTime, LeaseLost
+from timeagent.units import span_text
+
+from .losses import Losses, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from threading import RLock
+
+    from appliance.bag.parallel import Parallel
+    from appliance.formats.policy import Policy
+    from appliance.lease.client import Result
+    from timeagent.clock import NodeTime
+    from timeagent.units import Instant, Span
+
+    from .held import Lease
+    from .leasing import Leasing
+
+_log = logging.getLogger(__name__)
+
+
+class Keeping:
+    """The leases of one session that were taken and not given back. Shares the session's lock."""
+
+    def __init__(self, time: NodeTime, policy: Policy, leasing: Leasing, parallel: Parallel, lock: RLock) -> None:
+        """Have nothing yet."""
+        self._time = time
+        self._policy = policy
+        self._leasing = leasing
+        self._parallel = parallel
+        self._lock = lock
+        self._process = os.getpid()
+        self._seen_boot_ns = 0
+        self._seen_latest: Instant = 0
+        self.held: list[Lease] = []
+        self.losses = Losses()
+
+    def adopt(self, leases: Iterable[Lease], hold_ns_max: Span | None, progress_within_ns: Span | None) -> None:
+        """Keep these from now on. ``hold_ns_max``: so long in all; ``progress_within_ns``: as ``Lease.progress``."""
+        latest, boot = self._time.now().latest, self._time.boot_ns()
+        with self._lock:
+            self._seen_boot_ns, self._seen_latest = boot, latest
+            for lease in leases:
+                lease.keeper = self
+                lease.until_ns = None if hold_ns_max is None else latest + hold_ns_max
+                lease.progress_within_ns, lease.progress_boot_ns = progress_within_ns, boot
+                self.held.append(lease)
+
+    def forget(self, leases: Sequence[Lease]) -> None:
+        """Keep these no longer."""
+        gone = set(leases)
+        with self._lock:
+            self.held = [lease for lease in self.held if lease not in gone]
+        self.losses.forget(list(gone))
+
+    # -- what a lease asks ---------------------------------------------------------------------------------------------
+
+    def remaining_ns(self, lease: Lease) -> Span:
+        """Return how long a lease may still be used, were it not renewed. Raises BadTime."""
+        self._refuse_child()
+        left = lease.usable_until_ns(self._policy.holder_margin_ns) - self._time.now().latest
+        return max(0, left) if lease.ended is None else 0
+
+    def check(self, lease: Lease, margin_ns: Span) -> None:
+        """Raise LeaseLost unless a lease is surely held, with this much to spare. Raises BadTime."""
+        self._refuse_child()
+        now = self._time.now()
+        try:
+            with self._lock:
+                lease.check_held(now, self._policy.holder_margin_ns)
+        finally:
+            self.losses.tell()
+        if not now.surely_before(lease.usable_until_ns(margin_ns)):
+            raise LeaseLost(
+                "lease-too-short",
+                f"the lease on {lease.domain!r} (fence {lease.fence}) is held for less than the "
+                f"{span_text(margin_ns)} that were asked for",
+                hint="wait for its renewal, or do less under it at once",
+            )
+
+    def progress(self, lease: Lease) -> None:
+        """Take note that the work under a lease gets on."""
+        lease.progress_boot_ns = self._time.boot_ns()
+
+    def _refuse_child(self) -> None:
+        if self._process != os.getpid():
+            raise BadRequest(
+                "forked",
+                f"this lease belongs to process {self._process}, this is its child {os.getpid()}",
+                hint="open the cluster in the child",
+            )
+
+    # -- renewing ------------------------------------------------------------------------------------------------------
+
+    def renew_due(self) -> None:
+        """Renew every lease that has used up the renewal period; end those that are over. Raises BadTime."""
+        try:
+            for answers in self._parallel.each(self._leasing.renew, self._due()):
+                self._apply(answers)
+            self._end_what_is_over()
+        except BadTime:
+            self._end_by_the_boot_clock()
+            raise
+        finally:
+            self.losses.tell()
+
+    def period_ns(self, term_ns: Span) -> Span:
+        """Return after how much of its term a lease is renewed."""
+        return min(self._policy.renew_period_ns, term_ns // 3)
+
+    def _due(self) -> list[list[Lease]]:
+        """Return what is to be renewed, shard by shard."""
+        latest, boot = self._time.now().latest, self._time.boot_ns()
+        groups: dict[int, list[Lease]] = {}
+        with self._lock:
+            self._seen_boot_ns, self._seen_latest = boot, latest
+            for lease in self.held:
+                if lease.ended is None and self._is_due(lease, latest, boot):
+                    groups.setdefault(lease.shard, []).append(lease)
+        return list(groups.values())
+
+    def _is_due(self, lease: Lease, latest: Instant, boot_ns: int) -> bool:
+        if lease.until_ns is not None:
+            if lease.expiry_ns >= lease.until_ns:
+                return False
+            lease.term_ns = min(lease.term_ns, max(1, lease.until_ns - latest))
+        if lease.progress_within_ns is not None and boot_ns - lease.progress_boot_ns > lease.progress_within_ns:
+            return False
+        return lease.expiry_ns - latest <= lease.term_ns - self.period_ns(lease.term_ns)
+
+    def _apply(self, answers: Iterable[tuple[Lease, Result]]) -> None:
+        with self._lock:
+            for lease, answer in answers:
+                match answer:
+                    case Granted():
+                        lease.take(answer.signed, answer.witness)
+                        lease.trouble = None
+                    case Ended():
+                        lease.lose(str(answer.outcome), Reason.BROKEN)
+                    case Suspect():
+                        lease.lose("suspect", Reason.CLOCK_UNSAFE)
+                    case _:
+                        if isinstance(answer, Unavailable) and answer.code != "late":
+                            lease.trouble = Reason.SHARD_UNREACHABLE
+                        _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
+
+    def _end_what_is_over(self) -> None:
+        now = self._time.now()
+        with self._lock:
+            for lease in self.held:
+                if lease.ended is None and not now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns)):
+                    lease.lose("expired", lease.trouble or Reason.EXPIRED)
+
+    def _end_by_the_boot_clock(self) -> None:
+        """Without bounded time nobody can say that a lease is held; when it would be over by count, it is lost."""
+        with self._lock:
+            latest = self._seen_latest + self._time.boot_ns() - self._seen_boot_ns
+            for lease in self.held:
+                if lease.ended is None:
+                    lease.trouble = Reason.CLOCK_UNSAFE
+                    if latest >= lease.usable_until_ns(self._policy.holder_margin_ns):
+                        lease.lose("expired", Reason.CLOCK_UNSAFE)

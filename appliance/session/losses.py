@@ -1,0 +1,103 @@
+"""Leases that are lost: why, and who wants to be told.
+
+A loss is found by whoever looks first: the renewal thread, or a call that uses the lease. It is told after every lock
+is let go, once to each listener, in the thread that found it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .held import Lease
+
+_log = logging.getLogger(__name__)
+
+
+class Reason(StrEnum):
+    """Why a lease is over against its holder's will."""
+
+    EXPIRED = "expired"
+    """It was not renewed in time: the process stood still, or what it was taken with asked for no more renewals."""
+    BROKEN = "broken"
+    """Its shard has ended it, or does not know it any more."""
+    SHARD_UNREACHABLE = "shard unreachable"
+    """It expired while its shard did not answer."""
+    CLOCK_UNSAFE = "clock unsafe"
+    """It expired, or may have, while this node had no bounded time; or its shard's witness contradicts this clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One lost lease. ``ended``: the same as the lease's: the last word of the error's code."""
+
+    lease: Lease
+    reason: Reason
+    ended: str
+
+
+type Listener = Callable[[Loss], None]
+
+
+class Losses:
+    """What was lost in one session, and the listeners. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        """Know of nothing."""
+        self._lock = Lock()
+        self._found: deque[Loss] = deque()
+        self._of_all: list[Listener] = []
+        self._of_one: dict[Lease, list[Listener]] = {}
+        self._told: set[Lease] = set()
+
+    def found(self, loss: Loss) -> None:
+        """Take note, under whatever lock: nobody is told yet."""
+        self._found.append(loss)
+
+    def listen(self, listener: Listener) -> None:
+        """Tell it of every loss from now on."""
+        with self._lock:
+            self._of_all.append(listener)
+
+    def listen_to(self, lease: Lease, listener: Listener) -> None:
+        """Tell it if this lease is lost: at once, if others have been told already."""
+        with self._lock:
+            told = lease in self._told
+            if not told:
+                self._of_one.setdefault(lease, []).append(listener)
+        if told and lease.loss is not None:
+            _tell(listener, lease.loss)
+
+    def forget(self, leases: list[Lease]) -> None:
+        """Drop what is known of leases that were given back."""
+        with self._lock:
+            for lease in leases:
+                self._of_one.pop(lease, None)
+                self._told.discard(lease)
+
+    def tell(self) -> None:
+        """Tell everybody of what was found. Call it without any lock."""
+        while self._found:
+            with self._lock:
+                if not self._found:
+                    return
+                loss = self._found.popleft()
+                self._told.add(loss.lease)
+                listeners = [*self._of_one.pop(loss.lease, ()), *self._of_all]
+            for listener in listeners:
+                _tell(listener, loss)
+
+
+def _tell(listener: Listener, loss: Loss) -> None:
+    try:
+        listener(loss)
+    except Exception:  # noqa: BLE001 - whatever an application's function raises
+        # The other leases still have to be renewed, and the other listeners told: the lease itself stays lost by name.
+        _log.exception("lost-listener-failed domain=%s reason=%s", loss.lease.domain, loss.reason)

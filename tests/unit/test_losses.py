@@ -1,0 +1,293 @@
+"""Leases that are lost: why, who is told and when, and what a holder that stood still finds out before it acts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.bag.outcome import Committed
+from appliance.lease.wire import Acquire, Renew
+from appliance.session.losses import Loss, Reason
+from tests.support.clocks import HandTime
+from tests.support.cluster import HandSite, hand_sites
+from tests.support.values import NOW_NS, TIME_KEY
+from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.session.held import Lease
+    from appliance.session.session import Session
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[HandSite]:
+    yield from hand_sites(tmp_path, shards=2)
+
+
+def domain_of(site: HandSite, shard: int) -> str:
+    return next(name for name in site.domains(60) if site.shard_of(name) == shard)
+
+
+def taken(site: HandSite, session: Session, shard: int = 0) -> tuple[Lease, list[Loss]]:
+    (lease,) = session.acquire(domain_of(site, shard))
+    told: list[Loss] = []
+    lease.on_lost(told.append)
+    return lease, told
+
+
+def renewals(site: HandSite, shard: int = 0) -> int:
+    return sum(isinstance(each, Renew) for each in site.transports[shard].calls)
+
+
+def test_holder_that_stood_still_past_its_expiry_finds_out_before_its_next_side_effect(site: HandSite) -> None:
+    lease, told = taken(site, site.session())
+    lease.check()
+    site.time.advance(lease.term_ns)
+    with pytest.raises(LeaseLost) as lost:
+        lease.check()
+    assert lost.value.code == "lease-expired"
+    assert [(loss.lease, loss.reason) for loss in told] == [(lease, Reason.EXPIRED)]
+
+
+def test_margin_that_is_not_left_is_refused_and_the_lease_stays_held(site: HandSite) -> None:
+    lease, told = taken(site, site.session())
+    left = lease.expiry_ns - site.time.now().latest
+    lease.check(margin_ns=left - 1)
+    with pytest.raises(LeaseLost) as short:
+        lease.check(margin_ns=left)
+    assert short.value.code == "lease-too-short"
+    lease.check()
+    assert told == []
+
+
+def test_what_remains_is_counted_to_the_policys_margin_and_never_below_nothing(site: HandSite) -> None:
+    lease, _ = taken(site, site.session())
+    left = lease.remaining_ns()
+    assert left == lease.expiry_ns - site.policy.holder_margin_ns - site.time.now().latest
+    site.time.advance(left - 1)
+    assert lease.remaining_ns() == 1
+    lease.check()
+    site.time.advance(2)
+    assert lease.remaining_ns() == 0
+
+
+def test_lease_that_its_shard_has_forgotten_is_told_as_broken_once(site: HandSite) -> None:
+    session = site.session()
+    lease, told = taken(site, session)
+    site.start(0)
+    site.time.advance(site.policy.renew_period_ns)
+    session.renew_due()
+    session.renew_due()
+    assert [(loss.reason, loss.ended) for loss in told] == [(Reason.BROKEN, "unknown")]
+    assert lease.remaining_ns() == 0
+
+
+def test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before(site: HandSite) -> None:
+    session = site.session()
+    lease, told = taken(site, session)
+    site.transports[0].shard = None
+    site.time.advance(site.policy.renew_period_ns)
+    session.renew_due()
+    assert told == []
+    site.time.advance(lease.remaining_ns())
+    session.renew_due()
+    assert [loss.reason for loss in told] == [Reason.SHARD_UNREACHABLE]
+
+
+def test_lease_that_was_renewed_after_trouble_has_none_any_more(site: HandSite) -> None:
+    session = site.session()
+    lease, told = taken(site, session)
+    site.time.advance(site.policy.renew_period_ns)
+    site.transports[0].script = ["lost"] * 3
+    session.renew_due()
+    session.renew_due()
+    site.time.advance(lease.term_ns)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert [loss.reason for loss in told] == [Reason.EXPIRED]
+
+
+def test_silent_shard_is_not_waited_for_beyond_the_end_of_the_lease(site: HandSite) -> None:
+    session = site.session()
+    lease, _ = taken(site, session)
+    asked: list[int] = []
+    transport = site.transports[0]
+
+    def call(requests: object, timeout_ns: int) -> list[object]:
+        asked.append(timeout_ns)
+        site.time.advance(timeout_ns)
+        return type(transport).call(transport, requests, timeout_ns)  # type: ignore[arg-type, return-value]
+
+    transport.call = call  # type: ignore[method-assign, assignment]
+    transport.shard = None
+    site.time.advance(lease.remaining_ns() - 7 * MS)
+    session.renew_due()
+    assert asked == [7 * MS]
+    assert lease.ended == "expired"
+
+
+# Without bounded time nobody can say that the lease is held; by count it would be over.
+def test_lease_that_runs_out_while_the_clock_is_unsafe_is_told_as_such(site: HandSite) -> None:
+    session = site.session()
+    lease, told = taken(site, session)
+    left, now = lease.remaining_ns(), site.time.now
+
+    def unsafe() -> object:
+        raise BadTime("clock-disrupted", "planted")
+
+    site.time.now = unsafe  # type: ignore[method-assign, assignment]
+    site.time.advance(left - 1)
+    with pytest.raises(BadTime):
+        session.renew_due()
+    assert told == []
+    with pytest.raises(BadTime):
+        lease.check()
+    site.time.advance(1)
+    with pytest.raises(BadTime):
+        session.renew_due()
+    assert [loss.reason for loss in told] == [Reason.CLOCK_UNSAFE]
+    site.time.now = now  # type: ignore[method-assign]
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+def test_witness_that_contradicts_the_clock_is_told_as_unsafe(site: HandSite) -> None:
+    slow = HandTime(TIME_KEY, NOW_NS)
+    session = site.session(time=slow)
+    _, told = taken(site, session)
+    slow.advance(site.policy.renew_period_ns)
+    site.time.advance(site.policy.renew_period_ns + SECOND)
+    session.renew_due()
+    assert [(loss.reason, loss.ended) for loss in told] == [(Reason.CLOCK_UNSAFE, "suspect")]
+
+
+def test_lease_that_is_given_back_is_not_lost(site: HandSite) -> None:
+    session = site.session()
+    every: list[Loss] = []
+    session.on_lost(every.append)
+    lease, told = taken(site, session)
+    session.relinquish([lease])
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert told == every == []
+
+
+def test_session_tells_of_every_lease_and_a_late_listener_at_once(site: HandSite) -> None:
+    session = site.session()
+    every: list[Loss] = []
+    session.on_lost(every.append)
+    first, _ = taken(site, session, 0)
+    second, _ = taken(site, session, 1)
+    site.time.advance(first.term_ns)
+    site.transports[0].shard = site.transports[1].shard = None
+    session.renew_due()
+    assert {loss.lease for loss in every} == {first, second}
+    late: list[Loss] = []
+    first.on_lost(late.append)
+    assert [loss.lease for loss in late] == [first]
+
+
+def test_listener_that_fails_keeps_nobody_from_being_told(site: HandSite, caplog: pytest.LogCaptureFixture) -> None:
+    session = site.session()
+
+    def fail(loss: Loss) -> None:
+        raise RuntimeError("planted")
+
+    session.on_lost(fail)
+    every: list[Loss] = []
+    session.on_lost(every.append)
+    lease, _ = taken(site, session)
+    site.time.advance(lease.term_ns)
+    with pytest.raises(LeaseLost):
+        session.check_held([lease])
+    assert len(every) == 1
+    assert "lost-listener-failed" in caplog.text
+
+
+# A listener may use the session: it is called without any lock.
+def test_listener_may_acquire_anew(site: HandSite) -> None:
+    session = site.session()
+    lease, _ = taken(site, session)
+    again: list[Lease] = []
+    lease.on_lost(lambda loss: again.extend(session.acquire(loss.lease.domain)))
+    site.start(0)
+    site.time.advance(site.policy.renew_period_ns)
+    session.renew_due()
+    again[0].check()
+
+
+def test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed(site: HandSite) -> None:
+    session = site.session()
+    begun = site.time.now().latest
+    (lease,) = session.acquire("d", hold_ns_max=25 * SECOND)
+    ends = set()
+    while lease.ended is None:
+        site.time.advance(500 * MS)
+        session.renew_due()
+        ends.add(lease.expiry_ns)
+    assert max(ends) <= begun + 25 * SECOND
+    assert max(ends) > begun + 25 * SECOND - 2 * site.time.radius_ns - MS
+    assert lease.loss is not None
+    assert lease.loss.reason is Reason.EXPIRED
+
+
+def test_lease_is_renewed_only_while_its_holder_gets_on(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", progress_within_ns=5 * SECOND)
+    shard = site.shard_of("d")
+    for _ in range(5):
+        site.time.advance(4 * SECOND)
+        lease.progress()
+        session.renew_due()
+    assert session.publish("log", [b"x"], under=[lease]) == Committed()
+    site.time.advance(4 * SECOND)
+    session.renew_due()
+    kept = renewals(site, shard)
+    assert kept == 6
+    site.time.advance(4 * SECOND)
+    session.renew_due()
+    assert renewals(site, shard) == kept
+    site.time.advance(lease.term_ns)
+    session.renew_due()
+    assert lease.ended == "expired"
+
+
+def test_child_after_fork_is_told_whose_lease_it_is(site: HandSite) -> None:
+    lease, _ = taken(site, site.session())
+    child = os.fork()
+    if child == 0:
+        codes = []
+        for ask in (lease.check, lease.remaining_ns):
+            try:
+                ask()
+            except BadRequest as refused:
+                codes.append(refused.code)
+        os._exit(0 if codes == ["forked", "forked"] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# One who gives up says so to the shard: nobody waits behind a place that nobody will take.
+def test_acquire_that_is_given_up_ends_soon_and_leaves_no_place_behind(site: HandSite) -> None:
+    name = domain_of(site, 0)
+    holder = site.session()
+    holder.acquire(name)
+    asked = 0
+
+    def given_up() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 6
+
+    begun = site.time.boot_ns()
+    with pytest.raises(TryAgain):
+        site.session().acquire(name, timeout_ns=3_600 * SECOND, given_up=given_up)
+    assert site.time.boot_ns() - begun < 2 * site.policy.attempt_timeout_ns
+    calls = [each for each in site.transports[0].calls if isinstance(each, Acquire)]
+    assert calls[-2].keep_ns > 0
+    assert (calls[-1].wait_ns, calls[-1].keep_ns) == (0, 0)
+    assert calls[-1].request_id == calls[-2].request_id

@@ -247,7 +247,7 @@ def hand_sites(path: Path, *, shards: int = 1) -> Iterator[HandSite]:
     site.close()
 
 
-def wait_until(clock: SystemClock, fulfilled: Callable[[], bool], patience_ns: Span = 20 * SECOND) -> None:
+def wait_until(clock: SystemClock, fulfilled: Callable[[], bool], patience_ns: Span = 60 * SECOND) -> None:
     """Ask again and again, up to a bound: for what another process does."""
     until: Instant = clock.boot_ns() + patience_ns
     while not fulfilled():

@@ -2,6 +2,7 @@
 # PYTHON=...  the interpreter for .venv (else the first good one of python3, python3.13, python3.12)
 # SEEDS=...   how many schedules `make sim` tries
 # ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `leasehold demo` in `make demo`
+# SHORT=1     `make bench-leases` in under 50 s
 
 SHELL    := /bin/bash
 VENV     := .venv
@@ -13,11 +14,11 @@ ARGS     ?=
 SEEDS    ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fmt bench sim bench-sim clean
+.PHONY: help install demo test check fmt bench bench-leases sim bench-sim clean
 
 help: ## say what there is
 	@echo 'leasehold: make TARGET'
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-11s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-13s %s\n' "$$t" "$$d"; done
 
 install: $(STAMP) ## make .venv with everything in it; .venv/bin/leasehold is the command
 
@@ -66,6 +67,9 @@ fmt: install ## format, and repair what can be repaired safely
 
 bench: install ## compare with what one would use instead, in one run, as ratios
 	@for script in tests/bench/bench_*.py; do echo "bench: $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+
+bench-leases: install ## compare leases with etcd, ZooKeeper, Redis; exit 0 only when every ratio stands
+	@$(BIN)/python -m tests.bench.leases.run $(if $(SHORT),--short) $(ARGS)
 
 sim: install ## try the promises in SEEDS schedules; exit 0 only when clean
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(ARGS)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.simulation.scenarios_bags import bags, crowd, doubt, eclipse, packs
 from tests.simulation.scenarios_leases import contenders, deaths, handover, leases, machines, shares, sleepers, stalls
+from tests.simulation.scenarios_moves import moves
 from tests.simulation.world import World
 
 SCENARIOS: dict[str, Callable[..., World]] = {
@@ -20,6 +21,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         machines,
         shares,
         contenders,
+        moves,
         handover,
         stalls,
         sleepers,
@@ -36,6 +38,7 @@ WEIGHTS: dict[str, int] = {
     "machines": 2,
     "shares": 3,
     "contenders": 4,
+    "moves": 3,
     "stalls": 3,
     "handover": 2,
     "sleepers": 2,

@@ -93,6 +93,10 @@ class World:
         """When somebody was made to die, whose domain that was ("" for all), and what died."""
         self.rotting = False
         """Whether packs are altered on their way: whoever reads one may report damage."""
+        self.map = self.founded.map
+        """What clients go by: the newest map that was published."""
+        self.map_noticed_ns: Instant = 2**62
+        """From when on owners who stop in good order know of it."""
         self.pace_ns: Span = self.policy.span_ns
         self._plan_lies()
         self._plan_outages()

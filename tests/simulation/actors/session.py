@@ -49,7 +49,7 @@ class SimulatedRoutes:
         self._machine = machine
 
     def shard_of(self, domain: str) -> int:
-        return self._world.founded.map.shard_of(domain)
+        return self._world.map.shard_of(domain)
 
     def transport(self, shard: int) -> Transport:
         return SimulatedTransport(self._world.network, self._machine, shard)

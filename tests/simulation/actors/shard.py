@@ -13,6 +13,7 @@ from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
 from appliance.lease.shard import Shard, StoppedOrderly
 from appliance.lease.store import LeaseStore
+from appliance.lease.succession import Succession
 from appliance.registers import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
@@ -23,6 +24,7 @@ from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from appliance.formats.shardmap import ShardMap
     from appliance.lease.wire import Reply
     from tests.simulation.network import Call, Network
     from tests.simulation.scheduler import Actor, Process
@@ -105,11 +107,13 @@ class HeldBack:
 class ShardHost:
     """One process that runs incarnations of one shard until the run ends, or it dies."""
 
-    def __init__(self, world: World, process: Process, shard: int, *, orderly: bool) -> None:
+    def __init__(self, world: World, process: Process, shard: int, *, orderly: bool, moves: bool = False) -> None:
+        """``moves``: it follows new maps, when it notices them, or when it is deposed."""
         self._world = world
         self._process = process
         self._number = shard
         self._orderly = orderly
+        self._moves = moves
 
     def run(self) -> None:
         kit = Kit(self._world, self._process)
@@ -117,19 +121,34 @@ class ShardHost:
             lives: Instant = self._world.scheduler.end_ns
             if self._orderly and kit.chance.random() < 0.7:
                 lives = self._world.scheduler.now + int((0.3 + 4 * kit.chance.random()) * SECOND)
-            self._incarnation(kit, lives)
+            layouts = self._layouts(kit)
+            if self._number < len(layouts[-1].owners):
+                self._incarnation(kit, lives, layouts)
             kit.pause(100 * MS)
 
-    def _incarnation(self, kit: Kit, lives_until: Instant) -> None:
+    def _layouts(self, kit: Kit) -> list[ShardMap]:
+        if not self._moves:
+            return [self._world.founded.map]
+        while True:
+            try:
+                return kit.records.layouts(kit.records.newest_map())
+            except LeaseholdError:
+                kit.pause(100 * MS)
+
+    def _incarnation(self, kit: Kit, lives_until: Instant, layouts: list[ShardMap]) -> None:
         world, number = self._world, self._number
-        shard_map = world.founded.map
+        shard_map = layouts[-1]
         identity = ShardIdentity(
             kit.records.cluster_id, shard_map.number, number, kit.context.node, kit.chance.randbytes(8)
         )
         signer = world.founded.keys[kit.context.node][Purpose.WITNESS]
-        chain = CeilingChain(
-            StoredChain(kit.storage, chain_path(shard_map.number, number)), kit.time, signer, world.policy, identity
-        )
+
+        def port(map_number: int, shard: int) -> StoredChain:
+            return StoredChain(kit.storage, chain_path(map_number, shard))
+
+        ending = Succession(layouts, port, kit.time, signer, kit.context.node, kit.chance.randbytes(8))
+        origin = ending.beginning if len(layouts) > 1 else None
+        chain = CeilingChain(port(shard_map.number, number), kit.time, signer, world.policy, identity, origin)
         spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
         store = LeaseStore(Path(":memory:"))
         shard = Shard(
@@ -145,7 +164,7 @@ class ShardHost:
             self._process.on_death.append(lambda: world.network.leave(number, endpoint))
             world.network.serve(number, endpoint)
             try:
-                self._serve(shard, chain, endpoint, lives_until)
+                self._serve(shard, chain, endpoint, identity, lives_until)
             finally:
                 world.network.leave(number, endpoint)
         spool.close()
@@ -166,7 +185,9 @@ class ShardHost:
             kit.time.sleep(20 * MS)
         return False
 
-    def _serve(self, shard: Shard, chain: CeilingChain, endpoint: Endpoint, lives_until: Instant) -> None:
+    def _serve(
+        self, shard: Shard, chain: CeilingChain, endpoint: Endpoint, identity: ShardIdentity, lives_until: Instant
+    ) -> None:
         scheduler = self._world.scheduler
         pause = self._world.policy.ceiling_period_ns // 2
         kept_at = scheduler.now
@@ -178,7 +199,9 @@ class ShardHost:
             if scheduler.now - kept_at >= pause:
                 kept_at = scheduler.now
                 shard.housekeeping()
-            if scheduler.now >= lives_until and self._stopped(shard):
+            notices = self._moves and self._orderly and self._world.map_noticed_ns <= scheduler.now
+            old = self._world.map.number != identity.map_number
+            if (scheduler.now >= lives_until or (notices and old)) and self._stopped(shard):
                 return
 
     def _stopped(self, shard: Shard) -> bool:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
 
-type Place = tuple[int, int, int, int]
-"""Where a witness stands: shard, first ceiling record of its incarnation, batch, entry."""
+type Place = tuple[int, int, int, int, int]
+"""Where a witness stands: map, shard, first ceiling record of its incarnation, batch, entry."""
 
 
 def check(history: History, record: Record) -> Iterator[str]:
@@ -67,14 +67,14 @@ def _read(history: History) -> tuple[dict[bytes, CeilingRecord], list[tuple[Plac
         start = first.get(head.incarnation, head.ceiling_number)
         for index, entry in enumerate(block.decoded("a block")):
             if isinstance(entry, Witness | Ended):
-                found.append(((head.shard, start, head.sequence, index), entry, head))
+                found.append(((head.map_number, head.shard, start, head.sequence, index), entry, head))
     return ceilings, found
 
 
 def _ceilings(ceilings: dict[bytes, CeilingRecord]) -> Iterator[str]:
-    by_shard: dict[int, dict[int, CeilingRecord]] = {}
+    by_shard: dict[tuple[int, int], dict[int, CeilingRecord]] = {}
     for record in ceilings.values():
-        chain = by_shard.setdefault(record.shard, {})
+        chain = by_shard.setdefault((record.map_number, record.shard), {})
         if record.number in chain:
             yield f"two records of shard {record.shard} have the number {record.number}"
         chain[record.number] = record

@@ -162,9 +162,7 @@ def test_dead_nodes_shard_is_taken_over_and_goes_home(daemons: Daemons, observer
 
 
 @pytest.mark.slow
-def test_node_that_stood_still_is_deposed_and_takes_its_shard_home(
-    daemons: Daemons, observer: ExitStack
-) -> None:
+def test_node_that_stood_still_is_deposed_and_takes_its_shard_home(daemons: Daemons, observer: ExitStack) -> None:
     daemons.start(*NODES)
     cluster = observer.enter_context(daemons.site.open("node1"))
     load = Load(daemons, "node1", domain_in(cluster, 1))
@@ -182,9 +180,7 @@ def test_node_that_stood_still_is_deposed_and_takes_its_shard_home(
 
 
 @pytest.mark.slow
-def test_maps_with_more_and_with_fewer_shards_are_carried_out_under_load(
-    daemons: Daemons, observer: ExitStack
-) -> None:
+def test_maps_with_more_and_with_fewer_shards_are_carried_out_under_load(daemons: Daemons, observer: ExitStack) -> None:
     daemons.start(*NODES)
     cluster = observer.enter_context(daemons.site.open("node1"))
     loads = [Load(daemons, "node1", domain_in(cluster, shard)) for shard in range(3)]

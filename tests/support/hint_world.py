@@ -152,6 +152,8 @@ class HintWorld:
     def give(self) -> None:
         chosen = self.some()
         if chosen is not None:
+            if self.chance.random() < 0.3:
+                self.renew()
             chosen[0].relinquish(chosen[1])
 
     def renew(self) -> None:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.outcome import Committed, NotCommitted
+from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.formats.hints import ANY_FILE, PLACES_MAX, Hints, Place
+from appliance.formats.hints import ANY_FILE, PLACES_MAX, Hints, LogBound, Place
 from appliance.formats.lease import Mode
 from appliance.lease.client import Giving, LeaseClient
 from appliance.lease.wire import Relinquish, Renew
 from appliance.session.openlog import LogBook
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.storage import WrappedStorage
+from timeagent.errors import Environment
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -55,6 +57,16 @@ class Counted(WrappedStorage):
         return call()
 
 
+class Doubtful(WrappedStorage):
+    """Appends are done, and reported failed."""
+
+    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        done = call()
+        if verb == "append":
+            raise Environment("planted", f"{verb} {path}: the reply was lost")
+        return done
+
+
 def make_log(site: HandSite, kind: BagKind) -> None:
     LogBook(site.context()).opened_or_made(LOG, kind)
 
@@ -74,9 +86,9 @@ def hints_of(site: HandSite, domain: str, mode: Mode = Mode.X) -> Hints | None:
         return lease.hints
 
 
-def named(hints: Hints | None) -> int:
-    assert hints is not None
-    return len(hints.places)
+def named(told: Hints | None) -> int:
+    assert told is not None
+    return len(told.places)
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------
@@ -87,9 +99,9 @@ def test_next_holder_is_told_where_the_messages_are(site: HandSite, kind: BagKin
     make_log(site, kind)
     write(site, "a", b"1")
     write(site, "b", b"2")
-    hints = hints_of(site, "a")
-    assert hints is not None
-    (place,) = hints.places
+    told = hints_of(site, "a")
+    assert told is not None
+    (place,) = told.places
     (message,) = (each for each in site.settled(LOG) if each.payload == b"1")
     assert place == Place(
         log=LOG,
@@ -97,7 +109,7 @@ def test_next_holder_is_told_where_the_messages_are(site: HandSite, kind: BagKin
         file_name=message.file_name,
         last_ns=message.timestamp_ns,
     )
-    assert hints.complete_from_ns < message.timestamp_ns
+    assert told.complete_from_ns < message.timestamp_ns
 
 
 @pytest.mark.parametrize(("mode", "told"), [(Mode.S, True), (Mode.SIX, True), (Mode.IX, False), (Mode.IS, False)])
@@ -187,13 +199,18 @@ def test_shard_that_starts_claims_nothing_below_its_floor(site: HandSite) -> Non
 def test_number_of_places_is_limited_and_the_newest_are_kept(site: HandSite) -> None:
     write(site, "a", *(b"%d" % n for n in range(PLACES_MAX + 8)))
     write(site, "a", b"last")
-    hints = hints_of(site, "a")
-    assert hints is not None
-    assert len(hints.places) == PLACES_MAX
+    told = hints_of(site, "a")
+    assert told is not None
+    assert len(told.places) == PLACES_MAX
     messages = site.settled(LOG)
-    assert hints.reach_ns(LOG) == messages[-PLACES_MAX - 1].timestamp_ns
-    assert hints.reach_ns("other") < messages[0].timestamp_ns
-    assert {each.file_name for each in hints.places} == {each.file_name for each in messages[-PLACES_MAX:]}
+    assert told.reach_ns(LOG) == messages[-PLACES_MAX - 1].timestamp_ns
+    assert told.reach_ns("other") < messages[0].timestamp_ns
+    assert {each.file_name for each in told.places} == {each.file_name for each in messages[-PLACES_MAX:]}
+
+
+def test_bound_of_a_log_never_falls() -> None:
+    high, low = (Hints(bounds=(LogBound(log=LOG, above_ns=instant),)) for instant in (5, 3))
+    assert hints.joined(high, low).reach_ns(LOG) == hints.joined(low, high).reach_ns(LOG) == 5
 
 
 def test_memory_for_hints_is_limited(tmp_path: Path) -> None:
@@ -242,6 +259,16 @@ def test_narrow_reading_touches_named_files_only(site: HandSite, kind: BagKind, 
     assert len(mount.files) == 2
     assert [each.payload for each in session.read_domains(LOG, under=leases)] == [b"0", b"1"]
     assert len(mount.files) == 2 + 13 + 1
+
+
+def test_attempt_in_doubt_is_read_where_it_is(site: HandSite) -> None:
+    make_log(site, BagKind.LOG)
+    mount = Doubtful(site.storage)
+    session = site.session(storage=mount)
+    leases = session.acquire("a")
+    assert isinstance(session.publish(LOG, [b"1"], under=leases), Unknown)
+    (whole,) = session.read(LOG, under=leases)
+    assert session.read_domains(LOG, under=leases, after_ns=whole.timestamp_ns - 1) == [whole]
 
 
 # A holder may have been wrong about where it wrote, or lie: nobody else is misled about what is there.

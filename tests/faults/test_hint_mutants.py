@@ -1,0 +1,215 @@
+"""Hints done wrong are caught: by some random history in which a narrow reading is not the full one, or by name."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.bag import listedfiles, reader
+from appliance.formats import hints
+from appliance.formats.birth import BagKind
+from appliance.lease import shard, state, whereabouts
+from appliance.session import leasing, narrow, session
+from tests.simulation.planting import Planter
+from tests.support.hint_world import HintWorld
+from tests.unit import test_session_hints as unit
+from timeagent.errors import LeaseholdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+SEEDS = 80
+
+type Fault = tuple[ModuleType, str, str, str]
+
+MUTANTS: dict[str, Fault] = {
+    "complete_from is lowered": (
+        hints,
+        "joined",
+        "max(one.complete_from_ns, other.complete_from_ns)",
+        "min(one.complete_from_ns, other.complete_from_ns)",
+    ),
+    "broken holder's hints are kept": (
+        state,
+        "_broken",
+        "remembering(left, None, bounds)",
+        "remembering(left, lease.hints, bounds)",
+    ),
+    "restarted shard claims to know": (shard, "Shard._unknown", "nothing_known(self._floor_ns)", "nothing_known(0)"),
+    "hints where others may write": (whereabouts, "hints_for", "mode.reads_all", "True"),
+    "own messages are forgotten": (narrow, "_files", "(*places, *lease.own.places)", "places"),
+    "one file for frames in several": (session, "Session._account", "outcome.file_name if alone else None", "'x'"),
+    "last time of an attempt in doubt is taken for the only one": (
+        session,
+        "Session._attempt",
+        "alone=alone",
+        "alone=True",
+    ),
+    "hints are believed below their reach": (
+        narrow,
+        "_reach_ns",
+        "return max(lease.hints.reach_ns(log), lease.own.reach_ns(log))",
+        "return 0",
+    ),
+    "no hints are taken for all": (narrow, "_reach_ns", "return INSTANT_MAX", "return 0"),
+    "bound of the own messages is forgotten": (
+        narrow,
+        "_reach_ns",
+        "max(lease.hints.reach_ns(log), lease.own.reach_ns(log))",
+        "0 if lease.own.places else lease.hints.reach_ns(log)",
+    ),
+    "messages of other domains": (narrow, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
+    "closed bags are not read": (
+        reader,
+        "Reader._named_bag",
+        "return _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))",
+        "return None",
+    ),
+    "any of a bag's files for one": (listedfiles, "ListedFiles.pieces", "entry.name in only", "entry.name not in only"),
+}
+
+NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
+    "renewal forgets hints": (
+        (whereabouts, "said", "hints is None", "True"),
+        unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
+    ),
+    "relinquishing forgets what renewals said": (
+        (state, "_relinquish", "joined(lease.hints, command.hints)", "command.hints"),
+        unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
+    ),
+    "unanswered renewal counts as heard": (
+        (
+            leasing,
+            "Leasing.renew",
+            "isinstance(result, Granted) and lease.correlation_id in news",
+            "lease.correlation_id in news",
+        ),
+        lambda site: unit.test_renewal_without_an_answer_loses_nothing(site, "lost"),
+    ),
+    "attempts in doubt are forgotten": (
+        (narrow, "_files", "dict.fromkeys(doubtful)", "{}"),
+        unit.test_attempt_in_doubt_is_read_where_it_is,
+    ),
+    "bound is lowered": (
+        (
+            hints,
+            "joined",
+            "max(bounds.get(bound.log, 0), bound.above_ns)",
+            "min(bounds.get(bound.log, bound.above_ns), bound.above_ns)",
+        ),
+        lambda _: unit.test_bound_of_a_log_never_falls(),
+    ),
+    "place forgotten and no bound raised": (
+        (
+            hints,
+            "joined",
+            "bounds[most] = min((each.last_ns for each in places if each.log == most))",
+            "places = [each for each in places if each.log != most or each is not places[0]]",
+        ),
+        unit.test_number_of_places_is_limited_and_the_newest_are_kept,
+    ),
+    "whole bags are read": (
+        (narrow, "_files", "names.add(place.file_name)", "files[place.bag_start_ns] = None"),
+        lambda site: unit.test_narrow_reading_touches_named_files_only(site, BagKind.MAILDIR, settled=False),
+    ),
+    "no word about what was written": (
+        (
+            state,
+            "_relinquish",
+            "None if command.hints is None else joined(lease.hints, command.hints)",
+            "joined(lease.hints, command.hints or lease.hints)",
+        ),
+        unit.test_holder_that_says_nothing_about_where_it_wrote_leaves_nothing_known,
+    ),
+    "open bag is not looked at afterwards": (
+        (
+            reader,
+            "Reader._open_bag",
+            "if files is not None and (not begun) and (not self._authority.rack_begun(bag.rack)):",
+            "if files is not None:",
+        ),
+        unit.test_open_bag_that_is_named_is_looked_at_after_its_files_were_read,
+    ),
+    "hint taken as existence in a closed bag": (
+        (
+            listedfiles,
+            "ListedFiles.pieces",
+            "for entry in lock.entries if entry.name in only",
+            "for entry in [lock.by_name()[name] for name in only]",
+        ),
+        unit.test_what_is_named_and_is_not_there_holds_nothing,
+    ),
+    "hint taken as existence in an open bag": (
+        (
+            reader,
+            "Reader._files_there",
+            "[name for name in names if self._grid.data_name(name) and (only is None or name in only)]",
+            "names if only is None else list(only)",
+        ),
+        unit.test_what_is_named_and_is_not_there_holds_nothing,
+    ),
+    "bag without a directory is waited for": (
+        (reader, "Reader._named_bag", "self._storage.look(bag.path, ()) is not None", "True"),
+        unit.test_what_is_named_and_is_not_there_holds_nothing,
+    ),
+}
+
+
+def plant(patch: pytest.MonkeyPatch, fault: Fault) -> None:
+    """Plant a fault, also where the function is known by a name of its own."""
+    module, name = fault[:2]
+    original = getattr(module, name, None)
+    Planter(patch).plant(*fault)
+    for other in [each for known, each in sys.modules.items() if known.startswith("appliance.")]:
+        if original is not None and vars(other).get(name) is original:
+            patch.setattr(other, name, getattr(module, name))
+
+
+def wrong_in(path: Path, seed: int) -> bool:
+    directory = path / str(seed)
+    directory.mkdir()
+    world = HintWorld(directory, seed)
+    try:
+        world.run()
+    except (AssertionError, LeaseholdError, KeyError):
+        return True
+    finally:
+        world.close()
+    return False
+
+
+def test_nothing_is_wrong_without_a_fault_and_hints_are_used(tmp_path: Path) -> None:
+    narrow_readings = 0
+    for seed in range(SEEDS):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        world = HintWorld(directory, seed)
+        world.run()
+        world.close()
+        narrow_readings += world.narrow
+    assert narrow_readings > SEEDS
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_fault_is_noticed_in_some_history(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plant(monkeypatch, MUTANTS[name])
+    assert any(wrong_in(tmp_path, seed) for seed in range(SEEDS))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_fault_is_noticed_by_its_test(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fault, test = NAMED[name]
+    for site in unit.sites(tmp_path):
+        test(site)
+        plant(monkeypatch, fault)
+        break
+    clean = tmp_path / "again"
+    clean.mkdir()
+    for site in unit.sites(clean):
+        with pytest.raises((AssertionError, LeaseholdError, KeyError)):
+            test(site)
+        break

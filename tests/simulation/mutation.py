@@ -18,7 +18,7 @@ from tests.simulation.scenarios import SCENARIOS
 if TYPE_CHECKING:
     from tests.simulation.mutant import Mutant
 
-SEEDS_MAX = 6_000
+SEEDS_MAX = 12_000
 
 
 @dataclass(frozen=True, slots=True)

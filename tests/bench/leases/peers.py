@@ -134,12 +134,8 @@ def _server(name: str, words: list[str], port: int, directory: Path, root: Path)
             time.sleep(0.05)
         yield process.pid
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # it has nothing to keep
+        process.wait()
 
 
 @contextlib.contextmanager

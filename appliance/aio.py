@@ -1,0 +1,248 @@
+"""The door for asyncio: the synchronous core in threads, so that nothing of it blocks the loop.
+
+```python
+async with await AsyncCluster.open("/srv/leasehold") as cluster, cluster.session("billing") as session:
+    async with await session.acquire("account/7") as leases:
+        print(await session.publish("ledger", [b"credit 5"], under=leases))
+```
+
+Waits for leases have threads of their own: those who wait must not stand in the way of those who give back. Cancelling
+an ``acquire`` ends the wait at the shard and gives back what was granted meanwhile, before the task goes on: at most
+about one attempt's time-out. Everything else that is cancelled runs to its end in its thread: a publication may be in
+the record, or become so, and relinquishing waits for its outcome as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from .cluster import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from .bag.outcome import Outcome
+    from .bag.reader import Message
+    from .session.held import Lease
+    from .session.losses import Loss
+    from .session.session import Leases, Session
+
+WAITS_MAX: Final = 64
+"""How many ``acquire`` wait at once; more of them wait for one of these to end."""
+
+CALLS_MAX: Final = 16
+"""How many other calls are under way at once."""
+
+
+class _Threads:
+    """Two pools: one for waits that others must end, one for what ends by itself."""
+
+    def __init__(self) -> None:
+        """Start no thread yet."""
+        self.waits = ThreadPoolExecutor(WAITS_MAX, "leasehold-wait")
+        self.calls = ThreadPoolExecutor(CALLS_MAX, "leasehold-call")
+        self.closing = Event()
+
+    async def call[R](self, do: Callable[[], R]) -> R:
+        """Do it in a thread. Cancelled, it runs to its end there."""
+        return await asyncio.shield(_wrapped(self.calls.submit(do)))
+
+    async def finish[R](self, do: Callable[[], R]) -> R:
+        """Do it in a thread, and wait for its end also if cancelled meanwhile."""
+        future = _wrapped(self.calls.submit(do))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await _ended(future)
+            raise
+
+    def shut(self) -> None:
+        """Wait for all threads to end."""
+        self.waits.shutdown()
+        self.calls.shutdown()
+
+
+class AsyncLeases:
+    """The leases of one ``acquire``. Relinquished at the end of an ``async with`` block, also of a cancelled one."""
+
+    def __init__(self, session: AsyncSession, leases: Leases) -> None:
+        """Belong to a session."""
+        self._session = session
+        self.leases = leases
+
+    def __getitem__(self, index: int) -> Lease:
+        """Return one, in order of domain."""
+        lease: Lease = self.leases[index]
+        return lease
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return len(self.leases)
+
+    def __iter__(self) -> Iterator[Lease]:
+        """Go through them. ``check``, ``remaining_ns`` and ``progress`` of a lease do not block."""
+        return iter(self.leases)
+
+    async def lost(self) -> Loss:
+        """Wait until one of them is lost, and say why: for a task beside the work."""
+        loop = asyncio.get_running_loop()
+        first: asyncio.Future[Loss] = loop.create_future()
+
+        def arrive(loss: Loss) -> None:
+            if not first.done():
+                first.set_result(loss)
+
+        def listener(loss: Loss) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(arrive, loss)
+
+        for lease in self.leases:
+            lease.on_lost(listener)
+        return await first
+
+    async def __aenter__(self) -> Self:
+        """Hold them for a block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give them back, with the right watermark."""
+        await self._session.relinquish(self)
+
+
+class AsyncSession:
+    """A ``Session`` whose calls are awaited. What they do, take and raise stands there."""
+
+    def __init__(self, core: Session, threads: _Threads) -> None:
+        """Wrap one. Made by ``AsyncCluster.session``."""
+        self.core = core
+        self._threads = threads
+
+    async def acquire(self, *domains: str, **options: Any) -> AsyncLeases:  # noqa: ANN401 - those of Session.acquire
+        """Take leases, all or none, with the options of ``Session.acquire``."""
+        stop, closing = Event(), self._threads.closing
+
+        def given_up() -> bool:
+            return stop.is_set() or closing.is_set()
+
+        future = self._threads.waits.submit(partial(self.core.acquire, *domains, given_up=given_up, **options))
+        wrapped = _wrapped(future)
+        try:
+            return AsyncLeases(self, await asyncio.shield(wrapped))
+        except asyncio.CancelledError:
+            stop.set()
+            if not future.cancel():
+                await _ended(wrapped)
+                if wrapped.exception() is None:
+                    await self._threads.finish(partial(self.core.relinquish, wrapped.result()))
+            raise
+
+    async def relinquish(self, leases: AsyncLeases) -> None:
+        """Give leases back. They are, also if this is cancelled."""
+        await self._threads.finish(partial(self.core.relinquish, leases.leases))
+
+    async def publish(
+        self, log: str, payloads: Sequence[bytes], *, under: AsyncLeases, attempt_id: bytes | None = None
+    ) -> Outcome:
+        """Write messages as one batch. Cancelled, its outcome is known to who asks again under its ``attempt_id``."""
+        return await self._threads.call(
+            partial(self.core.publish, log, payloads, under=under.leases, attempt_id=attempt_id)
+        )
+
+    async def read(
+        self, log: str, *, under: AsyncLeases | None = None, after_ns: int = 0, level: str | None = None
+    ) -> list[Message]:
+        """Return a log's messages in order."""
+        leases = () if under is None else under.leases
+        return await self._threads.call(partial(self.core.read, log, under=leases, after_ns=after_ns, level=level))
+
+    async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
+        """Do anything else in a thread: ``await session.run(session.core.resolve, log, leases.leases)``."""
+        return await self._threads.call(partial(do, *arguments))
+
+    async def close(self) -> None:
+        """Give everything back and stop renewing. Idempotent."""
+        await self._threads.finish(self.core.close)
+
+    async def __aenter__(self) -> Self:
+        """Use it in an ``async with`` block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+
+class AsyncCluster:
+    """A ``Cluster`` for asyncio. Use it in an ``async with`` block."""
+
+    def __init__(self, core: Cluster) -> None:
+        """Wrap an open one."""
+        self.core = core
+        self._threads = _Threads()
+
+    @classmethod
+    async def open(cls, *arguments: Any, **options: Any) -> Self:  # noqa: ANN401 - those of Cluster.open
+        """Open a root, as ``Cluster.open`` does."""
+        return cls(await asyncio.to_thread(Cluster.open, *arguments, **options))
+
+    def session(self, purpose: str = "") -> AsyncSession:
+        """Begin a session: one writer incarnation with its leases."""
+        return AsyncSession(self.core.session(purpose), self._threads)
+
+    async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
+        """Do anything with the core in a thread: ``await cluster.run(cluster.core.settle, log, instant)``."""
+        return await self._threads.call(partial(do, *arguments))
+
+    async def close(self) -> None:
+        """End all waits, sessions and threads. Idempotent."""
+        self._threads.closing.set()
+        closing = asyncio.ensure_future(asyncio.to_thread(self._close))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await _ended(closing)
+            raise
+
+    def _close(self) -> None:
+        self.core.close()
+        self._threads.shut()
+
+    async def __aenter__(self) -> Self:
+        """Use it in an ``async with`` block."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+
+def _wrapped[R](future: Future[R]) -> asyncio.Future[R]:
+    wrapped = asyncio.wrap_future(future)
+    wrapped.add_done_callback(_look_at)
+    return wrapped
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Take note of what came of something that nobody may be waiting for any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def _ended(future: asyncio.Future[Any]) -> None:
+    """Wait for the end of something, however often the task is cancelled meanwhile: the caller raises that."""
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future])

@@ -1,0 +1,5 @@
+"""The same names for asyncio: ``from leasehold.aio import AsyncCluster``."""
+
+from appliance.aio import AsyncCluster, AsyncLeases, AsyncSession
+
+__all__ = ["AsyncCluster", "AsyncLeases", "AsyncSession"]

@@ -1,0 +1,168 @@
+"""The door for asyncio: the loop is never blocked, and who is cancelled leaves neither lease nor waiter behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.aio import WAITS_MAX
+from appliance.bag.outcome import Committed
+from leasehold.aio import AsyncCluster
+from tests.support.cluster import Site, sites
+from timeagent.errors import LeaseholdError, LeaseLost, TryAgain
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+def run(site: Site, scene: Callable[[AsyncCluster], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with await AsyncCluster.open(site.root, node_dir=site.node_dir(), allow_root=True) as cluster:
+            await scene(cluster)
+
+    asyncio.run(asyncio.wait_for(whole(), 90))
+
+
+def waiting(cluster: AsyncCluster, domain: str) -> int:
+    _, views = cluster.core.inspect(cluster.core.map.shard_of(domain))
+    return sum(view.waiting for view in views if view.domain == domain)
+
+
+async def some_wait(cluster: AsyncCluster, domain: str, count: int) -> None:
+    while await cluster.run(waiting, cluster, domain) < count:
+        await cluster.run(cluster.core.time.sleep, 5 * MS)
+
+
+def test_message_is_published_under_a_lease_and_read(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        async with cluster.session("test") as session:
+            async with await session.acquire("a", "b") as leases:
+                assert [lease.domain for lease in leases] == ["a", "b"]
+                assert await session.publish("log", [b"1"], under=leases) == Committed()
+                assert [each.payload for each in await session.read("log", under=leases)] == [b"1"]
+            with pytest.raises(LeaseLost):
+                leases[0].check()
+
+    run(site, scene)
+
+
+def test_cancelled_wait_leaves_no_waiter_behind_and_gets_no_lease(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        first, second = cluster.session("first"), cluster.session("second")
+        held = await first.acquire("d")
+        waiter = asyncio.create_task(second.acquire("d", timeout_ns=60 * SECOND))
+        await some_wait(cluster, "d", 1)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        assert await cluster.run(waiting, cluster, "d") == 0
+        await first.relinquish(held)
+        async with await cluster.session("third").acquire("d", timeout_ns=0):
+            pass
+
+    run(site, scene)
+
+
+# The grant may come in the same moment: whoever is cancelled gives it back before it goes on.
+def test_lease_that_is_granted_to_a_cancelled_task_is_given_back(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = cluster.session("cancelled")
+        granted = asyncio.Event()
+        loop, acquire = asyncio.get_running_loop(), session.core.acquire
+
+        def taken(*domains: str, **options: object) -> object:
+            leases = acquire(*domains)
+            loop.call_soon_threadsafe(granted.set)
+            while not options["given_up"]():  # type: ignore[operator]
+                pass
+            return leases
+
+        session.core.acquire = taken  # type: ignore[method-assign, assignment]
+        task = asyncio.create_task(session.acquire("d"))
+        await granted.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()  # once more, while the first is being carried out
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with await cluster.session("other").acquire("d", timeout_ns=0):
+            pass
+
+    run(site, scene)
+
+
+def test_cancelled_block_gives_its_leases_back(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        inside = asyncio.Event()
+
+        async def work() -> None:
+            async with await cluster.session("cancelled").acquire("d"):
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with await cluster.session("other").acquire("d", timeout_ns=0):
+            pass
+
+    run(site, scene)
+
+
+# With one pool for both, those who wait for a lease would keep its holder from giving it back.
+def test_as_many_waiters_as_there_are_threads_do_not_keep_the_holder_from_giving_back(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = cluster.session("all")
+        held = await session.acquire("d")
+        others = cluster.session("others")
+        waiters = [
+            asyncio.create_task(others.acquire("d", mode="S", timeout_ns=60 * SECOND)) for _ in range(WAITS_MAX + 1)
+        ]
+        await some_wait(cluster, "d", WAITS_MAX // 2)
+        await session.relinquish(held)
+        assert len(await asyncio.gather(*waiters)) == WAITS_MAX + 1
+
+    run(site, scene)
+
+
+def test_closing_ends_what_waits(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        await cluster.session("first").acquire("d")
+        waiter = asyncio.create_task(cluster.session("second").acquire("d", timeout_ns=3_600 * SECOND))
+        await some_wait(cluster, "d", 1)
+        await cluster.close()
+        with pytest.raises(LeaseholdError):
+            await waiter
+
+    run(site, scene)
+
+
+def test_loss_wakes_who_waits_for_it(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = cluster.session("hangs")
+        leases = await session.acquire("d", progress_within_ns=0)
+        loss = await leases.lost()
+        assert (loss.lease, loss.ended) == (leases[0], "expired")
+
+    run(site, scene)
+
+
+def test_what_the_core_refuses_is_raised_as_it_is(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        await cluster.session("first").acquire("d")
+        with pytest.raises(TryAgain) as busy:
+            await cluster.session("second").acquire("d", timeout_ns=0)
+        assert busy.value.code == "busy"
+
+    run(site, scene)

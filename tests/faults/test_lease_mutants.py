@@ -473,9 +473,9 @@ MUTANTS = {
     ),
     "reader may write": Mutant(
         session,
-        "_refuse_readers",
-        "not lease.mode.may_write",
-        "False",
+        "Session.publish",
+        "refuse_readers(leases)",
+        "None",
         leasing_tests.test_readers_share_a_domain_and_write_nothing,
     ),
     "model: floor of a broken lease forgotten": Mutant(
@@ -488,8 +488,8 @@ MUTANTS = {
     "model: shard floor forgotten after a restart": Mutant(
         shard,
         "Shard._unknown",
-        "floor_ns=self._floor_ns",
-        "floor_ns=0",
+        "Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints)",
+        "Memory(fence=0, floor_ns=0, settle_to_ns=self._settle_to_ns, hints=hints)",
         no_two_holders_can_write_the_same_instant,
     ),
     "model: settle_to forgotten after a restart": Mutant(

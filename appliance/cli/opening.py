@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
+    from timeagent.keys import Signer
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -22,3 +24,18 @@ def open_cluster(options: argparse.Namespace) -> Cluster:
     from appliance.cluster import Cluster
 
     return Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
+
+
+def root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
+    """Read the root key that the options name. Raises NotTrusted for that of another cluster."""
+    from timeagent.errors import NotTrusted
+    from timeagent.keys import load_private_key
+
+    key = load_private_key(Path(options.root_key))
+    if key.public != cluster.settings.root_key:
+        raise NotTrusted(
+            "other-cluster",
+            f"{options.root_key} is not the root key of the cluster at {cluster.root}",
+            hint="take root.key from the machine that ran leasehold init",
+        )
+    return key

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.cli.opening import add_cluster_options, open_cluster
+from appliance.cli.opening import add_cluster_options, open_cluster, root_key
 from appliance.lease.showing import shard_fields
 from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from appliance.formats.shardmap import ShardMap
     from appliance.lease.wire import ShardNumbers
-    from timeagent.keys import Signer
     from timeagent.units import Instant
 
 
@@ -94,7 +92,7 @@ def _move(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.moves import move_shard
 
     before = cluster.map.owners
-    record = move_shard(cluster.registers, _root_key(cluster, options), options.shard, options.node)
+    record = move_shard(cluster.registers, root_key(cluster, options), options.shard, options.node)
     text = f"Map {record.number}: shard {options.shard} goes from {before[options.shard]} to {options.node}."
     return _said(options, record, text)
 
@@ -103,23 +101,8 @@ def _reshard(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.moves import reshard
 
     nodes = options.nodes.split(",") if options.nodes else list(dict.fromkeys(cluster.map.owners))
-    record = reshard(cluster.registers, _root_key(cluster, options), options.count, nodes)
+    record = reshard(cluster.registers, root_key(cluster, options), options.count, nodes)
     return _said(options, record, f"Map {record.number}: {counted(len(record.owners), 'shard')}, all beginning anew.")
-
-
-def _root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
-    """Read the root key. Raises NotTrusted for that of another cluster."""
-    from timeagent.errors import NotTrusted
-    from timeagent.keys import load_private_key
-
-    key = load_private_key(Path(options.root_key))
-    if key.public != cluster.settings.root_key:
-        raise NotTrusted(
-            "other-cluster",
-            f"{options.root_key} is not the root key of the cluster at {cluster.root}",
-            hint="take root.key from the machine that ran leasehold init",
-        )
-    return key
 
 
 def _said(options: argparse.Namespace, record: ShardMap, text: str) -> int:

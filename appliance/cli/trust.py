@@ -6,14 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from appliance.cli.opening import add_cluster_options, open_cluster
+from appliance.cli.opening import add_cluster_options, open_cluster, root_key
 from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.trust import Purpose
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
-    from timeagent.keys import Signer
     from timeagent.trust import KeyEntry
 
 _PUBLIC_BYTES_MAX: Final = 65536
@@ -97,7 +96,7 @@ def _issue(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.trust import issue
 
     publics = _public_lines(Path(options.public), options.node)
-    key = _root_key(cluster, options)
+    key = root_key(cluster, options)
     now = cluster.time.now().midpoint
     number = issue(cluster.registers, key, options.node, publics, now, overlap_ns=_overlap(options))
     words = " and ".join(publics)
@@ -112,7 +111,7 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
     node, directory = cluster.settings.node, cluster.settings.directory
     here = [purpose for purpose in Purpose if newest_number(directory, purpose)]  # a long-term key may be elsewhere
     purposes = [Purpose(each) for each in options.purpose or here]
-    key = _root_key(cluster, options) if options.root_key else None
+    key = root_key(cluster, options) if options.root_key else None
     staged = stage_keys(directory, purposes)
     number = cluster.registers.newest().trust
     known = {entry.public for entry in cluster.registers.trust(number).keys}
@@ -142,7 +141,7 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
 def _revoke(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.trust import revoke_keys, revoke_node
 
-    key = _root_key(cluster, options)
+    key = root_key(cluster, options)
     from_ns = parse_instant(options.instant) if options.instant else cluster.time.now().midpoint
     what = f"no key of {options.node} counts"
     if options.key:
@@ -159,7 +158,7 @@ def _move(cluster: Cluster, options: argparse.Namespace) -> int:
     from appliance.trust import move_node
 
     address = None if options.address == "none" else parse_address(options.address)
-    number = move_node(cluster.registers, _root_key(cluster, options), options.node, address)
+    number = move_node(cluster.registers, root_key(cluster, options), options.node, address)
     where = f"answers at {address}" if address else "answers no other node"
     return _said(options, options.node, number, f"Trust record {number}: {options.node} {where}.")
 
@@ -248,21 +247,6 @@ def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
         if entry.node == node and fingerprint(entry.public) == name:
             return entry
     raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="leasehold trust ls shows fingerprints")
-
-
-def _root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
-    """Read the root key. Raises NotTrusted for that of another cluster."""
-    from timeagent.errors import NotTrusted
-    from timeagent.keys import load_private_key
-
-    key = load_private_key(Path(options.root_key))
-    if key.public != cluster.settings.root_key:
-        raise NotTrusted(
-            "other-cluster",
-            f"{options.root_key} is not the root key of the cluster at {cluster.root}",
-            hint="take root.key from the machine that ran leasehold init",
-        )
-    return key
 
 
 COMMANDS: Final = {"trust": Command("The keys that the cluster believes, and changing that.", _add_trust, run_trust)}

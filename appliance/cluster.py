@@ -41,6 +41,7 @@ from .mapwatch import MapWatch, Placement
 from .nodewriter.client import NodeWriterClient
 from .nodewriter.service import NodeWriter
 from .nodewriter.shared import SharedWriter
+from .ownkeys import check_own_keys, check_trusted_now
 from .registers import Registers
 from .routes import ShardRoutes
 from .runtime import default_directory, ensure_runtime, group_id, writer_socket
@@ -188,21 +189,12 @@ class Cluster:
             )
         registers = Registers(storage, marker.cluster_id, Verifier(settings.root_key))
         cluster = cls(path, settings, storage, registers)
-        cluster.check_own_keys()
+        check_own_keys(registers, settings)
         return cluster
 
-    def check_own_keys(self) -> None:
-        """Raise NotTrusted unless the newest trust record knows this node's time, witness and TLS keys."""
-        keyring = self.registers.keyring(self.registers.newest().trust)
-        for key in (self.settings.time_key(), self.settings.witness_key(), self.settings.tls_key()):
-            owner = keyring.node_of(key.id)
-            if owner != self.settings.node:
-                raise NotTrusted(
-                    "key-not-trusted",
-                    f"the key {key.id.hex()} of {self.settings.directory} is "
-                    + (f"that of node {owner}" if owner else "not in the cluster's trust record"),
-                    hint="join the cluster with this node directory",
-                )
+    def check_trusted_now(self) -> None:
+        """Raise NotTrusted if what this process signs is refused by now. Touches the mount."""
+        check_trusted_now(self.registers, self.settings, self.time)
 
     @property
     def routes(self) -> ShardRoutes:
@@ -260,8 +252,12 @@ class Cluster:
         return NodeWriter(self.registers.cluster_id, self.settings.node, incarnation, own.opened)
 
     def session(self, purpose: str = "") -> Session:
-        """Begin a session: one writer incarnation with its leases. ``purpose`` shows who holds what, and why."""
+        """Begin a session: one writer incarnation with its leases. ``purpose`` shows who holds what, and why.
+
+        Raises NotTrusted for a node whose keys are revoked or replaced; Environment. Touches the mount.
+        """
         routes = self.routes
+        self.check_trusted_now()
         seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
         session = Session(self.context, self.logs, routes, self.policy, purpose, seed)
         with self._lock:

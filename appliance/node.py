@@ -7,7 +7,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.console import counted
-from timeagent.errors import Environment, LeaseholdError, ShardUnavailable
+from timeagent.errors import Environment, LeaseholdError, NotTrusted, ShardUnavailable
 from timeagent.notify import Notifier
 from timeagent.units import DAY, MS, SECOND
 
@@ -46,6 +46,9 @@ STAGGER_NS: Final = 500 * MS
 NEW_LOGS_NS: Final = SECOND
 """How often new logs are looked for."""
 
+TRUST_NS: Final = SECOND
+"""How often the newest trust record is asked whether this node may still sign."""
+
 
 HTTP_SOCKET: Final = "http.sock"
 """The read-only door, in the tmpfs directory, unless the settings say otherwise."""
@@ -69,6 +72,7 @@ class Node:
         self._metronomes: dict[str, Metronome] = {}
         self._packings: dict[str, Packing] = {}
         self._looked_ns: int | None = None
+        self._trusted_ns: int | None = None
         self._writer: tuple[NodeWriterServer, LocalLock] | None = None
 
     def start(self) -> list[int]:
@@ -180,19 +184,34 @@ class Node:
     def run(self, stop: Event) -> None:
         """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat.
 
-        Raises ShardUnavailable when a shard of this node has broken: whoever supervises the daemon starts the next
-        incarnation. One that another node has taken over is waited for (``tenancy.py``).
+        Raises NotTrusted when the node's keys are revoked or replaced, ShardUnavailable when a shard of this node has
+        broken: whoever supervises the daemon starts the next incarnation. A shard that another node has taken over is
+        waited for (``tenancy.py``).
         """
         # Not stop.wait(): a signal handler that sets the event while this thread is inside wait() would block for ever
         # on the lock that wait() holds.
         while not stop.is_set():
             self._cluster.time.sleep(BEAT_NS)
+            self._check_trusted()
             self.beat()
             self._tell()
             if self._pulse is not None:
                 self._pulse.beat("pace")
             for shard, why in self._cluster.routes.host.broken().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
+
+    def _check_trusted(self) -> None:
+        """Now and then, raise NotTrusted for a node whose keys are revoked or replaced: it must not close or seal."""
+        boot = self._cluster.time.boot_ns()
+        if self._trusted_ns is not None and boot - self._trusted_ns < TRUST_NS:
+            return
+        self._trusted_ns = boot
+        try:
+            self._cluster.check_trusted_now()
+        except NotTrusted:
+            raise
+        except LeaseholdError as problem:
+            _log.warning("trust-not-checked code=%s reason=%s", problem.code, problem.message)
 
     def _start_writer(self) -> None:
         """Batch what the processes of this machine write. One process of the machine does."""

@@ -50,7 +50,7 @@ class Length:
     """No line begins later: a bar that was not measured is a bar missed."""
 
 
-SHORT = Length(rounds=3, run_ms=200, contended_s=0.4, contended_rounds=1, held=10_000, limit_s=38)
+SHORT = Length(rounds=3, run_ms=200, contended_s=0.4, contended_rounds=1, held=10_000, limit_s=30)
 FULL = Length(rounds=7, run_ms=1000, contended_s=2.0, contended_rounds=5, held=1_000_000, limit_s=3600)
 
 

@@ -24,6 +24,7 @@ from .closer import NotDue
 from .cursor import cursor_text
 from .horizon import Horizon
 from .message import START, Message, Origin, Position, before
+from .packed import retained
 from .racks import racks_there
 from .records import RecordNumbers
 
@@ -260,9 +261,19 @@ class Reader:
         self, closed: ClosedBag, after: Position, until: Instant, only: Files = None
     ) -> MessageBatch | None:
         judge = self._judge(RecordNumbers(closed.lock.trust_number, closed.lock.policy_number))
-        accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock, only), judge)
+        try:
+            accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock, only), judge)
+        except Damaged:
+            self._check_not_given_up(closed.bag.rack)
+            raise
         complete = min(closed.bag.end_ns, until + 1)
         return _batch(accepted, after, until, settled=True, complete_ns=complete)
+
+    def _check_not_given_up(self, rack: Rack) -> None:
+        """Raise TryAgain if what cannot be read was given up since it was looked up: the next pass names it as gone."""
+        seal = self._authority.sealer.sealed(rack)
+        if seal is not None and retained(self._storage, rack, seal):
+            raise TryAgain("given-up", f"{rack.path} was given up while it was read", hint="read again") from None
 
     def _open_bag(self, bag: Bag, after: Position, until: Instant, only: Files = None) -> MessageBatch | None:
         """Read what is there, then look whether closing has begun: if it has not, all that was read will be listed."""

@@ -12,7 +12,7 @@ from tests.support.bags import POLICY, T0, Node
 from tests.support.readings import delete_bags, fill, fresh_node, pack_rack, seal_all
 from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
 from timeagent.errors import BadRequest, Damaged, TryAgain
-from timeagent.units import MS, SECOND
+from timeagent.units import INSTANT_MAX, MS, SECOND
 
 FLUSHES = [(second, f"n{second % 2}", b"a" * 8, [0, 1, 5]) for second in (0, 1, 1, 4, 9, 10, 12, 21)]
 RACKS = [T0 + n * POLICY.rack_ns for n in range(3)]
@@ -156,6 +156,15 @@ def test_pack_that_retention_deletes_while_it_is_read_is_gone_at_the_next_pass(
     assert found == [m for m in expected if m in found]
     assert {m.timestamp_ns for m in found} >= {m.timestamp_ns for m in expected if m.timestamp_ns >= RACKS[1]}
     assert [each.end_ns for each in rest.gone] == [RACKS[1]]
+
+
+# Who knows nothing of the seal yet helps to close, by a directory that it makes again, and is sent to the seal.
+def test_rack_that_was_given_up_before_its_bag_was_opened_is_no_damage(node: Node) -> None:
+    rack = node.grid.rack(T0)
+    pack_rack(node, rack)
+    del files(node)[f"{rack.path}/{PACK}"]
+    with pytest.raises(TryAgain, match="given up"):
+        node.again().reader._open_bag(node.grid.bag(T0), START, INSTANT_MAX)
 
 
 # Nothing was there to be given up: an empty rack is no gap.

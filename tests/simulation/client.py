@@ -158,9 +158,10 @@ class Client:
                 patience = self.server.lease_ns + REVOKED_AFTER_NS
                 self.scheduler.step("wait for a delegation", path, min(silent_until - now, patience))
             if holder is self or silent_until <= self.scheduler.now:
-                holder._delegated = {
-                    name: held for name, held in holder._delegated.items() if held[0] is not file
-                }  # else it goes on to answer by itself, until it hears from the server
+                holder.forget_delegation(file)  # else it answers by itself until it hears from the server
+
+    def forget_delegation(self, file: File) -> None:
+        self._delegated = {name: held for name, held in self._delegated.items() if held[0] is not file}
 
     def _answers_by_itself(self, path: str) -> bytes | None:
         if path not in self._delegated:

@@ -99,6 +99,9 @@ class Server:
                 self.graves.setdefault(path, (file, self.scheduler.now + self.clock_offset_ns))
 
     def append(self, file: File, data: bytes) -> None:
+        # Whoever was given a delegation since the recall hears of this at once: a file that is being written has none.
+        for holder in self.delegations.pop(file, ()):
+            holder.forget_delegation(file)
         file.data += data
         self.grown.setdefault(file, []).append((len(file.data), self.scheduler.now))
 

@@ -47,7 +47,13 @@ class Ours:
         from timeagent.clock import SystemClock
 
         numbers = policy(TERM_S)
-        holder = Holder(node="node-a", process=os.getpid(), boot=bytes(16), incarnation=os.urandom(8), purpose="bench")
+        holder = Holder(
+            node="node-a",
+            process=os.getpid(),
+            boot=bytes(16),
+            incarnation=os.getpid().to_bytes(8, "big"),
+            purpose="bench",
+        )
         transport = UnixTransport(Path(target), SystemClock())
         self._client = LeaseClient(transport, node_time(numbers), numbers, holder, random.Random())
         self._names = itertools.count()

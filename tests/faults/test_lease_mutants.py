@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from appliance.formats.lease import Mode, Phase
 from appliance.lease import ceiling, client, shard, state, store, waiting
 from appliance.lease.client import Suspect
-from appliance.session import leasing, session
+from appliance.session import keeping, leasing, session
 from tests.faults import test_lease_ceiling as chain_tests
 from tests.property import test_lease_model as model_tests
 from tests.support.cluster import HandSite, hand_sites
@@ -26,6 +26,7 @@ from tests.unit import test_lease_state as state_tests
 from tests.unit import test_lease_store as store_tests
 from tests.unit import test_lease_waiting as waiting_tests
 from tests.unit import test_leasing as leasing_tests
+from tests.unit import test_losses as losses_tests
 from timeagent.units import MS
 
 
@@ -477,6 +478,27 @@ MUTANTS = {
         "refuse_readers(leases)",
         "None",
         leasing_tests.test_readers_share_a_domain_and_write_nothing,
+    ),
+    "lease that is over is told to nobody": Mutant(
+        keeping,
+        "Keeping._end_what_is_over",
+        "lease.lose('expired', lease.trouble or Reason.EXPIRED)",
+        "pass",
+        losses_tests.test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before,
+    ),
+    "lease is renewed past the cap on its hold": Mutant(
+        keeping,
+        "Keeping._is_due",
+        "lease.until_ns is not None",
+        "False",
+        losses_tests.test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed,
+    ),
+    "who hangs is renewed": Mutant(
+        keeping,
+        "Keeping._is_due",
+        "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
+        "False",
+        losses_tests.test_lease_is_renewed_only_while_its_holder_gets_on,
     ),
     "model: floor of a broken lease forgotten": Mutant(
         state,

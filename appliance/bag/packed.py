@@ -61,7 +61,12 @@ def open_packed(storage: Storage, rack: Rack) -> PackedRack | None:
     raw = storage.read(f"{rack.path}/{SEAL}")
     if raw is None:
         raise Damaged("pack-without-seal", f"{path} is there, and its rack has no seal", hint=_RESTORE)
-    index = open_pack(lambda offset, length: storage.read_from(path, offset, length), size, path)
+    try:
+        index = open_pack(lambda offset, length: storage.read_from(path, offset, length), size, path)
+    except Damaged:
+        if PACK not in (storage.look(rack.path, (PACK,)) or ()):
+            return None  # retention deleted it meanwhile
+        raise
     maker = PackMaker(raw, f"{rack.path}/{SEAL}")
     wrong = index.disagreement(maker.seal_digest, maker.listed, maker.bags)
     if wrong:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from appliance.bag.message import START, before
+from appliance.bag.packed import open_packed
 from appliance.bag.reader import Level
 from appliance.formats.pack import PACK
 from appliance.formats.paths import SEAL
@@ -13,6 +16,9 @@ from tests.support.readings import delete_bags, fill, fresh_node, pack_rack, sea
 from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
 from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import INSTANT_MAX, MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FLUSHES = [(second, f"n{second % 2}", b"a" * 8, [0, 1, 5]) for second in (0, 1, 1, 4, 9, 10, 12, 21)]
 RACKS = [T0 + n * POLICY.rack_ns for n in range(3)]
@@ -156,6 +162,18 @@ def test_pack_that_retention_deletes_while_it_is_read_is_gone_at_the_next_pass(
     assert found == [m for m in expected if m in found]
     assert {m.timestamp_ns for m in found} >= {m.timestamp_ns for m in expected if m.timestamp_ns >= RACKS[1]}
     assert [each.end_ns for each in rest.gone] == [RACKS[1]]
+
+
+def test_pack_that_is_deleted_while_it_is_opened_is_gone_and_not_damaged(node: Node) -> None:
+    class Deleting(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if verb == "read_from":
+                self.inner.unlink(path)
+            return call()
+
+    rack = node.grid.rack(T0)
+    pack_rack(node, rack)
+    assert open_packed(Deleting(node.context.storage), rack) is None
 
 
 # Who knows nothing of the seal yet helps to close, by a directory that it makes again, and is sent to the seal.

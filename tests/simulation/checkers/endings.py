@@ -24,10 +24,12 @@ def check(history: History, record: Record) -> Iterator[str]:
     del record
     expiries: dict[bytes, int] = {}
     out: dict[bytes, set[bytes]] = {}
+    heads = [open_block(pieces(data)[0][0], "a block").batch_head("a block") for data in history.blocks]
+    radius = min((head.signed_time().radius_ns for head in heads), default=0) * 9 // 10
+    """The interval by which a lease was broken is another one than the token's, and may be a little narrower."""
     for data in history.blocks:  # in the order in which they were signed: what ends was granted before
         block = open_block(pieces(data)[0][0], "a block")
         head = block.batch_head("a block")
-        radius = head.signed_time().radius_ns
         leases = out.setdefault(head.incarnation, set())
         for entry in block.decoded("a block"):
             if isinstance(entry, Witness) and entry.phase is Phase.HELD:

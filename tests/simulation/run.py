@@ -136,8 +136,14 @@ def _spread(spans: list[tuple[int, int]], processes: int) -> Iterator[Tally]:
     if processes == 1:
         yield from map(batch, spans)
         return
-    with get_context("fork").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with get_context("fork").Pool(processes, _as_a_worker) as pool:
         yield from pool.imap_unordered(batch, spans)
+
+
+def _as_a_worker() -> None:
+    """Leave Ctrl-C to the parent; end at its SIGTERM, whatever handler the parent had when it forked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def summary(tally: Tally, seconds: float) -> str:

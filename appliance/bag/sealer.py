@@ -71,7 +71,14 @@ class Sealer:
         """Return a rack's seal, or None if it is not sealed. Raises Damaged. Touches the mount; makes nothing."""
         if rack.path in self._kept:
             return self._kept[rack.path]
-        return self._adopt(rack) if self._storage.look(rack.path, (SEAL,)) else None
+        seal = self._adopt(rack) if self._storage.look(rack.path, (SEAL,)) else None
+        if seal is None and self.newest is not None and rack.start_ns <= self.newest.start_ns:
+            raise TryAgain(
+                "seal-hidden",
+                f"{rack.path} was sealed, and its seal cannot be seen now",
+                hint="the mount hides it, or somebody deleted it: look at the directory",
+            )
+        return seal
 
     def seal(self, rack: Rack) -> RackSeal | NotDue:
         """Seal the rack, and before it what is older, if it is due; at once if somebody has begun.

@@ -185,6 +185,17 @@ def test_rack_that_was_given_up_before_its_bag_was_opened_is_no_damage(node: Nod
         node.again().reader._open_bag(node.grid.bag(T0), START, INSTANT_MAX)
 
 
+# A client that answers from an old cache would make a reader leave out what everybody else reads.
+def test_seal_that_was_seen_and_is_hidden_is_not_taken_as_absent(node: Node) -> None:
+    sealer = node.again().reader.horizon.authority.sealer
+    newest = sealer.newest_sealed()
+    assert newest is not None
+    del files(node)[f"{newest.path}/{SEAL}"]
+    with pytest.raises(TryAgain, match="was sealed"):
+        sealer.sealed(newest)
+    assert sealer.sealed(node.grid.next_rack(newest)) is None
+
+
 # Nothing was there to be given up: an empty rack is no gap.
 def test_sealed_rack_without_messages_is_not_gone() -> None:
     node = fresh_node()

@@ -206,6 +206,13 @@ class Client:
         span = int(self._random() * ABSENCE_NS_MAX)
         self._absent.setdefault(parent, {})[name] = self.scheduler.now + span
 
+    def _found(self, path: str) -> None:
+        """Forget the absence of a name that was found meanwhile, and of the directories above it."""
+        if self._absent:
+            for parent, name in _levels(path):
+                if parent in self._absent:
+                    self._absent[parent].pop(name, None)
+
     def _forget(self, path: str) -> None:
         parent, _, name = path.rpartition("/")
         if parent in self._absent:

@@ -70,6 +70,7 @@ class SimulatedMount(Client):
         if there is None:
             self._remember_absent(directory)
             return None
+        self._found(directory)
         if self.revalidates:
             self._absent.pop(directory, None)
             self._handles[directory] = there
@@ -97,6 +98,7 @@ class SimulatedMount(Client):
         if there is None:
             self._remember_absent(directory)
             return None
+        self._found(directory)
         self._absent.pop(directory, None)
         self._handles[directory] = there
         names = set(there)
@@ -119,6 +121,7 @@ class SimulatedMount(Client):
             return None
         file = self.server.find(path)
         if file is not None:
+            self._found(path)
             if self.server.delegates and self._random() < 0.7:
                 self.server.delegations.setdefault(file, []).append(self)
                 self._delegated[path] = file, file.data

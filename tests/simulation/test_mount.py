@@ -101,6 +101,27 @@ def test_s6_an_absent_directory_hides_what_is_made_below_it() -> None:
     assert hidden > 10
 
 
+# One process's request is long on its way; another of its machine finds nothing meanwhile; then the first one succeeds.
+@pytest.mark.parametrize("verb", ["look", "list_afresh"])
+def test_s6_an_absence_is_forgotten_when_any_process_of_the_machine_has_found_the_name(verb: str) -> None:
+    both = set()
+    for seed in range(300):
+        scene = Scene(seed)
+
+        def slow(scene: Scene = scene) -> None:
+            found = scene.b.look("d/e", ()) if verb == "look" else scene.b.list_afresh("d/e")
+            scene.saw.append(("slow", found is not None, scene.b.look("d/e", ()) is not None))
+
+        def fast(scene: Scene = scene) -> None:
+            scene.saw.append(("fast", scene.b.look("d/e", ()) is not None))
+            scene.a.ensure_directory("d/e")
+
+        scene.play(slow, fast)
+        assert ("slow", True, False) not in scene.saw
+        both.update(scene.saw)
+    assert {("slow", True, True), ("fast", False)} <= both
+
+
 @pytest.mark.parametrize("verb", ["look", "list_afresh", "ensure_marker"])
 def test_s7_opening_or_listing_the_directory_or_creating_the_name_drops_the_absence(verb: str) -> None:
     scene = Scene()

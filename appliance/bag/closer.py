@@ -25,8 +25,7 @@ from appliance.formats.framing import Kind, effective_digest
 from appliance.formats.lockfile import LockEntry, LockFile, open_lock
 from appliance.formats.paths import LOCK, PRELOCK
 from appliance.formats.stamped import stamp
-from timeagent.errors import Damaged, NotTrusted, TryAgain
-from timeagent.trust import Purpose
+from timeagent.errors import Damaged, TryAgain
 
 if TYPE_CHECKING:
     from appliance.formats.paths import Bag, Grid
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .context import BagContext
-    from .records import RecordNumbers
 
 _LISTINGS: Final = 3
 """How often a closer lists again when a listed file cannot be found: that is a cache, or a deletion in progress."""
@@ -157,20 +155,8 @@ class Closer:
         size, digest = effective_digest(data)
         return LockEntry(name=name, size=size, digest=digest)
 
-    def _refuse_untrusted(self, numbers: RecordNumbers) -> None:
-        """Raise NotTrusted if what this node signs is refused by now: a revoked node's list would be a breach."""
-        token = self._time.token()
-        reason = self._records.keyring(numbers.trust).refuses(token.key_id, Purpose.TIME, token.midpoint_ns)
-        if reason:
-            raise NotTrusted(
-                "key-not-trusted",
-                f"this node may not close bags: {reason}",
-                hint="after a rotation start the node's processes again; another node closes what is due",
-            )
-
     def _promise(self, bag: Bag, entries: tuple[LockEntry, ...]) -> None:
         numbers = self._records.newest()
-        self._refuse_untrusted(numbers)
         lock = LockFile(
             cluster_id=self._records.cluster_id,
             log=bag.log,

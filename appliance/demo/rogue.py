@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 import appliance.lease.shard
+import appliance.session.stamping
 from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode
@@ -81,6 +82,7 @@ def late_writer(root: str, node_dir: str) -> None:
 
 def forged_witness(root: str, node_dir: str) -> None:
     """Write one message under a witness that no shard signed."""
+    appliance.session.stamping._refuse_untrusted = lambda *_: None  # noqa: SLF001 - a forger does not ask
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster,
         cluster.session("forger") as session,

@@ -51,7 +51,6 @@ _log = logging.getLogger(__name__)
 ATTEMPTS: Final = 3
 """How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
 
-
 _SLICE_NS: Final = 100 * MS
 """How long a wait goes on before the leases are looked after again."""
 
@@ -497,5 +496,5 @@ class Session:
     def _renew_meanwhile(self) -> None:
         try:
             self.renew_due()
-        except LeaseholdError as problem:
-            _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
+        except LeaseholdError as why:
+            _log.warning("renewal-failed code=%s reason=%s", why.code, why.message)

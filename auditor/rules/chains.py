@@ -97,7 +97,7 @@ def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
     if not r2_holds(earlier, later):
         times = [NamedInterval.of("the end", earlier.interval), NamedInterval.of("record 1", later.interval)]
         reason = f"the chain began surely before {ended}, which its first record rests on"
-        yield found("chain-fork", subject, reason, [end.where, first.where], times)
+        yield found("r2-breach", subject, reason, [end.where, first.where], times)
 
 
 def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:

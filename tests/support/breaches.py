@@ -963,7 +963,7 @@ def chain_of_a_new_map_that_begins_below_the_end_of_the_old_one(root: Path) -> C
     return story.done()
 
 
-@plants("chain-fork")
+@plants("r2-breach")
 def chain_of_a_new_map_that_begins_before_the_old_one_has_ended(root: Path) -> ClusterTree:
     story = two_maps(root)
     before = open_ceiling(story.tree.get(f"{chain_path(1, 0)}/{record_name(1)}"), "")[0]

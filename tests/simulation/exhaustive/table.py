@@ -416,7 +416,13 @@ MUTANTS: dict[str, Mutant] = {
         chains.FENCES_GROW,
     ),
     "floor of the run before forgotten": Mutant(
-        _in_shard("Shard._unknown", "self._floor_ns", "0"), ChainCast((shard("a"), shard("b"))), chains.ONE_OWNER
+        _in_shard(
+            "Shard._unknown",
+            "Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints)",
+            "Memory(fence=0, floor_ns=0, settle_to_ns=self._settle_to_ns, hints=hints)",
+        ),
+        ChainCast((shard("a"), shard("b"))),
+        chains.ONE_OWNER,
     ),
 }
 

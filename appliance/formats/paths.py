@@ -206,7 +206,6 @@ def record_name(number: int) -> str:
     return f"{number:08d}"
 
 
-@lru_cache(maxsize=4096)
 def parse_record_name(name: str) -> int | None:
     """Read the name of a numbered record; None for anything else."""
     if not _NUMBER.fullmatch(name):

@@ -7,7 +7,6 @@ shard's past is its ceiling chain, so journal and synchronisation are as light a
 from __future__ import annotations
 
 import contextlib
-from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -46,11 +45,6 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Free | Taken)
 
 
-@cache
-def _schema() -> str:
-    return files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
-
-
 class LeaseStore:
     """The states of a shard's domains. Blocks only for a local file on tmpfs; never touches the mount."""
 
@@ -61,7 +55,7 @@ class LeaseStore:
         self._connection = apsw.Connection(str(path))
         for pragma in _PRAGMAS:
             self._connection.execute(pragma)
-        self._connection.execute(_schema())
+        self._connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"))
         self._execute = self._connection.execute
         self.domains = 0
         """How many domains are remembered."""

@@ -7,7 +7,6 @@ refusal of what was not signed, is the production code's. A share of the seeds r
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from appliance.registers import Registers
@@ -59,17 +58,12 @@ class FastKeyring(Keyring):
         self._verifiers = {identifier: FastVerifier(entry.public) for identifier, entry in self._entries.items()}
 
 
-@lru_cache(maxsize=64)
-def _keyring(keys: tuple[KeyEntry, ...]) -> FastKeyring:
-    return FastKeyring(keys)
-
-
 class FastRegisters(Registers):
     """The records of one cluster, whose keys are fast ones."""
 
     def keyring(self, number: int) -> Keyring:
         if number not in self._keyrings:
-            self._keyrings[number] = _keyring(self.trust(number).keys)
+            self._keyrings[number] = FastKeyring(self.trust(number).keys)
         return self._keyrings[number]
 
 

@@ -6,6 +6,7 @@ in any case; a wake-up only makes the next look come sooner.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from watchdog.observers.api import BaseObserver, ObservedWatch
 
     from timeagent.units import Instant, Span
+
+
+def _about_what_happened(record: logging.LogRecord) -> bool:
+    """Not the error that watchdog's reader logs when an event overtakes the end of its watch, which is no failure."""
+    return not str(record.msg).startswith("InotifyEmitter.queue_events() called when the thread is inactive")
+
+
+# Without a handler of the application's, logging writes errors to stderr, into the end of an orderly `tail`.
+logging.getLogger("watchdog.observers.inotify").addFilter(_about_what_happened)
 
 
 class _Wake(FileSystemEventHandler):

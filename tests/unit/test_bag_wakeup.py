@@ -1,9 +1,12 @@
 """A wake-up makes the next look come sooner, on local file systems only; without one, time alone does."""
 
+import logging
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from watchdog.observers.api import EventQueue, ObservedWatch
+from watchdog.observers.inotify import InotifyEmitter
 
 from appliance.bag.localfs import is_local
 from appliance.bag.wakeup import LocalWait
@@ -77,3 +80,13 @@ def test_rack_that_is_not_there_yet_is_waited_for_by_time(tmp_path: Path) -> Non
     with LocalWait(tmp_path, lambda _: next(racks)) as wait:
         for _ in range(4):
             wait(MS, 0)
+
+
+def test_event_that_overtakes_the_end_of_its_watch_is_not_told_to_stderr(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    emitter = InotifyEmitter(EventQueue(), ObservedWatch(str(tmp_path), recursive=True))
+    emitter.queue_events(0)
+    assert not caplog.records
+    logging.getLogger("watchdog.observers.inotify").error("what else it has to say")
+    assert [record.message for record in caplog.records] == ["what else it has to say"]

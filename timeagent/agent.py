@@ -4,7 +4,8 @@ Whoever runs it (timeagent/daemon.py, a test, a simulation) calls ``turn`` every
 that source's pace; ``poll`` may block, ``turn`` never waits for a source. One turn:
 
 1. read all clocks; a step, a suspend or a stall drops every sample and begins a new clock epoch;
-2. once a second, or as soon as every source has answered after a drop, combine what the sources say and decide;
+2. once a second, or as soon as every source has answered after a drop, combine what the sources say and decide; in
+   between, unless the clocks moved or a bound became old, what was decided is carried on (timeagent/carried.py);
 3. publish what may be said, aged to the reading of 1, with a token signed now.
 
 It never sets a clock. What it knows is true time minus CLOCK_BOOTTIME, so nobody else's setting of CLOCK_REALTIME
@@ -22,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from .canonical import digest
+from .carried import Carried
 from .clock import AgentClock
 from .combine import Agreed, Contradicted, Unheard, Verdict, Voice, combine
 from .discipline import (
@@ -54,7 +56,7 @@ from .movement import PAUSE_NS, ClockReading, excess_slew_ns, movement, read_clo
 from .sampled import STEP_NS
 from .signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from .sources.peer import PeerSource
-from .tokenfile import STALE_NS, Page, PageSink
+from .tokenfile import STALE_NS, PageSink
 from .units import MS, SECOND, Span, span_text
 
 PERIOD_NS: Final[Span] = 50 * MS
@@ -120,6 +122,7 @@ class Agent:
         self._combine_at = 0
         self._verdict: Verdict = Unheard()
         self._sequence = 0
+        self._carried: Carried | None = None
         self._exchanged: dict[str, Exchanged] = {}
 
     # ---- asking ----
@@ -172,6 +175,8 @@ class Agent:
     def turn(self) -> None:
         """Look at the clocks, decide, publish. Never waits for a source."""
         with self._lock:
+            if self._carry_on():
+                return
             reading = read_clocks(self._clock)
             moved = self._note_movement(reading)
             now = self._moment(reading)
@@ -184,6 +189,17 @@ class Agent:
             self._publish(reading, now)
         if moved is not None:
             self.on_moved()
+
+    def _carry_on(self) -> bool:
+        """Take the short way, if there is nothing to decide."""
+        if self._carried is None or self._last is None:
+            return False
+        taken = self._carried.turn(self._last, self._slewed_ns, self._rules.drift_ppm, self._sequence + 1)
+        if taken is None:
+            return False
+        self._last, self._slewed_ns = taken
+        self._sequence += 1
+        return True
 
     def _note_movement(self, reading: ClockReading) -> Moved | None:
         last, self._last = self._last, reading
@@ -252,25 +268,30 @@ class Agent:
 
     def _publish(self, reading: ClockReading, now: Moment) -> None:
         state = self._state
-        bound = _bound_of(state)
         ahead, drift_ppm = TimeInterval(0, 0), 0
         token = b""
-        if bound is not None:
+        self._carried = None
+        if isinstance(state, Synchronized | FreeRunning):
+            bound = state.bound
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
-            token = self._sign(self._interval(bound, reading), bound, None).encode()
-        self._page.write(
-            Page(
-                b"",
+            signed = self._sign(self._interval(bound, reading), bound, None)
+            token = signed.encode()
+            ports = (self._clock, self._signer, self._page)
+            self._carried = Carried(ports, self._boot, state, signed, self._rules, self._combine_at)
+        silent_until_ns = state.until_ns if isinstance(state, Disrupted) else 0
+        self._page.put(
+            (
                 self._boot,
                 reading.boot_ns,
                 reading.raw_ns,
-                ahead,
+                ahead.earliest,
+                ahead.latest,
                 drift_ppm,
                 status_of(state),
                 state.epoch,
                 STALE_NS,
-                state.until_ns if isinstance(state, Disrupted) else 0,
+                silent_until_ns,
                 token,
             )
         )

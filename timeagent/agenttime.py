@@ -11,15 +11,16 @@ What is refused, by code of BadTime: ``page-absent``, ``page-short``, ``page-ver
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Final
 
 from .clock import AgentClock, boot_id
 from .errors import BadTime, Damaged
-from .interval import TimeInterval, interval_known_good
+from .interval import TimeInterval
 from .noncedoor import NonceClient
 from .signedtime import ClockStatus, SignedTime
-from .tokenfile import GENERATION, PAGE_NAME, Page, PageReader
+from .tokenfile import GENERATION_WORD, PAGE_NAME, Page, PageReader
 from .units import Span, span_text
 
 _RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
@@ -28,9 +29,9 @@ _RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
 _RUN: Final = "does the time agent run? leasehold time run"
 
 
-type _View = tuple[bytes, int, int, int, int, int, Span, SignedTime]
-"""What a look needs of a page: generation, as of (boot, raw), true minus boot (earliest, latest), drift, staleness,
-token. A tuple, because a look is taken apart in one go."""
+type _View = tuple[int, int, int, int, int, int, Span, Span, SignedTime]
+"""What a look needs of a page: generation (as its word of memory), as of (boot, raw), true minus boot (earliest,
+latest), drift, how far it may grow, staleness, token. A tuple, because a look is taken apart in one go."""
 
 
 class AgentTime:
@@ -50,7 +51,7 @@ class AgentTime:
         self._key_id = key_id
         self._radius_ns_max = radius_ns_max
         self._width_max = 2 * radius_ns_max
-        self._map = self._reader.mapped
+        self._words = self._reader.words
         self._view: _View | None = None
 
     def boot_ns(self) -> int:
@@ -72,9 +73,9 @@ class AgentTime:
     def look(self, *, again: bool = True) -> tuple[TimeInterval, SignedTime]:
         """Return both, from one look at the page; from one more if that was stale. Raises BadTime."""
         view = self._view
-        if view is None or self._map[GENERATION] != view[0]:
+        if view is None or self._words[GENERATION_WORD] != view[0]:
             view = self._judged()
-        _, as_of_boot, as_of_raw, low, high, drift_ppm, stale_ns, token = view
+        _, as_of_boot, as_of_raw, low, high, drift_ppm, room, stale_ns, token = view
         boot = self._boot_ns()
         age = boot - as_of_boot
         if not 0 <= age <= stale_ns:
@@ -85,10 +86,9 @@ class AgentTime:
             slewed = self._raw_ns() - as_of_raw - age
             if not -grown <= slewed <= grown:
                 grown += abs(slewed) * (1_000_000 + drift_ppm) // 1_000_000 + 1  # as timeagent/movement.py has it
-        earliest, latest = boot + low - grown, boot + high + grown
-        if latest - earliest > self._width_max:
-            raise self._too_wide(latest - earliest)
-        return interval_known_good(earliest, latest), token  # decode_page saw that low <= high
+        if grown > room:
+            raise self._too_wide(high - low + 2 * grown)
+        return TimeInterval(boot + low - grown, boot + high + grown), token
 
     def token_over(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now by the agent. Blocks for its answer. Raises BadTime."""
@@ -118,12 +118,13 @@ class AgentTime:
             raise self._other_key(token)
         ahead = page.ahead
         self._view = view = (
-            page.generation,
+            int.from_bytes(page.generation, sys.byteorder),
             page.as_of_boot_ns,
             page.as_of_raw_ns,
             ahead.earliest,
             ahead.latest,
             page.drift_ppm,
+            (self._width_max - (ahead.latest - ahead.earliest)) // 2,
             page.stale_ns,
             token,
         )
@@ -151,7 +152,7 @@ class AgentTime:
             )
         if again:
             self._reader.reopen()
-            self._map, self._view = self._reader.mapped, None
+            self._words, self._view = self._reader.words, None
             return self.look(again=False)
         raise BadTime(
             "page-stale",
@@ -162,8 +163,8 @@ class AgentTime:
     def _other_key(self, token: SignedTime) -> BadTime:
         return BadTime(
             "page-other-key",
-            f"the time agent signs with key {token.key_id.hex()}, this node's time key is {self._key_id.hex()}",
-            hint="start the agent with this node's directory: --node-dir",
+            f"the time agent signs with key id {token.key_id.hex()}, this node's time key has {self._key_id.hex()}",
+            hint="start the agent with this node's directory: --node-dir; leasehold trust ls shows whose ids they are",
         )
 
     def _too_wide(self, width: Span) -> BadTime:

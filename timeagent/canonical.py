@@ -11,6 +11,8 @@ for one purpose can be presented for another.
 from __future__ import annotations
 
 import hashlib
+import os
+from threading import Lock
 from typing import Annotated, Final
 
 import msgspec
@@ -34,6 +36,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = {}
+_making: Final = Lock()
+# A child that is forked while another thread makes a decoder must not wait for that thread, which it does not have.
+os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 def encode(record: Record) -> bytes:
@@ -57,9 +62,7 @@ def encode_for_ever(record: Record) -> bytes:
 
 def decode[R: Record](kind: type[R], data: bytes | memoryview, where: str = "") -> R:
     """Read a record. Raises Damaged, naming ``where``, for wrong types, rests, and encodings that are not canonical."""
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    decoder = _decoders.get(kind) or _made(kind)
     try:
         record = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
@@ -68,6 +71,15 @@ def decode[R: Record](kind: type[R], data: bytes | memoryview, where: str = "") 
         raise Damaged("record-not-canonical", f"{where or 'a record'} is a {kind.__name__} in a non-canonical encoding")
     assert isinstance(record, kind)
     return record
+
+
+def _made[R: Record](kind: type[R]) -> msgspec.msgpack.Decoder[R]:
+    """Make a decoder, one at a time: msgspec lets other threads see what it has half made of a type, and crashes."""
+    with _making:
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+        return decoder  # type: ignore[return-value]
 
 
 def signed_bytes(context: str, payload: bytes) -> bytes:

@@ -300,10 +300,8 @@ def _verdict(token: SignedTime, key_file: str | None, over: bytes | None) -> tup
         return None, "the signature was not checked: it covers a digest as well, to be given with --over"
     key = Verifier(parse_public_line(_read(key_file)[:4096].decode("ascii", "replace").strip(), key_file))
     if key.id != token.key_id:
-        return (
-            False,
-            f"signed by key {token.key_id.hex()}, but {key_file} holds {key.id.hex()} ({fingerprint(key.public)})",
-        )
+        held = f"{fingerprint(key.public)}, with id {key.id.hex()}"
+        return False, f"signed by the key with id {token.key_id.hex()}, but {key_file} holds {held}"
     good = token.verified_by(key, over)
     return good, "" if good else f"the signature is not by the key in {key_file} over these bytes"
 

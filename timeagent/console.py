@@ -62,6 +62,11 @@ def report_error(problem: LeaseholdError) -> int:
     return problem.exit_status
 
 
+def printable(name: str) -> str:
+    """Return a file's name, which may hold any bytes, as text that can be printed: no UTF-8 as backslash and hex."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def counted(number: int, noun: str) -> str:
     """Return ``1 file``, ``2 files``: a number with its noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -8,6 +8,7 @@ so, and whoever supervises it starts the next run.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 from collections.abc import Callable, Sequence
@@ -25,7 +26,6 @@ from .units import SECOND, Span
 
 _log = logging.getLogger(__name__)
 _EVIDENCE_WAITING_MAX: Final = 64
-_WAIT_S: Final = 1.0
 _JOIN_S: Final = 2.0
 
 
@@ -35,7 +35,7 @@ class QueuedEvidence:
     def __init__(self, sink: EvidenceSink) -> None:
         """Take the real sink, which may block."""
         self._sink = sink
-        self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(_EVIDENCE_WAITING_MAX)
+        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_EVIDENCE_WAITING_MAX)
         self.dropped = 0
 
     def keep(self, record: dict[str, Any]) -> None:
@@ -45,14 +45,21 @@ class QueuedEvidence:
         except queue.Full:
             self.dropped += 1
 
-    def drain(self, wait_s: float = 0.0) -> None:
-        """Write what waits; wait up to so long for the first. Blocks."""
+    def drain(self, *, wait: bool = False) -> None:
+        """Write what waits; with ``wait`` for the first as long as it takes, or until ``wake``. Blocks."""
         try:
-            self._sink.keep(self._waiting.get(block=wait_s > 0, timeout=wait_s or None))
+            record = self._waiting.get(block=wait)
             while True:
-                self._sink.keep(self._waiting.get_nowait())
+                if record is not None:
+                    self._sink.keep(record)
+                record = self._waiting.get_nowait()
         except queue.Empty:
             return
+
+    def wake(self) -> None:
+        """End the wait of ``drain``. Where the queue is full it does not wait."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
 
 
 class Daemon:
@@ -98,6 +105,9 @@ class Daemon:
             self._ended = True
             with self._pace:
                 self._pace.notify_all()
+            for door in self._doors:
+                door.wake()
+            self._evidence.wake()
             self._notifier.stopping()
             for thread in threads:
                 thread.join(_JOIN_S)  # one that waits for a mount may stay: it is a daemon thread
@@ -152,4 +162,4 @@ class Daemon:
 
     def _write(self) -> None:
         while not self._ended:
-            self._evidence.drain(_WAIT_S)
+            self._evidence.drain(wait=True)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, assert_never
 
+import msgspec
+
 from .combine import Agreed, Contradicted, Unheard
 from .movement import drift_ns
 from .sampled import DISRUPTED_NS, DRIFT_PPM
@@ -45,8 +47,7 @@ class Rules:
     disrupted_ns: Span = DISRUPTED_NS
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True, gc=False):
     """An instant on the node's own scale."""
 
     boot_ns: int

@@ -29,7 +29,7 @@ from .noncewire import (
     token_of,
 )
 from .signedtime import SignedTime
-from .units import MS, SECOND, Span
+from .units import SECOND, Span
 
 DOOR_NAME: Final = "time.sock"
 ANSWER_BYTES_MAX: Final = 60_000
@@ -37,7 +37,6 @@ TIMEOUT_NS: Final[Span] = SECOND
 """An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
 
 _log = logging.getLogger(__name__)
-_WAIT_NS: Final[Span] = 500 * MS
 _STRANGE_MAX: Final = 8
 
 
@@ -80,18 +79,16 @@ class Door:
 
     def __init__(self, bound: socket.socket, signing: Signing, *, local_door: bool) -> None:
         """Take a bound socket."""
-        bound.settimeout(_WAIT_NS / SECOND)
+        bound.settimeout(None)  # it waits without waking: ``wake`` ends that
         self._socket = bound
         self._signing = signing
         self._local = local_door
 
     def serve(self, stopped: Callable[[], bool]) -> None:
-        """Answer until told to stop. Blocks."""
+        """Answer until ``wake`` is called while ``stopped`` says so. Blocks."""
         while not stopped():
             try:
                 data, sender = self._socket.recvfrom(QUESTION_BYTES + 1)
-            except TimeoutError:
-                continue
             except OSError as problem:
                 if stopped():
                     return
@@ -102,9 +99,19 @@ class Door:
                 with contextlib.suppress(OSError):  # who asked is gone, or does not read: it asks again
                     self._socket.sendto(reply, socket.MSG_DONTWAIT, sender)
 
+    def wake(self) -> None:
+        """End the wait of ``serve``: nothing is answered from now on."""
+        end_reading(self._socket)
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def end_reading(door: socket.socket) -> None:
+    """Wake whoever waits for a datagram, and let nobody wait again."""
+    with contextlib.suppress(OSError):  # a socket that nobody is connected to is shut down all the same, with ENOTCONN
+        door.shutdown(socket.SHUT_RDWR)
 
 
 def bind_unix(directory: Path) -> socket.socket:

@@ -15,8 +15,9 @@ from typing import Any, Final
 from .delegation import Delegations
 from .errors import BadTime
 from .interval import TimeInterval
+from .noncedoor import end_reading
 from .roughwire import PACKET_BYTES_MAX, answer_batch
-from .units import MS, SECOND, Span
+from .units import SECOND
 
 RADIUS_S_MIN: Final = 1
 """RFC 10049: never 0. It suggests 3 where nobody tells of leap seconds; the sources of an agent do, or it is silent."""
@@ -25,7 +26,6 @@ BATCH_MAX: Final = 64
 PORT: Final = 5319
 """Assigned by IANA."""
 
-_WAIT_NS: Final[Span] = 200 * MS
 _log = logging.getLogger(__name__)
 
 
@@ -76,17 +76,15 @@ class RoughDoor:
 
     def __init__(self, bound: socket.socket, server: RoughServer) -> None:
         """Take a bound socket."""
-        bound.settimeout(_WAIT_NS / SECOND)
+        bound.settimeout(None)  # it waits without waking: ``wake`` ends that
         self._socket = bound
         self._server = server
 
     def serve(self, stopped: Callable[[], bool]) -> None:
-        """Answer until told to stop. Blocks. What is waiting already is answered as one batch."""
+        """Answer until ``wake`` is called while ``stopped`` says so. Blocks. What waits is answered as one batch."""
         while not stopped():
             try:
                 asked = [self._socket.recvfrom(PACKET_BYTES_MAX + 1)]
-            except TimeoutError:
-                continue
             except OSError as problem:
                 if stopped():
                     return
@@ -95,7 +93,7 @@ class RoughDoor:
             asked += self._waiting()
             answers = self._server.answers([data for data, _ in asked])
             for answer, (_, sender) in zip(answers, asked, strict=True):
-                if answer is not None:
+                if answer is not None and sender:
                     with contextlib.suppress(OSError):  # who asked is gone, or cannot be reached: it asks again
                         self._socket.sendto(answer, socket.MSG_DONTWAIT, sender)
 
@@ -105,6 +103,10 @@ class RoughDoor:
             while len(found) < BATCH_MAX - 1:
                 found.append(self._socket.recvfrom(PACKET_BYTES_MAX + 1, socket.MSG_DONTWAIT))
         return found
+
+    def wake(self) -> None:
+        """End the wait of ``serve``: nothing is answered from now on."""
+        end_reading(self._socket)
 
     def close(self) -> None:
         """Close the socket."""

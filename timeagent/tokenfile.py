@@ -19,9 +19,10 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 from .errors import BadTime, Environment
 from .interval import TimeInterval
@@ -35,21 +36,31 @@ STALE_NS: Final[Span] = 250 * MS
 
 MAGIC: Final = b"LHSTPAGE"
 VERSION: Final = 1
+_KIND: Final = (MAGIC, VERSION, PAGE_BYTES)
 GOOD_CRC: Final = 0x2144DF1C
 """The CRC-32 of anything that ends with its own CRC-32 in little-endian order."""
 
 _HEAD: Final = struct.Struct("<8sIIQ16sqqqqIIQQQ")
+_WORD: Final = struct.Struct("<Q")
+_CRC: Final = struct.Struct("<I")
+_BODY: Final = struct.Struct(f"{_HEAD.format}{TOKEN_BYTES}s20x")
 GENERATION: Final = slice(16, 24)
+_AFTER_GENERATION: Final = slice(24, None)
+GENERATION_WORD: Final = 2
+"""The same, counted in words of 8 bytes."""
 _TOKEN: Final = slice(104, 104 + TOKEN_BYTES)
 _CRC_AT: Final = PAGE_BYTES - 4
 assert _HEAD.size == _TOKEN.start
-assert _TOKEN.stop <= _CRC_AT
+assert _BODY.size == _CRC_AT
 _NO_TOKEN: Final = bytes(TOKEN_BYTES)
 _COPIES_MAX: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+type PageFields = tuple[bytes, int, int, int, int, int, int, int, int, int, bytes]
+"""What a page says, in the order of its layout: all between generation and the zeros at the end."""
+
+
+class Page(msgspec.Struct, frozen=True, gc=False):
     """One generation of the page."""
 
     generation: bytes
@@ -69,26 +80,26 @@ class Page:
     token: bytes
     """An encoded SignedTime, or nothing where the status is not usable."""
 
+    def fields(self) -> PageFields:
+        """Return what it says, for a PageSink."""
+        return (
+            self.boot,
+            self.as_of_boot_ns,
+            self.as_of_raw_ns,
+            self.ahead.earliest,
+            self.ahead.latest,
+            self.drift_ppm,
+            self.status,
+            self.clock_epoch,
+            self.stale_ns,
+            self.silent_until_ns,
+            self.token,
+        )
+
 
 def encode_page(page: Page, generation: bytes | None = None) -> bytes:
     """Return the 256 bytes, of another generation than the page's own if one is given."""
-    head = _HEAD.pack(
-        MAGIC,
-        VERSION,
-        PAGE_BYTES,
-        int.from_bytes(generation or page.generation, "little"),
-        page.boot,
-        page.as_of_boot_ns,
-        page.as_of_raw_ns,
-        page.ahead.earliest,
-        page.ahead.latest,
-        page.drift_ppm,
-        page.status,
-        page.clock_epoch,
-        page.stale_ns,
-        page.silent_until_ns,
-    )
-    data = (head + (page.token or _NO_TOKEN)).ljust(_CRC_AT, b"\0")
+    data = _BODY.pack(*_KIND, int.from_bytes(generation or page.generation, "little"), *page.fields())
     return data + zlib.crc32(data).to_bytes(4, "little")
 
 
@@ -131,7 +142,7 @@ _HINT: Final = "does the time agent run? leasehold time run"
 class PageSink(Protocol):
     """Where the agent publishes."""
 
-    def write(self, page: Page) -> None:
+    def put(self, fields: PageFields) -> None:
         """Publish the next page; its generation is chosen here."""
         ...
 
@@ -153,18 +164,23 @@ class PageWriter:
             raise Environment(
                 "page-unwritable", f"cannot write the time page {path}: {problem.strerror}", hint="check its directory"
             ) from None
+        self._map[:16] = _HEAD.pack(*_KIND, 0, b"", 0, 0, 0, 0, 0, 0, 0, 0, 0)[:16]  # the same in every page
         # One past what is there, and even: after an agent that died while it wrote, too.
         self._generation = (int.from_bytes(self._map[GENERATION], "little") + 1) & ~1
 
     def write(self, page: Page) -> None:
         """Publish. ``page.generation`` is not used."""
-        odd, self._generation = self._generation + 1, (self._generation + 2) % 2**63
-        even = self._generation.to_bytes(8, "little")
-        data = encode_page(page, even)
-        self._map[GENERATION] = odd.to_bytes(8, "little")
-        self._map[24:] = data[24:]
-        self._map[:16] = data[:16]
-        self._map[GENERATION] = even
+        self.put(page.fields())
+
+    def put(self, fields: PageFields) -> None:
+        """Publish."""
+        odd = self._generation + 1
+        self._generation = even = (odd + 1) % 2**63
+        data = _BODY.pack(*_KIND, even, *fields)
+        mapped = self._map
+        mapped[GENERATION] = _WORD.pack(odd)
+        mapped[_AFTER_GENERATION] = data[_AFTER_GENERATION] + _CRC.pack(zlib.crc32(data))
+        mapped[GENERATION] = data[GENERATION]
 
     def close(self) -> None:
         """Let go of the file. What it says goes stale by itself."""
@@ -178,7 +194,9 @@ class PageReader:
         """Map the file. Raises BadTime: there is none, or it is too short."""
         self._path = path
         self.mapped = self._opened()
-        """The file, read-only: ``mapped[GENERATION]`` says whether a page that was read still stands."""
+        """The file, read-only."""
+        self.words = memoryview(self.mapped).cast("Q")
+        """The same in words of this machine: ``words[GENERATION_WORD]`` says whether a page that was read stands."""
         self._seen: Page | None = None
 
     def _opened(self) -> mmap.mmap:
@@ -199,6 +217,7 @@ class PageReader:
     def reopen(self) -> None:
         """Map the file anew: its directory may have been made again. Raises BadTime as the constructor does."""
         self.mapped = self._opened()
+        self.words = memoryview(self.mapped).cast("Q")
         self._seen = None
 
     def page(self) -> Page:

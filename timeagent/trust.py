@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from .canonical import U64, Bytes16, Bytes32, Record
-from .keys import Verifier, key_id
+from .keys import Verifier, fingerprint, key_id
 from .units import rfc3339
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class Keyring:
         entry = self._entries.get(identifier)
         return entry.node if entry else None
 
+    def named(self, identifier: bytes) -> str:
+        """Return what people call a key: its fingerprint, or, where nobody knows the key, its id in hexadecimal."""
+        entry = self._entries.get(identifier)
+        return fingerprint(entry.public) if entry else identifier.hex()
+
     def verifier(self, identifier: bytes) -> Verifier | None:
         """Return the public key with this id, whatever its validity, or None."""
         entry = self._entries.get(identifier)
@@ -89,11 +94,11 @@ class Keyring:
         if entry is None:
             return f"key {identifier.hex()} is not in the trust record"
         if entry.purpose is not purpose:
-            return f"key {identifier.hex()} of {entry.node} is for {entry.purpose}, not for {purpose}"
+            return f"key {fingerprint(entry.public)} of {entry.node} is for {entry.purpose}, not for {purpose}"
         if not entry.valid_from_ns <= at < entry.valid_until_ns:
-            return f"key {identifier.hex()} of {entry.node} is not valid at {rfc3339(at)}"
+            return f"key {fingerprint(entry.public)} of {entry.node} is not valid at {rfc3339(at)}"
         if entry.revoked_from_ns is not None and at >= entry.revoked_from_ns:
-            return f"key {identifier.hex()} of {entry.node} is revoked from {rfc3339(entry.revoked_from_ns)}"
+            return f"key {fingerprint(entry.public)} of {entry.node} is revoked from {rfc3339(entry.revoked_from_ns)}"
         return None
 
     def refuses_signature(
@@ -105,7 +110,7 @@ class Keyring:
             return reason
         key = self.verifier(identifier)
         if key is None or not key.verifies(context, payload, signature):
-            return f"the signature by key {identifier.hex()} does not verify"
+            return f"the signature by key {self.named(identifier)} does not verify"
         return None
 
     def refuses_time(self, token: SignedTime, digest: bytes | None = None) -> str | None:
@@ -117,5 +122,5 @@ class Keyring:
             return f"the signed time has status {token.status.name.lower()}"
         key = self.verifier(token.key_id)
         if key is None or not token.verified_by(key, digest):
-            return f"the signed time by key {token.key_id.hex()} does not verify"
+            return f"the signed time by key {self.named(token.key_id)} does not verify"
         return None

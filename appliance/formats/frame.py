@@ -7,6 +7,7 @@ each), and the messages' bytes end to end. Columns are little-endian, so that re
 from __future__ import annotations
 
 import itertools
+import operator
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,8 @@ FRAME_MESSAGES_MAX: Final = 65_536
 FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
 LEASES_MAX: Final = 64
 """How many leases one frame may be written under."""
+WITNESSES_MAX: Final = 2 * LEASES_MAX
+"""How many witnesses a frame may carry: of each lease, and of the session lease that it is taken under."""
 
 _U32: Final = struct.Struct("<I")
 
@@ -61,7 +64,8 @@ class FrameHead(Record, frozen=True):
     committed: CommittedFrame | None
     time: Token
     witnesses: tuple[bytes, ...]
-    """The newest SignedWitness of each lease that the frame is written under, encoded."""
+    """The newest SignedWitness of each lease that the frame is written under, encoded; behind them those of session
+    leases, each once, in which some of the leases are."""
     trust_number: U64
     policy_number: U64
 
@@ -122,15 +126,16 @@ def encode_frame(head: FrameHead, timestamps: Sequence[int], payloads: Sequence[
     assert sum(attempt.messages for attempt in head.attempts) == len(payloads)
     assert all(attempt.messages > 0 for attempt in head.attempts)
     check_payloads(payloads)
-    if len(head.witnesses) > LEASES_MAX:
+    if len(head.witnesses) > WITNESSES_MAX:
         raise BadRequest(
             "too-many-leases",
-            f"a frame under {len(head.witnesses)} leases exceeds the limit of {LEASES_MAX}",
+            f"a frame with {len(head.witnesses)} witnesses exceeds the limit of {WITNESSES_MAX}",
             hint="publish under fewer leases at once, or take one lease that covers them",
         )
     raw_head = encode_for_ever(head)
-    columns = np.asarray(timestamps, "<i8").tobytes() + np.asarray([len(p) for p in payloads], "<u4").tobytes()
-    payload = b"".join((_U32.pack(len(raw_head)), raw_head, _U32.pack(len(payloads)), columns, *payloads))
+    count = len(payloads)
+    columns = struct.pack(f"<{count}q{count}I", *timestamps, *map(len, payloads))
+    payload = b"".join((_U32.pack(len(raw_head)), raw_head, _U32.pack(count), columns, *payloads))
     return pack(Kind.FRAME, payload), frame_digest(payload)
 
 
@@ -154,6 +159,22 @@ def check_payloads(payloads: Sequence[bytes]) -> None:
         )
 
 
+_FEW: Final = 64
+"""So few numbers are looked at one by one sooner than as a column."""
+
+
+def _total(lengths: NDArray[np.uint32]) -> int:
+    return sum(lengths.tolist()) if len(lengths) <= _FEW else int(lengths.sum(dtype=np.uint64))
+
+
+def _increase(timestamps: NDArray[np.int64]) -> bool:
+    """Whether timestamps are none below zero, and each above the one before."""
+    if len(timestamps) > _FEW:
+        return int(timestamps[0]) >= 0 and not bool((timestamps[1:] <= timestamps[:-1]).any())
+    few: list[int] = timestamps.tolist()
+    return few[0] >= 0 and all(map(operator.lt, few, few[1:]))
+
+
 def open_frame(piece: Piece, where: str) -> Frame:
     """Read a frame from its piece. Raises Damaged, naming ``where``. No signature is checked here."""
     payload = piece.payload
@@ -169,12 +190,12 @@ def open_frame(piece: Piece, where: str) -> Frame:
         raise Damaged("frame-damaged", f"{where}: a frame of {count} messages does not fit {len(payload)} bytes")
     timestamps = np.frombuffer(payload, "<i8", count, columns)
     lengths = np.frombuffer(payload, "<u4", count, columns + 8 * count)
-    if int(lengths.sum(dtype=np.uint64)) != len(payload) - body:
+    if _total(lengths) != len(payload) - body:
         raise Damaged("frame-damaged", f"{where}: the lengths do not add up to {len(payload) - body} bytes")
-    if int(timestamps[0]) < 0 or bool((timestamps[1:] <= timestamps[:-1]).any()):
+    if not _increase(timestamps):
         raise Damaged("frame-damaged", f"{where}: the timestamps do not increase")
     if sum(attempt.messages for attempt in head.attempts) != count or any(a.messages == 0 for a in head.attempts):
         raise Damaged("frame-damaged", f"{where}: the attempts do not cover {count} messages")
-    if len(head.witnesses) > LEASES_MAX:
-        raise Damaged("frame-damaged", f"{where}: {len(head.witnesses)} witnesses exceed {LEASES_MAX}")
+    if len(head.witnesses) > WITNESSES_MAX:
+        raise Damaged("frame-damaged", f"{where}: {len(head.witnesses)} witnesses exceed {WITNESSES_MAX}")
     return Frame(head, timestamps, lengths, payload, body)

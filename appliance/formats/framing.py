@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+import msgspec
 
 from timeagent.errors import BadRequest, Damaged
 
 VERSION: Final = 1
 PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """A bound on memory for who reads a damaged length; frames stay far below it."""
+SEAL_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""The same for a seal, which holds the lists of all bags of a rack: some 72 bytes for each file of ten minutes.
+
+A seal that could not be made would stop its log for ever: this is 24,000 files a second.
+"""
 
 _HEADER: Final = struct.Struct(">4sBBHI")
 HEADER_BYTES: Final = _HEADER.size
@@ -42,8 +48,7 @@ class Kind(IntEnum):
     VIEW = 11
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """One whole piece inside some bytes: payload at ``[offset + HEADER_BYTES, end - CHECKSUM_BYTES)``."""
 
     kind: Kind
@@ -53,13 +58,16 @@ class Piece:
 
 
 def pack(kind: Kind, payload: bytes) -> bytes:
-    """Return the piece's bytes. Raises BadRequest above PAYLOAD_BYTES_MAX."""
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        raise BadRequest(
-            "piece-too-large", f"{len(payload)} bytes exceed the limit of {PAYLOAD_BYTES_MAX}", hint="split the batch"
-        )
+    """Return the piece's bytes. Raises BadRequest above PAYLOAD_BYTES_MAX, or SEAL_BYTES_MAX for a seal."""
+    if _too_large(kind, len(payload)):
+        limit = SEAL_BYTES_MAX if kind is Kind.SEAL else PAYLOAD_BYTES_MAX
+        raise BadRequest("piece-too-large", f"{len(payload)} bytes exceed the limit of {limit}", hint="split the batch")
     head = _HEADER.pack(_MAGIC, kind, VERSION, 0, len(payload)) + payload
     return head + hashlib.sha256(head).digest()[:CHECKSUM_BYTES]
+
+
+def _too_large(kind: int, length: int) -> bool:
+    return length > PAYLOAD_BYTES_MAX and (kind != Kind.SEAL or length > SEAL_BYTES_MAX)
 
 
 def piece_at(data: bytes, offset: int) -> Piece | str:
@@ -67,7 +75,7 @@ def piece_at(data: bytes, offset: int) -> Piece | str:
     if len(data) - offset < HEADER_BYTES:
         return f"{len(data) - offset} bytes are too few for a header"
     magic, kind, version, zero, length = _HEADER.unpack_from(data, offset)
-    if magic != _MAGIC or version != VERSION or zero or length > PAYLOAD_BYTES_MAX or kind not in _KINDS:
+    if magic != _MAGIC or version != VERSION or zero or kind not in _KINDS or _too_large(kind, length):
         return f"no header of ours: {data[offset : offset + HEADER_BYTES].hex()}"
     body_end = offset + HEADER_BYTES + length
     end = body_end + CHECKSUM_BYTES
@@ -75,7 +83,7 @@ def piece_at(data: bytes, offset: int) -> Piece | str:
         return f"the piece needs {end - offset} bytes, {len(data) - offset} are there"
     if hashlib.sha256(memoryview(data)[offset:body_end]).digest()[:CHECKSUM_BYTES] != data[body_end:end]:
         return "the checksum does not match"
-    return Piece(Kind(kind), offset, end, data[offset + HEADER_BYTES : body_end])
+    return Piece(_KINDS[kind], offset, end, data[offset + HEADER_BYTES : body_end])
 
 
 def pieces(data: bytes) -> tuple[list[Piece], str]:
@@ -110,7 +118,7 @@ def pieces_with_digest(data: bytes) -> tuple[list[Piece], bytes]:
     running = hashlib.sha256(memoryview(data)[:body_end])
     found = []
     if running.digest()[:CHECKSUM_BYTES] == data[body_end:]:
-        found.append(Piece(Kind(kind), 0, len(data), data[HEADER_BYTES:body_end]))
+        found.append(Piece(_KINDS[kind], 0, len(data), data[HEADER_BYTES:body_end]))
     running.update(data[body_end:])
     return found, running.digest()
 
@@ -147,4 +155,5 @@ def unpack(data: bytes, kind: Kind, where: str) -> bytes:
     return piece.payload
 
 
-_KINDS: Final = frozenset(Kind)
+_KINDS: Final = {int(kind): kind for kind in Kind}
+"""By number: a lookup takes a tenth of what asking the enum does."""

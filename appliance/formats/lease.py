@@ -80,6 +80,10 @@ class LeaseOutcome(StrEnum):
     EXPIRED = "expired"
     REVOKED = "revoked"
     WITHDRAWN = "withdrawn"
+    DROPPED = "dropped"
+    """Given back with the whole session lease that it was taken under, with one watermark for all."""
+    ABANDONED = "abandoned"
+    """Given up by its holder, which cannot say what it wrote. Only under a session lease that lives on."""
     UNKNOWN = "unknown"
 
 

@@ -9,6 +9,7 @@ from timeagent.errors import BadConfiguration, Damaged
 from timeagent.keys import fingerprint, parse_public_line, public_line
 
 FORMAT: Final = 1
+FORMAT_DIGITS_MAX: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,12 @@ class Marker:
     def fingerprint(self) -> str:
         """What to compare by eye: the root key's fingerprint."""
         return fingerprint(self.root_key)
+
+
+def format_of(data: bytes) -> int | None:
+    """Return the format that a marker states; None where it states none."""
+    words = data.split(b"\n", 1)[0].removeprefix(b"leasehold root, format ")
+    return int(words) if words.isdigit() and len(words) <= FORMAT_DIGITS_MAX else None
 
 
 def decode_marker(data: bytes, where: str) -> Marker:

@@ -81,3 +81,56 @@ def root_of_path(leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> 
         position >>= 1
         width = (width + 1) >> 1
     return current if used == len(path) else None
+
+
+class KnownPaths:
+    """Checks many paths of one tree: what a good path has shown of the tree is not hashed again.
+
+    Every node of a path that leads to the root is as good as the root, its siblings included. From such a node on, a
+    path is good if and only if it goes on as the good one did.
+    """
+
+    __slots__ = ("_count", "_good", "_root")
+
+    def __init__(self, count: int, root: bytes) -> None:
+        """Take what is signed: how many leaves there are, and the root over them."""
+        self._count = count
+        self._root = root
+        self._good: dict[tuple[int, int], tuple[bytes, tuple[bytes, ...]]] = {}
+        """By level and position: a node's hash, and the rest of the path from there."""
+
+    def holds(self, leaf: bytes, index: int, path: Sequence[bytes]) -> bool:
+        """Whether ``root_of_path`` of this leaf and its path is the root."""
+        if not 0 <= index < self._count:
+            return False
+        good, sha256 = self._good, hashlib.sha256
+        current = sha256(b"\0" + leaf).digest()
+        position, width, used, level = index, self._count, 0, 0
+        rest = tuple(path)
+        passed: list[tuple[int, int, bytes, int]] = []
+        while True:
+            known = good.get((level, position))
+            if known is not None:
+                if known[0] != current or known[1] != rest[used:]:
+                    return False
+                break
+            passed.append((level, position, current, used))
+            if width == 1:
+                if used != len(rest) or current != self._root:
+                    return False
+                break
+            if position ^ 1 < width:
+                if used == len(rest):
+                    return False
+                sibling = rest[used]
+                used += 1
+                current = sha256(b"\1" + (sibling + current if position & 1 else current + sibling)).digest()
+            position >>= 1
+            width = (width + 1) >> 1
+            level += 1
+        for n, (at_level, at, value, at_used) in enumerate(passed):
+            good[at_level, at] = value, rest[at_used:]
+            above = passed[n + 1][3] if n + 1 < len(passed) else used
+            if above > at_used:
+                good[at_level, at ^ 1] = rest[at_used], (value, *rest[above:])
+        return True

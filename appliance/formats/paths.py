@@ -13,10 +13,11 @@ logs/<log>/2026-11-20/22-10/22-10-07.000-1000-2000/    a bag: start, span and gr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND
 
@@ -29,6 +30,8 @@ MARKER: Final = "LEASEHOLD"
 PRELOCK: Final = "prelock"
 LOCK: Final = "lock"
 SEAL: Final = "seal"
+RETAINED: Final = "retained"
+"""Retention says so in the rack before it deletes the pack: without it, what is gone was deleted by hand."""
 BIRTH: Final = "log"
 TMP: Final = "tmp"
 LOGS: Final = "logs"
@@ -44,8 +47,7 @@ _REMEMBERED_MAX: Final = 4096
 """How many racks, and how many bags, a grid remembers: a bound on memory only."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DataName:
+class DataName(msgspec.Struct, frozen=True, order=True):
     """The name of a data file: whose it is, and which of that writer's files (in a maildir bag: flushes)."""
 
     writer: str
@@ -67,8 +69,7 @@ def parse_data_name(name: str) -> DataName | None:
     return DataName(match[1], bytes.fromhex(match[2]), int(match[3]), match[4])
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Rack:
+class Rack(msgspec.Struct, frozen=True, order=True):
     """One aligned stretch of time of one log."""
 
     log: str
@@ -77,8 +78,7 @@ class Rack:
     path: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Bag:
+class Bag(msgspec.Struct, frozen=True, order=True):
     """One aligned span of time of one log: timestamps in ``[start_ns, end_ns)``; closable surely past ``due_ns``."""
 
     log: str
@@ -87,11 +87,8 @@ class Bag:
     due_ns: Instant
     name: str
     rack: Rack
-
-    @property
-    def path(self) -> str:
-        """The bag's directory."""
-        return f"{self.rack.path}/{self.name}"
+    path: str
+    """The bag's directory."""
 
 
 class Grid:
@@ -104,6 +101,8 @@ class Grid:
         self.first_ns = birth.created_ns - birth.created_ns % birth.span_ns
         self._racks: dict[int, Rack] = {}
         self._bags: dict[int, Bag] = {}
+        self._racks_by_name: dict[tuple[str, str], Rack] = {}
+        self._bags_by_name: dict[tuple[str, str], Bag] = {}
 
     def rack(self, instant: Instant) -> Rack:
         """Return the rack that holds the instant."""
@@ -121,7 +120,8 @@ class Grid:
         known = self._bags.get(start)
         if known is None:
             end = start + self.birth.span_ns
-            known = Bag(self.birth.log, start, end, end + self.birth.grace_ns, self._bag_name(start), self.rack(start))
+            rack, name = self.rack(start), self._bag_name(start)
+            known = Bag(self.birth.log, start, end, end + self.birth.grace_ns, name, rack, f"{rack.path}/{name}")
             _remember(self._bags, start, known)
         return known
 
@@ -140,6 +140,14 @@ class Grid:
 
     def parse_rack(self, day: str, name: str) -> Rack | None:
         """Read a rack's two directory names; None for names off the grid."""
+        known = self._racks_by_name.get((day, name))
+        if known is None:
+            known = self._parsed_rack(day, name)
+            if known is not None:
+                _remember(self._racks_by_name, (day, name), known)
+        return known
+
+    def _parsed_rack(self, day: str, name: str) -> Rack | None:
         parts = name.split("-")
         if not _DAY.fullmatch(day) or len(parts) not in (2, 3) or not all(len(p) == 2 and p.isdecimal() for p in parts):  # noqa: PLR2004
             return None
@@ -161,6 +169,14 @@ class Grid:
 
     def parse_bag(self, rack: Rack, name: str) -> Bag | None:
         """Read a bag's directory name inside its rack; None for names off the grid: such a directory does not exist."""
+        known = self._bags_by_name.get((rack.path, name))
+        if known is None:
+            known = self._parsed_bag(rack, name)
+            if known is not None:
+                _remember(self._bags_by_name, (rack.path, name), known)
+        return known
+
+    def _parsed_bag(self, rack: Rack, name: str) -> Bag | None:
         parts = re.split(r"[-.]", name, maxsplit=3)
         if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in parts[:3]):  # noqa: PLR2004
             return None
@@ -195,10 +211,10 @@ class Grid:
         return f"{moment:%H-%M-%S}.{millis:03d}-{self.birth.span_ns // MS}-{self.birth.grace_ns // MS}"
 
 
-def _remember[V](known: dict[int, V], start: Instant, value: V) -> None:
+def _remember[K, V](known: dict[K, V], key: K, value: V) -> None:
     if len(known) >= _REMEMBERED_MAX:
         known.clear()
-    known[start] = value
+    known[key] = value
 
 
 def record_name(number: int) -> str:
@@ -206,6 +222,7 @@ def record_name(number: int) -> str:
     return f"{number:08d}"
 
 
+@lru_cache(maxsize=4096)
 def parse_record_name(name: str) -> int | None:
     """Read the name of a numbered record; None for anything else."""
     if not _NUMBER.fullmatch(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from timeagent.canonical import U64, Bytes16, Record
@@ -31,12 +32,7 @@ class ShardMap(Record, frozen=True):
 
         Weights do not depend on the map's number: a map with one shard more moves only what the new shard takes.
         """
-        tree = tree_of(domain).encode()
-
-        def weight(shard: int) -> bytes:
-            return hashlib.sha256(b"%d\0" % shard + tree).digest()
-
-        return max(range(len(self.owners)), key=weight)
+        return _shard_of(tree_of(domain), len(self.owners))
 
     def heirs(self, shard: int, nodes: Iterable[str]) -> list[str]:
         """Return who should run a shard, the first that can: its owner, then the other nodes by rendezvous hashing."""
@@ -46,3 +42,13 @@ class ShardMap(Record, frozen=True):
             return hashlib.sha256(b"%d\0heir\0" % shard + node.encode()).digest()
 
         return [owner, *sorted(set(nodes) - {owner}, key=weight, reverse=True)]
+
+
+@lru_cache(maxsize=16384)
+def _shard_of(tree: str, shards: int) -> int:
+    name = tree.encode()
+
+    def weight(shard: int) -> bytes:
+        return hashlib.sha256(b"%d\0" % shard + name).digest()
+
+    return max(range(shards), key=weight)

@@ -46,9 +46,14 @@ def body_digest(kind: Kind, body: bytes) -> bytes:
 
 def stamp(kind: Kind, body: Record, stamper: Stamper) -> bytes:
     """Return the whole file: the body and a signed time made now over its digest. Raises BadTime."""
+    return stamp_and_time(kind, body, stamper)[0]
+
+
+def stamp_and_time(kind: Kind, body: Record, stamper: Stamper) -> tuple[bytes, SignedTime]:
+    """Return the whole file, as ``stamp`` does, and the signed time in it."""
     raw = encode_for_ever(body)
     token = stamper.token_over(body_digest(kind, raw))
-    return pack(kind, encode(Stamped(body=raw, time=token.encode())))
+    return pack(kind, encode(Stamped(body=raw, time=token.encode()))), token
 
 
 def open_stamped(kind: Kind, data: bytes, where: str) -> Stamped:

@@ -31,6 +31,7 @@ from timeagent.trust import Purpose
 
 from .lease import Domain, Ending, Holder, Mode, Phase
 from .merkle import path, root_of_path, tree
+from .sessionlease import SessionEnded, SessionWitness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,7 @@ class Witness(Record, frozen=True, tag="witness"):
     settle_to_ns: U64
     """Up to where the holder must settle a log before it first reads or writes it."""
     session_id: Bytes16 | None
+    """The session lease that it is taken under: then ``expiry_ns`` is what that one's was, and does not count."""
     previous_id: Bytes16 | None
     """The domain's grant before this one, if this incarnation knows of one; in a shared mode it may still be out."""
     last_ended: Ending | None
@@ -104,7 +106,16 @@ class Stopped(Record, frozen=True, tag="stopped"):
     settle_to_ns: U64
 
 
-type Entry = Witness | Ended | CeilingCopy | Stopped
+class Revoked(Record, frozen=True, tag="revoked"):
+    """An operator ended a lease: the ``ended`` entry before says the rest. In the ledger only."""
+
+    domain: Domain
+    correlation_id: Bytes16
+    by: Holder
+    """Who did, and, as the purpose, why: that process's word, which nobody has signed but the shard."""
+
+
+type Entry = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped
 
 
 class BatchHead(Record, frozen=True):
@@ -154,6 +165,13 @@ class SignedWitness(Record, frozen=True):
             raise Damaged("record-damaged", f"{where} holds a {type(entry).__name__}, not a Witness")
         return entry
 
+    def statement(self, where: str = "a witness") -> Witness | SessionWitness:
+        """Return what it says: of a lease, or of a session lease. Raises Damaged."""
+        entry = decode_entry(self.entry, where)
+        if not isinstance(entry, Witness | SessionWitness):
+            raise Damaged("record-damaged", f"{where} holds a {type(entry).__name__}, not a witness")
+        return entry
+
     def batch_head(self, where: str = "a witness") -> BatchHead:
         """Return the head. Raises Damaged."""
         return decode(BatchHead, self.head, where)
@@ -182,7 +200,9 @@ def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: byt
     return reason or keyring.refuses_time(token)
 
 
-_entries: Final = msgspec.msgpack.Decoder(Witness | Ended | CeilingCopy | Stopped)
+_entries: Final = msgspec.msgpack.Decoder(
+    Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped
+)
 
 
 def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:

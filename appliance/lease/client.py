@@ -22,6 +22,7 @@ from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
 from .patience import Patience
+from .sessionwire import SessionGranted
 from .wire import PROTOCOL_VERSION, REQUESTS_MAX, Age, Refused, Welcome
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from ..formats.policy import Policy
+    from ..formats.sessionlease import SessionWitness
     from .transport import Transport
 
 ATTEMPTS: Final = 3
@@ -80,6 +82,8 @@ class Giving:
     chain_head: bytes | None = None
     hints: Hints | None = None
     """With what renewals said, about all that was written; None: nothing is known about it."""
+    abandoned: bool = False
+    """Nothing can be said about what was written: it ends as if it were broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +181,13 @@ class LeaseClient:
         wait_ns: Span = 0,
         keep_ns: Span = 0,
         hints_wanted: bool = False,
+        session_id: bytes | None = None,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
         ``wait_ns``: let the shard hold the answer back so long, unless it can grant before; ``keep_ns``: have it keep
         the places in its queues so long, for the same asks to be made again. ``mode``: of those given as a text only.
+        ``session_id``: the session lease under which they are taken: its expiry is theirs.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
         asked = [self.ask(each, mode=mode) if isinstance(each, str) else each for each in asks]
@@ -200,6 +206,7 @@ class LeaseClient:
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
                 hints_wanted=hints_wanted,
+                session_id=session_id,
             )
             for each in asked
         ]
@@ -318,6 +325,7 @@ class LeaseClient:
                 messages=each.messages,
                 chain_head=each.chain_head,
                 hints=each.hints,
+                abandoned=each.abandoned,
             )
             for each in givings
         ]
@@ -411,7 +419,7 @@ class LeaseClient:
                 return reply
             case wire.Unavailable():
                 return Unavailable(domain, reply.code, reply.message, ask)
-            case Welcome() | wire.Page():
+            case Welcome() | wire.Page() | wire.Recalled() | SessionGranted():
                 return Unavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask)
 
     def _judge_witness(
@@ -439,6 +447,9 @@ class LeaseClient:
         """
         if witness.domain != domain or witness.holder != self._holder:
             return f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
+        return self._time_suspicion(witness.expiry_ns, head_time, before, come)
+
+    def _time_suspicion(self, expiry_ns: Instant, head_time: SignedTime, before: SignedTime, come: _Come) -> str | None:
         if not r2_holds(before, head_time):
             return (
                 f"the shard signed at {rfc3339(head_time.interval.latest)} at the latest what was asked for "
@@ -450,11 +461,11 @@ class LeaseClient:
                 f"at {rfc3339(come.token.interval.latest)} at the latest"
             )
         bound = come.now.latest + self._policy.lease_term_max_ns + 2 * self._policy.radius_ns_max
-        if witness.expiry_ns > bound:
-            return f"its expiry {rfc3339(witness.expiry_ns)} lies beyond {rfc3339(bound)}"
+        if expiry_ns > bound:
+            return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(bound)}"
         return None
 
-    def _too_late(self, witness: Witness) -> bool:
+    def _too_late(self, witness: Witness | SessionWitness) -> bool:
         return not self._time.now().surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
 
     def _unless_late(self, result: Result, ask: Ask | None) -> Result:

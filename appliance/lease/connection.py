@@ -21,6 +21,7 @@ from .wire import (
     NO_REQUEST,
     REQUEST_FRAME_BYTES_MAX,
     Acquire,
+    Attend,
     Refused,
     Upgrade,
     body_length,
@@ -193,6 +194,16 @@ class Connection:
         return end if end <= len(self.received) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A connection that the door has let in, with the frame of its Hello."""
+
+    socket: socket.socket
+    name: str
+    key_id: bytes
+    received: bytes
+
+
 def refusal(code: str, message: str, hint: str = "") -> bytes:
     """Return the answer that ends a connection: one Refused, about no request."""
     return encode_answer([Refused(request_id=NO_REQUEST, code=code, message=message, hint=hint)])
@@ -226,7 +237,7 @@ def held_back(
     """Return where the answers of a call are gathered, if it lets the shard hold any back; counted with its peer."""
     owed: Owed | None = None
     for position, request in enumerate(call):
-        if isinstance(request, Acquire | Upgrade) and request.wait_ns:
+        if isinstance(request, Acquire | Upgrade | Attend) and request.wait_ns:
             if connection.peer.waiting >= limits.waiters_per_peer:
                 break
             owed = owed or Owed(connection, [None] * len(call), len(call))

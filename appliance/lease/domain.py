@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from timeagent.canonical import U64, Bytes16, Bytes32, Record
 
 from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, Mode, Phase
 from ..formats.witness import Ended, Witness
-from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Unavailable, Upgrade
+from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
@@ -74,6 +76,8 @@ class Lease(Record, frozen=True):
     """None: as the domain's memory has it, which has not changed since."""
     hints: Hints = NOTHING_WRITTEN
     """What its holder said where it wrote."""
+    session_id: Bytes16 | None = None
+    """The session lease that it is under: then the expiry is that one's, as it was when this was written."""
 
 
 class Free(Record, frozen=True, tag="free"):
@@ -108,9 +112,10 @@ HOLDERS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """End the leases that are surely past; tentative ones at once if the shard is ``stopping``."""
+    """End the leases that are surely past; tentative ones also if the shard is stopping, or their holder ``gone``."""
 
     stopping: bool = False
+    gone: Holder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +136,14 @@ class Grant:
     request: Acquire
     chance: bytes
     ahead: Ahead | None = None
+    expiry_ns: Instant | None = None
+    """Under a session lease: that one's."""
 
 
-type Command = Grant | Upgrade | Renew | Relinquish | Break
+type Command = Grant | Upgrade | Renew | Relinquish | Revoke | Break
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """What a decision depends on beside state and command. One value per turn."""
 
     now: TimeInterval
@@ -151,12 +157,20 @@ class Bounds:
     hint_bytes_left: int
     """How much more may be remembered of where messages are."""
 
+    def expiry(self, term_ns: Span, expiry_ns_max: Instant) -> Instant:
+        """Return the expiry that may be granted for what is asked, surely to come or not."""
+        term = min(term_ns, self.term_ns_max)
+        return min(self.now.midpoint + term, expiry_ns_max, self.ceiling_ns, self.signed_ns_max)
+
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The same answer as the first time: the newest witness of this lease."""
+    """The same answer as the first time: what the newest witness of the lease says, to be signed once more.
 
-    correlation_id: bytes
+    Witnesses are not stored: few answers are lost, and two thirds of a lease's memory was its witness.
+    """
+
+    witness: Witness
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from .wire import NO_REQUEST, PROTOCOL_VERSION, Hello, LeaseView, Page, Refused, ShardNumbers, Welcome
+from .wire import (
+    NO_REQUEST,
+    PAGE_LEASES_MAX,
+    PROTOCOL_VERSION,
+    Hello,
+    LeaseView,
+    Page,
+    Refused,
+    ShardNumbers,
+    Welcome,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from timeagent.units import Instant
 
     from .ceiling import RightToGrant, ShardIdentity
-    from .domain import Lease, Taken
+    from .domain import Lease
     from .notary import Notary
+    from .sessions import Sessions
     from .store import LeaseStore
+    from .waiting import WaitingRoom
+    from .wire import Inspect
+
+_LOOKED_AT: Final = 2_048
+"""How many leases are looked at for those of one session."""
 
 
 def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
@@ -37,42 +52,56 @@ def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
     )
 
 
-def numbers(
-    identity: ShardIdentity,
-    chain: RightToGrant,
-    store: LeaseStore,
-    notary: Notary,
-    *,
-    floor_ns: Instant,
-    settle_to_ns: Instant,
-    waiting: int,
-) -> ShardNumbers:
-    """Show how a shard stands."""
-    return ShardNumbers(
-        node=identity.node,
-        map_number=identity.map_number,
-        shard=identity.shard,
-        incarnation=identity.incarnation,
-        floor_ns=floor_ns,
-        settle_to_ns=settle_to_ns,
-        ceiling_number=chain.number,
-        ceiling_ns=chain.ceiling_ns,
-        domains=store.domains,
-        leases=store.leases,
-        waiting=waiting,
-        batches=notary.batches,
-        blocks_lost=notary.blocks_lost,
-        since_ns=identity.since_ns,
-        release=identity.release,
-    )
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What of a shard is shown."""
 
+    identity: ShardIdentity
+    chain: RightToGrant
+    store: LeaseStore
+    notary: Notary
+    sessions: Sessions
+    waiting: WaitingRoom
 
-def page(
-    numbers: ShardNumbers, rows: Iterable[tuple[str, Taken]], waiting: Callable[[str], int], *, more: bool
-) -> Page:
-    """Show the leases of these domains. ``waiting``: how many wait for a domain. ``more``: there are other domains."""
-    leases = tuple(_view(domain, lease, waiting(domain)) for domain, state in rows for lease in state.leases)
-    return Page(numbers=numbers, leases=leases, more=more)
+    def page(self, inspect: Inspect, floor_ns: Instant, settle_to_ns: Instant) -> Page:
+        """Show a page of leases, and how the shard stands. ``floor_ns``, ``settle_to_ns``: the shard's own.
+
+        Of one session lease at most so many domains are looked at, of whichever: the page may be empty, and not the
+        last.
+        """
+        limit = max(1, min(inspect.leases_max, PAGE_LEASES_MAX))
+        if inspect.session_id is not None:
+            limit = _LOOKED_AT
+        rows, more = self.store.page(inspect.after_domain, limit, inspect.domain)
+        shown = self.sessions.shown(rows, inspect.session_id)
+        return Page(
+            numbers=self._numbers(floor_ns, settle_to_ns),
+            leases=tuple(
+                _view(domain, lease, self.waiting.waiting(domain)) for domain, state in shown for lease in state.leases
+            ),
+            more=more,
+            after_domain=rows[-1][0] if rows else inspect.after_domain,
+        )
+
+    def _numbers(self, floor_ns: Instant, settle_to_ns: Instant) -> ShardNumbers:
+        return ShardNumbers(
+            node=self.identity.node,
+            map_number=self.identity.map_number,
+            shard=self.identity.shard,
+            incarnation=self.identity.incarnation,
+            floor_ns=floor_ns,
+            settle_to_ns=settle_to_ns,
+            ceiling_number=self.chain.number,
+            ceiling_ns=self.chain.ceiling_ns,
+            domains=self.store.domains,
+            leases=self.store.leases,
+            waiting=self.waiting.count,
+            batches=self.notary.batches,
+            blocks_lost=self.notary.blocks_lost,
+            since_ns=self.identity.since_ns,
+            release=self.identity.release,
+            sessions=self.store.sessions,
+        )
 
 
 def _view(domain: str, lease: Lease, waiting: int) -> LeaseView:
@@ -88,4 +117,5 @@ def _view(domain: str, lease: Lease, waiting: int) -> LeaseView:
         floor_ns=lease.floor_ns,
         settle_to_ns=lease.settle_to_ns,
         waiting=waiting,
+        session_id=lease.session_id,
     )

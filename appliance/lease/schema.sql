@@ -4,18 +4,23 @@ CREATE TABLE entry (
     domain    TEXT PRIMARY KEY,
     revision  INTEGER NOT NULL,   -- what compare-and-swap compares
     kind      INTEGER NOT NULL,   -- 0 free, 1 some lease is tentative, 2 all are held
-    expiry_ns INTEGER NOT NULL,   -- of the lease that expires first; 0 where there is none
-    latest_ns INTEGER NOT NULL,   -- of the lease that expires last
+    expiry_ns INTEGER NOT NULL,   -- of the lease that expires first, of those that have an expiry of their own; 0 or never without
+    latest_ns INTEGER NOT NULL,   -- of the lease that expires last, of the same; 0 without
     fence     INTEGER NOT NULL,
     floor_ns  INTEGER NOT NULL,
     settle_ns INTEGER NOT NULL,
     newest_ns INTEGER NOT NULL,   -- the highest of fence, floor and settle_to
-    state     BLOB NOT NULL,
-    answer    BLOB                -- correlation id and newest SignedWitness of the only lease; NULL where there is none
+    state     BLOB NOT NULL
 ) WITHOUT ROWID, STRICT;
 
--- The newest SignedWitness of each lease where a domain has several.
-CREATE TABLE answer (
-    correlation_id BLOB PRIMARY KEY,
-    signed         BLOB NOT NULL
+-- One row for each session lease; it goes when it is over and the last lease under it has been met.
+CREATE TABLE session (
+    session_id BLOB PRIMARY KEY,
+    request_id BLOB NOT NULL UNIQUE,  -- what it was granted to
+    expiry_ns  INTEGER NOT NULL,
+    leases     INTEGER NOT NULL,
+    over       INTEGER NOT NULL,
+    floor_ns   INTEGER NOT NULL,      -- what its end brings to the domains of its leases; 0 while it is out
+    settle_ns  INTEGER NOT NULL,
+    state      BLOB NOT NULL
 ) WITHOUT ROWID, STRICT;

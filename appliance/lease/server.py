@@ -15,26 +15,26 @@ import os
 import selectors
 import socket
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, Environment
 from timeagent.units import MS, SECOND
 
-from .connection import Connection, HeldBack, Limits, Owed, Peer, credentials, held_back, permitted, refusal
+from .connection import Arrival, Connection, HeldBack, Limits, Owed, Peer, credentials, held_back, permitted, refusal
 from .counts import ServerCounts
 from .listener import UnixListener
+from .presence import Presence
 from .wire import LENGTH_BYTES, NO_REQUEST, Hello, Refused, Unavailable, decode_call, encode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from .ports import Trust
     from .shard import Shard
     from .transport import Counter as BootClock
-    from .wire import Reply, Request
+    from .wire import Reply, Request, Task
 
 _log = logging.getLogger(__name__)
 
@@ -46,16 +46,6 @@ THROTTLED_NS: Final = 5 * MS
 
 _ACCEPTED_AT_ONCE: Final = 64
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """A connection that the door has let in, with the frame of its Hello."""
-
-    socket: socket.socket
-    name: str
-    key_id: bytes
-    received: bytes
 
 
 class ShardServer:
@@ -92,10 +82,11 @@ class ShardServer:
         self._peers: dict[str, Peer] = {}
         self._waiting: dict[Connection, None] = {}
         self._throttled: dict[Connection, None] = {}
-        self._arrivals: deque[_Arrival] = deque()
+        self._arrivals: deque[Arrival] = deque()
         self._judged_by: int | None = None
         self._checked_ns = 0
         self._deaf_until = 0
+        self._presence = Presence()
         self._answered: deque[Owed] = deque()
         self._in_turn = False
         self._stopping = False
@@ -147,7 +138,7 @@ class ShardServer:
         if self._stopping:
             connection.close()
             return
-        self._arrivals.append(_Arrival(connection, name, key_id, received))
+        self._arrivals.append(Arrival(connection, name, key_id, received))
         self._rouse()
 
     def answered(self, owed: Owed) -> None:
@@ -244,6 +235,9 @@ class ShardServer:
                     self._refuse(connection, "frame-too-slow", "the rest of a frame did not come in time")
             elif still > limits.idle_ns and not connection.owed:
                 self._drop(connection, "idle")
+        if gone := self._presence.gone(now):
+            with self._guard:
+                self._replies(gone, {})
         for name, peer in list(self._peers.items()):
             peer.fill(now, limits)
             if not peer.connections and peer.tokens >= limits.burst:
@@ -351,6 +345,7 @@ class ShardServer:
             if reason:
                 self.counts.closed[reason] += 1
             connection.peer.connections -= 1
+            self._presence.left(connection, self._clock.boot_ns())
             waiters = [waiter for owed in connection.owed for waiter in owed.waiters]
             connection.peer.waiting -= len(waiters)
             if waiters:
@@ -384,6 +379,7 @@ class ShardServer:
                 self._refuse(connection, problem.code, problem.message, "speak the protocol of this release")
                 continue
             for call in calls:
+                self._presence.heard(connection, call)
                 owed = held_back(connection, call, self._limits, self.answered)
                 if owed is not None:
                     waiters |= {len(requests) + each.position: each for each in owed.waiters}
@@ -443,7 +439,7 @@ class ShardServer:
             else:
                 self._send(connection)
 
-    def _replies(self, requests: list[Request], waiters: dict[int, HeldBack]) -> list[Reply | None]:
+    def _replies(self, requests: Sequence[Task], waiters: dict[int, HeldBack]) -> list[Reply | None]:
         """Take requests through a turn; where the tmpfs is full nothing of it happened, and all are told so."""
         try:
             return self._shard.serve(requests, waiters)

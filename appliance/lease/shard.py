@@ -15,31 +15,36 @@ from timeagent.canonical import encode
 from timeagent.errors import BadRequest, BadTime, Environment
 
 from ..formats.hints import nothing_known
-from ..formats.names import check_domain, check_node, check_purpose
+from ..formats.names import check_domain
+from ..formats.sessionlease import SessionWitness
 from ..formats.witness import Entry, Stopped, Witness
 from .ceiling import Deposed, Extended, Extension, InDoubt
 from .domain import Again, Bounds, Break, Command, Free, Grant, Memory, Nothing
-from .inspection import numbers, page, welcome
+from .inspection import Inspected, welcome
 from .notary import Notary
-from .state import decide
-from .turn import Staged, Turn
-from .waiting import Later, WaitingRoom
+from .recall import Recalls
+from .sessions import Sessions
+from .sessionwire import BeginSession, DropSession, RenewSession
+from .state import decide, named
+from .turn import Staged, Turn, holder_refused, revoked
+from .waiting import Later, WaitingRoom, finished
 from .whereabouts import HINT_BYTES_MAX, hints_for
 from .wire import (
     NO_REQUEST,
-    PAGE_LEASES_MAX,
     Acquire,
+    Attend,
     Denied,
-    Granted,
     Hello,
     Inspect,
-    Page,
     Refused,
     Relinquish,
     Reply,
     Request,
+    Revoke,
+    Task,
     Unavailable,
     Upgrade,
+    Withdraw,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +56,6 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
     from timeagent.units import Instant, Span
 
-    from ..formats.lease import Holder
     from ..formats.policy import Policy
     from ..formats.shardmap import ShardMap
     from ..formats.witness import Batch
@@ -60,14 +64,14 @@ if TYPE_CHECKING:
     from .queue import Waiter
     from .store import LeaseStore
     from .waiting import Draft
-    from .wire import Age
 
 DOMAINS_MAX: Final = 1_000_000
-"""How many domains a shard remembers: about a kilobyte each while leased, a few hundred bytes after."""
+"""How many domains a shard remembers: about three hundred bytes each."""
 
 SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
 
+_GRANTS_NOTHING: Final = (Relinquish, DropSession, Inspect, Hello)
 _HOLDERS_KNOWN: Final = 4096
 _NOBODY: Final[Mapping[int, Waiter]] = MappingProxyType({})
 
@@ -127,7 +131,9 @@ class Shard:
         self._settle_to_ns: Instant = 0
         self._notary = Notary(identity, signer, chain, ledger)
         self._holders: set[object] = set()
-        self._waiting = WaitingRoom(time)
+        self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
+        self._sessions = Sessions(store, randomness)
+        self._shown = Inspected(identity, chain, store, self._notary, self._sessions, self._waiting)
         self._stopping = False
         self._stopped: StoppedOrderly | None = None
 
@@ -166,7 +172,7 @@ class Shard:
             return self._stopped
         assert self._chain.number or self._chain.deposed, "start() comes first"
         self._stopping = True
-        self._waiting.dismiss(*self._stopping_reason())
+        self._waiting.stop(*self._stopping_reason())
         if self._chain.deposed is not None:
             return self._drop(self._chain.deposed)
         turn = self._begin_turn()
@@ -175,6 +181,7 @@ class Shard:
                 self._apply(turn, domain, Break(stopping=True))
             for domain in self._store.past(turn.bounds.now.earliest, self._store.leases):
                 self._apply(turn, domain, Break())
+            self._sessions.sweep(turn, self._store.sessions)
             batch = self._notary.sign(turn.entries, turn.token)
             self._write(turn, batch)
         self._notary.publish(batch)
@@ -200,7 +207,7 @@ class Shard:
         """Answer all requests at once, in their order: as ``serve`` without anybody who waits."""
         return [reply for reply in self.serve(requests) if reply is not None]
 
-    def serve(self, requests: Sequence[Request], waiters: Mapping[int, Waiter] = _NOBODY) -> list[Reply | None]:
+    def serve(self, requests: Sequence[Task], waiters: Mapping[int, Waiter] = _NOBODY) -> list[Reply | None]:
         """Answer all requests, in their order; relinquishing goes first, so that others can have what it frees.
 
         ``waiters``: who takes an answer that is held back, by the request's position; the others want theirs at once.
@@ -229,11 +236,11 @@ class Shard:
             raise
         self._notary.publish(batch)
         for waiter, draft in self._waiting.take_woken():
-            waiter.answer(self._finished(draft, witnesses))
-        return [None if draft is None else self._finished(draft, witnesses) for draft in drafts]
+            waiter.answer(finished(draft, witnesses))
+        return [None if draft is None else finished(draft, witnesses) for draft in drafts]
 
     def _written(
-        self, turn: Turn, requests: Sequence[Request], waiters: Mapping[int, Waiter]
+        self, turn: Turn, requests: Sequence[Task], waiters: Mapping[int, Waiter]
     ) -> tuple[list[Draft | None], Batch | None, dict[int, bytes]]:
         """Decide, sign and write. Raises Environment where the tmpfs is full: nothing has happened then."""
         drafts: dict[int, Draft | None] = {}
@@ -241,7 +248,7 @@ class Shard:
             self._make_room(turn, sum(isinstance(request, Acquire) for request in requests))
             for early in (True, False):
                 for position, request in enumerate(requests):
-                    if isinstance(request, Relinquish) is early:
+                    if isinstance(request, Relinquish | DropSession) is early:
                         drafts[position] = self._answer(turn, request, waiters.get(position))
             if self._waiting.count:
                 self._call_in(turn)
@@ -259,6 +266,7 @@ class Shard:
 
     def _call_in(self, turn: Turn) -> None:
         changed = [domain for domain, staged in turn.staged.items() if staged.state is not staged.before]
+        changed += self._sessions.freed(turn)
 
         def again(request: Acquire | Upgrade) -> Draft:
             return self._decided(turn, request)
@@ -286,14 +294,25 @@ class Shard:
         )
         return Turn(bounds, token, self._notary.waiting())
 
-    def _answer(self, turn: Turn, request: Request, waiter: Waiter | None) -> Draft | None:
+    def _answer(  # noqa: PLR0911 - one for each kind
+        self, turn: Turn, request: Task, waiter: Waiter | None
+    ) -> Draft | None:
         match request:
-            case Hello():
-                return welcome(request, self._identity)
-            case Inspect():
-                return self._page(request)
+            case Hello() | Inspect():
+                return self._answer_without_time(request, "", "")
             case Relinquish():
                 return self._apply(turn, request.domain, request, request.request_id)
+            case Revoke():
+                refused = holder_refused(request, request.by)
+                return refused or revoked(turn, request, self._apply(turn, request.domain, request))
+            case Withdraw():
+                for domain in request.domains:
+                    self._apply(turn, domain, Break(gone=request.holder))
+                return Unavailable(request_id=request.request_id, code="", message="")
+            case DropSession():
+                return self._sessions.answer(turn, request)
+            case Attend():
+                return self._waiting.recalls.attend(request, waiter, turn.bounds.now.midpoint)
             case _ if self._stopping:
                 code, why = self._stopping_reason()
                 return Unavailable(request_id=request.request_id, code=code, message=why)
@@ -305,10 +324,12 @@ class Shard:
                 return draft
             case Upgrade():
                 draft = self._decided(turn, request)
-                asker = self._holder_of(turn, request)
-                if asker is not None and (isinstance(draft, Denied) or self._waiting.count):
-                    return self._waiting.receive(request, draft, waiter, asker, turn.bounds.now)
+                asks = named(self._stage(turn, request.domain).state, request.correlation_id)
+                if asks is not None and (isinstance(draft, Denied) or self._waiting.count):
+                    return self._waiting.receive(request, draft, waiter, (asks.holder, asks.age), turn.bounds.now)
                 return draft
+            case BeginSession() | RenewSession():
+                return self._sessions.answer(turn, request)
             case _:
                 return self._apply(turn, request.domain, request, request.request_id)
 
@@ -319,29 +340,24 @@ class Shard:
         """Decide a request behind those who wait already."""
         if isinstance(request, Upgrade):
             return self._apply(turn, request.domain, request, request.request_id)
+        expiry = self._sessions.expiry_for(turn, request)
+        if isinstance(expiry, Refused | Unavailable):
+            return expiry
         ahead = self._waiting.ahead(request.domain, request.request_id) if self._waiting.count else None
-        command = Grant(request, self._randomness.randbytes(8), ahead)
+        command = Grant(request, self._randomness.randbytes(8), ahead, expiry)
         return self._apply(turn, request.domain, command, request.request_id)
-
-    def _holder_of(self, turn: Turn, request: Upgrade) -> tuple[Holder, Age] | None:
-        """Return who has the lease that an upgrade names, and the age of its request."""
-        state = self._stage(turn, request.domain).state
-        if isinstance(state, Free):
-            return None
-        found = (each for each in state.leases if each.correlation_id == request.correlation_id)
-        return next(((each.holder, each.age) for each in found), None)
 
     def _acquire_refused(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
         """Check what is new: a holder, a domain that is not remembered."""
+        if request.holder not in self._holders:
+            if (refused := holder_refused(request, request.holder)) is not None:
+                return refused
+            if len(self._holders) >= _HOLDERS_KNOWN:
+                self._holders.clear()
+            self._holders.add(request.holder)
+        if self._stage(turn, request.domain).revision:
+            return None
         try:
-            if request.holder not in self._holders:
-                check_node(request.holder.node)
-                check_purpose(request.holder.purpose)
-                if len(self._holders) >= _HOLDERS_KNOWN:
-                    self._holders.clear()
-                self._holders.add(request.holder)
-            if self._stage(turn, request.domain).revision:
-                return None
             check_domain(request.domain)
         except BadRequest as problem:
             return Refused(request_id=request.request_id, code=problem.code, message=problem.message, hint=problem.hint)
@@ -367,27 +383,29 @@ class Shard:
 
     def _apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
         staged = self._stage(turn, domain)
+        self._waiting.recalls.ended(self._sessions.bring_up(turn, domain, staged, command))
         decision = decide(domain, staged.state, command, turn.bounds)
         turn.entries.extend(decision.ended)
+        self._sessions.decided(turn, staged.state, decision)
+        self._waiting.recalls.ended(decision.ended)
         turn.note_hints(staged.state, decision.state)
         if staged.revision == 0 and staged.state is staged.before and decision.state is not staged.before:
             turn.new += 1
         staged.state = decision.state
         match decision.answer:
-            case Witness():
-                entry = staged.answers[decision.answer.correlation_id] = len(turn.entries)
-                turn.entries.append(decision.answer)
-                return Later(request_id, entry, hints_for(command, decision.state, decision.answer.correlation_id))
-            case Again():
-                known = staged.answers.get(decision.answer.correlation_id)
-                hints = hints_for(command, decision.state, decision.answer.correlation_id)
-                if known is not None:
-                    return Later(request_id, known, hints)
-                signed = self._store.answer(domain, decision.answer.correlation_id)
-                assert signed is not None, "a lease is stored with its newest witness"
-                return Granted(request_id=request_id, signed=signed, hints=hints)
+            case Witness() | Again():
+                again = isinstance(decision.answer, Again)
+                witness = decision.answer.witness if isinstance(decision.answer, Again) else decision.answer
+                lease = witness.correlation_id
+                if not again or lease not in staged.answers:
+                    staged.answers[lease] = len(turn.entries)
+                    turn.entries.append(witness)
+                return Later(request_id, staged.answers[lease], hints_for(command, decision.state, lease))
             case Nothing():
                 return Unavailable(request_id=request_id, code="", message="")
+            case Denied() as denied:
+                self._sessions.waits(domain, decision.state)
+                return self._waiting.recalls.denied(denied, decision.state, command, turn.bounds.now.midpoint)
             case _:
                 return decision.answer
 
@@ -396,22 +414,17 @@ class Shard:
         witnesses: dict[int, bytes] = {}
         if batch is not None:
             for index, entry in enumerate(turn.entries):
-                if isinstance(entry, Witness):
+                if isinstance(entry, Witness | SessionWitness):
                     witnesses[index] = encode(batch.signed_witness(index))
         for domain, staged in turn.staged.items():
             if staged.state is staged.before:
                 continue
-            answers = {name: witnesses[entry] for name, entry in staged.answers.items()}
             if staged.revision == 0:
-                self._store.insert(domain, staged.state, answers)
+                self._store.insert(domain, staged.state)
             else:
-                self._store.swap(domain, staged.revision, staged.before, staged.state, answers)
+                self._store.swap(domain, staged.revision, staged.before, staged.state)
+        self._sessions.write(turn)
         return witnesses
-
-    def _finished(self, draft: Draft, witnesses: dict[int, bytes]) -> Reply:
-        if isinstance(draft, Later):
-            return Granted(request_id=draft.request_id, signed=witnesses[draft.entry], hints=draft.hints)
-        return draft
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 
@@ -435,8 +448,8 @@ class Shard:
         return extension
 
     def _drop(self, deposed: Deposed) -> Deposed:
-        self._waiting.dismiss("deposed", deposed.reason)
-        if self._store.domains:
+        self._waiting.close("deposed", deposed.reason)
+        if self._store.domains or self._store.sessions:
             with self._store.transaction():
                 self._store.clear()
         return deposed
@@ -445,11 +458,11 @@ class Shard:
         """How much higher the ceiling of a record linked now would be."""
         return now.latest + self._policy.lease_term_max_ns + self._policy.ceiling_ahead_ns - self._chain.ceiling_ns
 
-    def _make_reach(self, requests: Sequence[Request]) -> None:
+    def _make_reach(self, requests: Sequence[Task]) -> None:
         """Extend the ceiling before the turn if it would shorten a term, or lies at the shard floor. Raises BadTime."""
         if self._stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return
-        grants = self._waiting.count or any(not isinstance(each, Relinquish | Inspect | Hello) for each in requests)
+        grants = self._waiting.count or any(not isinstance(each, _GRANTS_NOTHING) for each in requests)
         if not grants:
             return
         gain = self._gain_ns(self._time.now())
@@ -471,30 +484,17 @@ class Shard:
             self._store.forget(domain, memory)
             self._floor_ns = max(self._floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)
             self._settle_to_ns = max(self._settle_to_ns, memory.settle_to_ns)
-        for domain in self._store.past(earliest, SWEEP_MAX):
+        self._sessions.sweep(turn)
+        for domain in [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead(turn)]:
             self._apply(turn, domain, Break())
 
     # -- answers that change nothing -----------------------------------------------------------------------------------
 
-    def _answer_without_time(self, request: Request, code: str, message: str) -> Reply:
+    def _answer_without_time(self, request: Task, code: str, message: str) -> Reply:
         match request:
             case Hello():
                 return welcome(request, self._identity)
             case Inspect():
-                return self._page(request)
+                return self._shown.page(request, self._floor_ns, self._settle_to_ns)
             case _:
                 return Unavailable(request_id=request.request_id, code=code, message=message)
-
-    def _page(self, inspect: Inspect) -> Page:
-        limit = max(1, min(inspect.leases_max, PAGE_LEASES_MAX))
-        about = numbers(
-            self._identity,
-            self._chain,
-            self._store,
-            self._notary,
-            floor_ns=self._floor_ns,
-            settle_to_ns=self._settle_to_ns,
-            waiting=self._waiting.count,
-        )
-        rows, more = self._store.page(inspect.after_domain, limit)
-        return page(about, rows, self._waiting.waiting, more=more)

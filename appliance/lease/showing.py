@@ -26,6 +26,7 @@ def lease_fields(view: LeaseView) -> dict[str, Any]:
         **instant_fields("floor", view.floor_ns),
         **instant_fields("settle_to", view.settle_to_ns),
         "waiting": view.waiting,
+        "session_id": None if view.session_id is None else view.session_id.hex(),
     }
 
 
@@ -38,6 +39,7 @@ def shard_fields(numbers: ShardNumbers) -> dict[str, Any]:
         **instant_fields("since", numbers.since_ns),
         "leases": numbers.leases,
         "domains": numbers.domains,
+        "sessions": numbers.sessions,
         "ceiling_number": numbers.ceiling_number,
         **instant_fields("ceiling", numbers.ceiling_ns),
         **instant_fields("floor", numbers.floor_ns),

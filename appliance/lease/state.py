@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
 
-from timeagent.errors import Damaged
-from timeagent.rules import r1_holds
-from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from ..formats.hints import joined
-from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
-from ..formats.witness import Ended, Witness, WitnessKind, others_digest
+from ..formats.lease import LeaseOutcome, Mode, Phase, conflicts, covers
+from ..formats.witness import Witness, WitnessKind
+from . import endings
 from .domain import (
     HOLDERS_MAX,
     Again,
@@ -39,11 +36,11 @@ from .domain import (
     State,
     Taken,
 )
-from .whereabouts import remembering, said
-from .wire import Acquire, Age, Denied, Over, Reason, Refused, Relinquish, Renew, Unavailable, Upgrade
+from .whereabouts import said
+from .wire import Acquire, Age, Denied, Reason, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
 if TYPE_CHECKING:
-    from timeagent.units import Instant, Span
+    from timeagent.units import Instant
 
 
 _NOTHING: Final = Nothing()
@@ -56,16 +53,17 @@ def decide(domain: str, state: State, command: Command, bounds: Bounds) -> Decis
             return _decide_grant(domain, state, command, bounds)
         case Break():
             return _decide_break(domain, state, command, bounds)
-        case Upgrade() | Renew() | Relinquish():
-            lease = _named(state, command.correlation_id)
+        case Upgrade() | Renew() | Relinquish() | Revoke():
+            lease = named(state, command.correlation_id)
             if lease is None:
-                return Decision(state, _over(state.memory, command.request_id, command.correlation_id))
+                return Decision(state, endings.over_of(state.memory, command.request_id, command.correlation_id))
             assert isinstance(state, Taken)
             return _decide_named(domain, state, lease, command, bounds)
     assert_never(command)
 
 
-def _named(state: State, correlation_id: bytes) -> Lease | None:
+def named(state: State, correlation_id: bytes) -> Lease | None:
+    """Return the lease of a grant, if it is out."""
     match state:
         case Free():
             return None
@@ -75,13 +73,17 @@ def _named(state: State, correlation_id: bytes) -> Lease | None:
 
 
 def _decide_named(
-    domain: str, state: Taken, lease: Lease, command: Upgrade | Renew | Relinquish, bounds: Bounds
+    domain: str, state: Taken, lease: Lease, command: Upgrade | Renew | Relinquish | Revoke, bounds: Bounds
 ) -> Decision:
     match command:
         case Relinquish():
-            return _relinquish(domain, state, lease, command, bounds)
+            return endings.relinquished(domain, state, lease, command, bounds)
+        case Revoke():
+            # Its holder may write until the expiry: floor and settle_to say so, and whoever comes next waits for that.
+            left, ended = endings.broken(domain, state, [lease], bounds, LeaseOutcome.REVOKED)
+            return Decision(left, endings.over_of(left.memory, command.request_id, lease.correlation_id), ended)
         case Upgrade() | Renew() if command.request_id == lease.answered:
-            return Decision(state, Again(lease.correlation_id))
+            return Decision(state, _again(domain, state, lease, command, bounds))
         case Upgrade():
             return _upgrade(domain, state, lease, command, bounds)
         case Renew():
@@ -95,20 +97,13 @@ def _decide_break(domain: str, state: State, command: Break, bounds: Bounds) -> 
     over = [
         each
         for each in state.leases
-        if bounds.now.surely_past(each.expiry_ns) or (command.stopping and each.phase is Phase.TENTATIVE)
+        if bounds.now.surely_past(each.expiry_ns)
+        or (each.phase is Phase.TENTATIVE and (command.stopping or each.holder == command.gone))
     ]
     if not over:
         return Decision(state, _NOTHING)
-    left, ended = _broken(domain, state, over, bounds)
+    left, ended = endings.broken(domain, state, over, bounds)
     return Decision(left, _NOTHING, ended)
-
-
-def _over(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> Over:
-    """Say how that lease ended, if it is the last one that did."""
-    last = memory.last_ended
-    if last is not None and last.correlation_id == correlation_id:
-        return Over(request_id=request_id, outcome=last.outcome, ending=last)
-    return Over(request_id=request_id, outcome=LeaseOutcome.UNKNOWN, ending=None)
 
 
 # -- grants ------------------------------------------------------------------------------------------------------------
@@ -119,10 +114,10 @@ def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> 
     leases = () if isinstance(state, Free) else state.leases
     for lease in leases:
         if lease.granted_by == request.request_id:
-            return Decision(state, Again(lease.correlation_id))
+            return Decision(state, _again(domain, state, lease, request, bounds))
     if request.request_id == memory.ended_request:
         assert memory.last_ended is not None
-        return Decision(state, _over(memory, request.request_id, memory.last_ended.correlation_id))
+        return Decision(state, endings.over_of(memory, request.request_id, memory.last_ended.correlation_id))
     in_the_way = [each for each in leases if conflicts(each.mode, request.mode)]
     denied = _denied(domain, request.request_id, in_the_way, request.age, bounds)
     if denied is None and command.ahead is not None:
@@ -132,7 +127,7 @@ def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> 
     if len(leases) - len(in_the_way) >= HOLDERS_MAX:
         why = f"there are {len(leases)} leases on {domain!r}, as many as one domain can have"
         return Decision(state, Unavailable(request_id=request.request_id, code="busy", message=why))
-    left, ended = _broken(domain, state, in_the_way, bounds) if isinstance(state, Taken) else (state, ())
+    left, ended = endings.broken(domain, state, in_the_way, bounds) if isinstance(state, Taken) else (state, ())
     granted = _grant(domain, left, command, bounds)
     if granted is None:
         return Decision(state, _cannot_grant(command, state, bounds))
@@ -178,11 +173,6 @@ def _behind(domain: str, request: Acquire, ahead: Ahead, in_the_way: list[Lease]
     )
 
 
-def _expiry(term_ns: Span, expiry_ns_max: Instant, bounds: Bounds) -> Instant:
-    term = min(term_ns, bounds.term_ns_max)
-    return min(bounds.now.midpoint + term, expiry_ns_max, bounds.ceiling_ns, bounds.signed_ns_max)
-
-
 def _fence(memory: Memory, bounds: Bounds) -> int:
     return max(memory.fence, bounds.shard_floor_ns, bounds.now.midpoint) + 1
 
@@ -190,11 +180,15 @@ def _fence(memory: Memory, bounds: Bounds) -> int:
 def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decision | None:
     """Add a lease to those that are out; None if none of any use may be granted now."""
     request, memory = command.request, state.memory
-    expiry = _expiry(request.term_ns, request.expiry_ns_max, bounds)
+    expiry = bounds.expiry(request.term_ns, request.expiry_ns_max)
     fence = _fence(memory, bounds)
     if not bounds.now.surely_before(expiry) or fence > bounds.ceiling_ns:
         return None
-    past = _past(memory)
+    if command.expiry_ns is not None:
+        if not bounds.now.surely_before(command.expiry_ns) or command.expiry_ns > bounds.signed_ns_max:
+            return None
+        expiry = command.expiry_ns
+    past = endings.past_of(memory)
     lease = Lease(
         mode=request.mode,
         phase=request.phase,
@@ -211,6 +205,7 @@ def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decisio
         answered=request.request_id,
         previous_id=memory.previous_id,
         past=past if past.others else None,
+        session_id=request.session_id,
     )
     others = () if isinstance(state, Free) else state.leases
     memory = Memory(
@@ -234,6 +229,8 @@ def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:
         code, why = "fence-above-ceiling", f"the next fence lies above the ceiling {rfc3339(bounds.ceiling_ns)}"
     elif not bounds.now.surely_before(bounds.ceiling_ns):
         code, why = "ceiling", f"the shard may grant until {rfc3339(bounds.ceiling_ns)} only"
+    elif command.expiry_ns is not None:
+        code, why = "session-too-short", f"its session lease is out until {rfc3339(command.expiry_ns)}"
     else:
         code, why = "term-too-short", f"a term of {request.term_ns} ns is over before it is surely begun"
     message = f"no lease on {request.domain!r}: {why}; it is {rfc3339(bounds.now.latest)} at the latest"
@@ -244,12 +241,15 @@ def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:
 
 
 def _renew(domain: str, state: Taken, lease: Lease, command: Renew, bounds: Bounds) -> Decision:
+    if lease.session_id is not None:
+        why = f"the lease on {domain!r} is under session lease {lease.session_id.hex()}, and has no expiry of its own"
+        return Decision(state, endings.refused(command, "in-session", why, "renew the session lease"))
     expiry = _later_expiry(lease, command, bounds)
     if expiry is None:
         return Decision(state, _no_later_expiry(domain, lease, command, bounds))
     hints = said(state, lease, command.hints, bounds)
     renewed = msgspec.structs.replace(lease, expiry_ns=expiry, answered=command.request_id, hints=hints)
-    past = renewed.past or _past(state.memory)
+    past = renewed.past or endings.past_of(state.memory)
     return Decision(_with(state, renewed), _witness(domain, renewed, past, WitnessKind.RENEWAL))
 
 
@@ -267,10 +267,10 @@ def _upgrade(domain: str, state: Taken, lease: Lease, command: Upgrade, bounds: 
     fence = lease.fence if mode is lease.mode else _fence(state.memory, bounds)
     if expiry is None or fence > bounds.ceiling_ns:
         return Decision(state, _no_later_expiry(domain, lease, command, bounds))
-    left, ended = _broken(domain, state, in_the_way, bounds)
+    left, ended = endings.broken(domain, state, in_the_way, bounds)
     assert isinstance(left, Taken), "the lease itself is left"
     memory = left.memory
-    past = _past(memory)
+    past = endings.past_of(memory)
     upgraded = msgspec.structs.replace(
         lease,
         mode=mode,
@@ -293,22 +293,33 @@ def _upgrade_refused(domain: str, lease: Lease, mode: Mode, command: Upgrade) ->
         if mode is lease.mode:
             return None
         why = f"the lease on {domain!r} is tentative in mode {lease.mode}; mode {mode} was asked for"
-        return _refused(command, "tentative-mode", why, "make it held first")
+        return endings.refused(command, "tentative-mode", why, "make it held first")
     if mode is lease.mode:
-        return _refused(command, "already-held", f"the lease on {domain!r} is held already", "renew it")
+        return endings.refused(command, "already-held", f"the lease on {domain!r} is held already", "renew it")
     if not covers(mode, lease.mode):
         why = f"the lease on {domain!r} is held in mode {lease.mode}, which {mode} does not include"
-        return _refused(command, "mode-not-stronger", why, "ask for a mode that includes both")
+        return endings.refused(command, "mode-not-stronger", why, "ask for a mode that includes both")
     return None
 
 
 def _later_expiry(lease: Lease, command: Upgrade | Renew, bounds: Bounds) -> Instant | None:
     """No witness ever states an earlier expiry than the one before: readers may hold either."""
-    expiry = max(lease.expiry_ns, _expiry(command.term_ns, command.expiry_ns_max, bounds))
+    expiry = lease.expiry_ns
+    if lease.session_id is None:
+        expiry = max(expiry, bounds.expiry(command.term_ns, command.expiry_ns_max))
     return None if not bounds.now.surely_before(expiry) or expiry > bounds.signed_ns_max else expiry
 
 
-def _no_later_expiry(domain: str, lease: Lease, command: Upgrade | Renew, bounds: Bounds) -> Unavailable:
+def _again(
+    domain: str, state: State, lease: Lease, command: Acquire | Upgrade | Renew, bounds: Bounds
+) -> Again | Unavailable:
+    """Repeat what the lease's newest witness says, as a renewal to the same expiry; it may be past."""
+    if lease.expiry_ns > bounds.signed_ns_max:
+        return _no_later_expiry(domain, lease, command, bounds)
+    return Again(_witness(domain, lease, lease.past or endings.past_of(state.memory), WitnessKind.RENEWAL))
+
+
+def _no_later_expiry(domain: str, lease: Lease, command: Acquire | Upgrade | Renew, bounds: Bounds) -> Unavailable:
     message = (
         f"the lease on {domain!r} stays as it is, until {rfc3339(lease.expiry_ns)}: no later expiry can be "
         f"granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
@@ -328,23 +339,6 @@ def _with(state: Taken, lease: Lease) -> Taken:
 # -- what witnesses say ------------------------------------------------------------------------------------------------
 
 
-def _past(memory: Memory) -> Past:
-    last, setter = memory.last_ended, memory.floor_set_by
-    if setter is not None and last is not None and setter.correlation_id == last.correlation_id:
-        setter = None
-    if not memory.before_last:
-        return Past(last_ended=last, floor_set_by=setter, others=0, others_digest=None)
-    named = None if setter is None else setter.correlation_id
-    rest = [each for each in memory.before_last if each.ending.correlation_id != named]
-    return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
-
-
-def _dated(leases: tuple[Lease, ...], memory: Memory) -> tuple[Lease, ...]:
-    """Keep with each lease what its witnesses say of the past: a lease beside it ends, and the memory changes."""
-    now = _past(memory)
-    return tuple(msgspec.structs.replace(each, past=now) if each.past is None else each for each in leases)
-
-
 def _witness(domain: str, lease: Lease, past: Past, kind: WitnessKind) -> Witness:
     return Witness(
         kind=kind,
@@ -357,123 +351,10 @@ def _witness(domain: str, lease: Lease, past: Past, kind: WitnessKind) -> Witnes
         expiry_ns=lease.expiry_ns,
         floor_ns=lease.floor_ns,
         settle_to_ns=lease.settle_to_ns,
-        session_id=None,
+        session_id=lease.session_id,
         previous_id=lease.previous_id,
         last_ended=past.last_ended,
         floor_set_by=past.floor_set_by,
         others=past.others,
         others_digest=past.others_digest,
     )
-
-
-# -- endings -----------------------------------------------------------------------------------------------------------
-
-
-def _end(
-    domain: str, state: Taken, lease: Lease, ending: Ending, floor: Instant, settle_to: Instant
-) -> tuple[State, Ended]:
-    """End a lease; floor and settle_to are what it brings, never lower than what was."""
-    before = state.memory
-    gone = before.before_last
-    if before.last_ended is not None and gone is not None:
-        last = Ended(
-            domain=domain, ending=before.last_ended, floor_ns=before.floor_ns, settle_to_ns=before.settle_to_ns
-        )
-        gone = (*gone, last)
-    memory = Memory(
-        fence=before.fence,
-        floor_ns=max(before.floor_ns, floor),
-        settle_to_ns=max(before.settle_to_ns, settle_to),
-        previous_id=before.previous_id,
-        last_ended=ending,
-        floor_set_by=ending if floor > before.floor_ns else before.floor_set_by,
-        ended_request=lease.granted_by,
-        before_last=gone or (),
-        hints=before.hints,
-    )
-    ended = Ended(domain=domain, ending=ending, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns)
-    if len(state.leases) == 1:
-        return Free(memory=memory), ended
-    rest = tuple(each for each in _dated(state.leases, before) if each.correlation_id != lease.correlation_id)
-    return Taken(memory=memory, leases=rest), ended
-
-
-def _broken(domain: str, state: Taken, over: list[Lease], bounds: Bounds) -> tuple[State, tuple[Ended, ...]]:
-    """End leases without their holders. Nothing was written under a tentative one, so it moves nothing."""
-    left: State = state
-    ended: list[Ended] = []
-    for lease in over:
-        assert isinstance(left, Taken)
-        if lease.phase is Phase.TENTATIVE:
-            left, entry = _end(domain, left, lease, _unwritten(lease, LeaseOutcome.WITHDRAWN, bounds), 0, 0)
-        else:
-            ending = _unwritten(lease, LeaseOutcome.EXPIRED, bounds)
-            left, entry = _end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)
-            left = remembering(left, None, bounds)
-        ended.append(entry)
-    return left, tuple(ended)
-
-
-def _unwritten(lease: Lease, outcome: LeaseOutcome, bounds: Bounds) -> Ending:
-    return Ending(
-        correlation_id=lease.correlation_id,
-        outcome=outcome,
-        ended_ns=bounds.now.midpoint,
-        watermark_ns=None,
-        watermark_time=None,
-        messages=0,
-        chain_head=None,
-    )
-
-
-def _relinquish(domain: str, state: Taken, lease: Lease, command: Relinquish, bounds: Bounds) -> Decision:
-    if command.watermark_time is None and command.watermark_ns in (None, lease.lowest_ns, lease.floor_ns):
-        if command.messages or command.chain_head is not None:
-            why = f"{command.messages} messages on {domain!r} have no watermark"
-            return Decision(state, _refused(command, "watermark-missing", why, "say the highest timestamp written"))
-        outcome = LeaseOutcome.RELINQUISHED if lease.phase is Phase.HELD else LeaseOutcome.WITHDRAWN
-        left, ended = _end(domain, state, lease, _unwritten(lease, outcome, bounds), 0, 0)
-        left = remembering(left, lease.hints, bounds)
-        return Decision(left, _over(left.memory, command.request_id, lease.correlation_id), (ended,))
-    problem = _watermark_refused(lease, command, bounds)
-    if problem is not None:
-        return Decision(state, problem)
-    ending = Ending(
-        correlation_id=lease.correlation_id,
-        outcome=LeaseOutcome.RELINQUISHED,
-        ended_ns=bounds.now.midpoint,
-        watermark_ns=command.watermark_ns,
-        watermark_time=command.watermark_time,
-        messages=command.messages,
-        chain_head=command.chain_head,
-    )
-    left, ended = _end(domain, state, lease, ending, command.watermark_ns or 0, 0)
-    hints = None if command.hints is None else joined(lease.hints, command.hints)
-    left = remembering(left, hints, bounds)
-    return Decision(left, _over(left.memory, command.request_id, lease.correlation_id), (ended,))
-
-
-def _watermark_refused(lease: Lease, command: Relinquish, bounds: Bounds) -> Refused | None:
-    watermark, raw = command.watermark_ns, command.watermark_time
-    if lease.phase is Phase.TENTATIVE:
-        return _refused(command, "tentative-written", "nothing is written under a tentative lease", "upgrade it first")
-    if watermark is None or raw is None:
-        return _refused(command, "watermark-incomplete", "a watermark and its signed time go together", "send both")
-    if watermark <= lease.lowest_ns:
-        why = f"the watermark {rfc3339(watermark)} is not above the floor {rfc3339(lease.lowest_ns)} that was given"
-        return _refused(command, "watermark-below-floor", why, "write above the floor only")
-    if watermark >= lease.expiry_ns:
-        why = f"the watermark {rfc3339(watermark)} is not below the expiry {rfc3339(lease.expiry_ns)}"
-        return _refused(command, "watermark-not-below-expiry", why, "write below the expiry only")
-    try:
-        token = SignedTime.decode(raw, "the watermark's signed time")
-    except Damaged as problem:
-        return _refused(command, "watermark-time-damaged", problem.message, "send the frame's signed time")
-    if not r1_holds(watermark, token, bounds.r1_tolerance_ns):
-        why = f"the watermark {rfc3339(watermark)} is not within its signed time {rfc3339(token.midpoint_ns)}"
-        return _refused(command, "watermark-breaks-r1", why, "send the signed time of the message itself")
-    return None
-
-
-def _refused(command: Upgrade | Renew | Relinquish, code: str, message: str, hint: str) -> Refused:
-    return Refused(request_id=command.request_id, code=code, message=message, hint=hint)

@@ -7,6 +7,7 @@ shard's past is its ceiling chain, so journal and synchronisation are as light a
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -17,14 +18,13 @@ from timeagent.errors import Environment
 
 from ..formats.lease import Phase
 from .domain import Free, Memory, State, Taken, hint_bytes
+from .sessionstate import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from timeagent.units import Instant
-
-    from .domain import Lease
 
 _FREE, _TENTATIVE, _HELD = range(3)
 _PRAGMAS: Final = (
@@ -35,14 +35,22 @@ _PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",
 )
 _SELECT: Final = "SELECT state, revision FROM entry WHERE domain = ?"
-_INSERT: Final = "INSERT INTO entry VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = "INSERT INTO entry VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?)"
+_NEVER: Final = 2**63 - 1
+_PUT_SESSION: Final = "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _SWAP: Final = (
     "UPDATE entry SET revision = revision + 1, kind = ?, expiry_ns = ?, latest_ns = ?, fence = ?, floor_ns = ?,"
-    " settle_ns = ?, newest_ns = ?, state = ?, answer = ? WHERE domain = ? AND revision = ?"
+    " settle_ns = ?, newest_ns = ?, state = ? WHERE domain = ? AND revision = ?"
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Free | Taken)
+_sessions: Final = msgspec.msgpack.Decoder(Session)
+
+
+@cache
+def _schema() -> str:
+    return files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 class LeaseStore:
@@ -52,17 +60,27 @@ class LeaseStore:
         """Start empty: what an earlier run left under this path is deleted."""
         for left in (path, path.with_name(path.name + "-journal"), path.with_name(path.name + "-wal")):
             left.unlink(missing_ok=True)
-        self._connection = apsw.Connection(str(path))
-        for pragma in _PRAGMAS:
-            self._connection.execute(pragma)
-        self._connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"))
+        self._connection = self._opened(path)
         self._execute = self._connection.execute
         self.domains = 0
         """How many domains are remembered."""
         self.leases = 0
         """How many leases are out."""
+        self.dead_leases = 0
+        """How many are in states still, whose session lease is over."""
+        self.sessions = 0
+        """How many session leases are remembered."""
         self.hint_bytes = 0
         """About how much of the states are hints."""
+
+    @staticmethod
+    def _opened(path: Path) -> apsw.Connection:
+        """Return a connection to an empty store in a new file."""
+        connection = apsw.Connection(str(path))
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+        connection.execute(_schema())
+        return connection
 
     def close(self) -> None:
         """Close the file. It is deleted by the next start, not now."""
@@ -74,7 +92,7 @@ class LeaseStore:
 
         Raises Environment where the tmpfs is full.
         """
-        numbers = self.domains, self.leases, self.hint_bytes
+        numbers = self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions
         self._execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -82,7 +100,7 @@ class LeaseStore:
         except BaseException as problem:
             if self._connection.in_transaction:  # a full file has rolled back by itself already
                 self._execute("ROLLBACK")
-            self.domains, self.leases, self.hint_bytes = numbers
+            self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions = numbers
             if isinstance(problem, apsw.FullError):
                 raise Environment(
                     "store-full",
@@ -98,53 +116,19 @@ class LeaseStore:
             return None
         return _decoder.decode(row[0]), row[1]
 
-    def answer(self, domain: str, correlation_id: bytes) -> bytes | None:
-        """Return the newest signed witness of a lease that is out."""
-        found = self._execute("SELECT signed FROM answer WHERE correlation_id = ?", (correlation_id,)).fetchone()
-        if found is None:
-            question = "SELECT substr(answer, 17) FROM entry WHERE domain = ? AND substr(answer, 1, 16) = ?"
-            found = self._execute(question, (domain, correlation_id)).fetchone()
-        return found[0] if found else None
-
-    def insert(self, domain: str, state: State, answers: Mapping[bytes, bytes]) -> None:
-        """Remember a domain that was not remembered. ``answers``: new signed witnesses, by correlation id."""
-        self._execute(_INSERT, (domain, *_columns(state), self._kept(domain, (), state, answers)))
+    def insert(self, domain: str, state: State) -> None:
+        """Remember a domain that was not remembered."""
+        self._execute(_INSERT, (domain, *_columns(state)))
         self.domains += 1
-        self.leases += 0 if isinstance(state, Free) else len(state.leases)
+        self.leases += _leases_in(state)
         self.hint_bytes += hint_bytes(state)
 
-    def swap(self, domain: str, revision: int, before: State, state: State, answers: Mapping[bytes, bytes]) -> None:
+    def swap(self, domain: str, revision: int, before: State, state: State) -> None:
         """Replace the state that was read under this revision. It must still be that one: there is one writer."""
-        were = () if isinstance(before, Free) else before.leases
-        answer = self._kept(domain, were, state, answers)
-        self._execute(_SWAP, (*_columns(state), answer, domain, revision))
+        self._execute(_SWAP, (*_columns(state), domain, revision))
         assert self._connection.changes() == 1, f"{domain!r} changed under its only writer"
-        self.leases += (0 if isinstance(state, Free) else len(state.leases)) - len(were)
+        self.leases += _leases_in(state) - _leases_in(before)
         self.hint_bytes += hint_bytes(state) - hint_bytes(before)
-
-    def _kept(
-        self, domain: str, before: tuple[Lease, ...], state: State, answers: Mapping[bytes, bytes]
-    ) -> bytes | None:
-        """Keep new answers: that of an only lease is the column's value, those of several are rows of their own."""
-        leases = () if isinstance(state, Free) else state.leases
-        if len(before) <= 1 and len(leases) <= 1:
-            if not leases:
-                return None
-            only = leases[0].correlation_id
-            return only + answers[only]
-        ids = [each.correlation_id for each in leases]
-        moved = before[:1] if len(before) == 1 else leases if len(leases) == 1 else ()
-        old = {each.correlation_id: self.answer(domain, each.correlation_id) for each in moved}
-        kept = {name: signed for name, signed in {**old, **answers}.items() if name in ids and signed is not None}
-        stay = ids if len(ids) > 1 else []
-        for each in before:
-            if each.correlation_id not in stay:
-                self._execute("DELETE FROM answer WHERE correlation_id = ?", (each.correlation_id,))
-        if len(ids) == 1:
-            return ids[0] + kept[ids[0]]
-        for name, signed in kept.items():
-            self._execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (name, signed))
-        return None
 
     def past(self, instant: Instant, limit: int) -> list[str]:
         """Return domains with a lease that expires before an instant, the longest over first."""
@@ -170,27 +154,78 @@ class LeaseStore:
     def clear(self) -> None:
         """Forget everything."""
         self._execute("DELETE FROM entry")
-        self._execute("DELETE FROM answer")
-        self.domains = self.leases = self.hint_bytes = 0
+        self._execute("DELETE FROM session")
+        self.domains = self.leases = self.hint_bytes = self.dead_leases = self.sessions = 0
 
     def latest_expiry(self) -> Instant | None:
         """Return the latest expiry of all leases, or None where none is out."""
-        row = self._execute("SELECT max(latest_ns) FROM entry WHERE kind <> 0").fetchone()
-        return row[0] if row else None
+        row = self._execute(
+            "SELECT max((SELECT coalesce(max(latest_ns), 0) FROM entry WHERE kind <> 0),"
+            " (SELECT coalesce(max(expiry_ns), 0) FROM session WHERE leases > 0 AND NOT over))"
+        ).fetchone()
+        return (row[0] if row else None) or None
 
     def highest(self) -> tuple[int, Instant, Instant]:
-        """Return the highest fence, floor and settle_to of all domains; 0 where there are none."""
+        """Return the highest fence, floor and settle_to of all domains; 0 where there are none.
+
+        What the end of session leases brings is in it, be it in the states of their leases already or not.
+        """
         row = self._execute(
-            "SELECT coalesce(max(fence), 0), coalesce(max(floor_ns), 0), coalesce(max(settle_ns), 0) FROM entry"
+            "SELECT coalesce(max(fence), 0), coalesce(max(floor_ns), 0), coalesce(max(settle_ns), 0) FROM"
+            " (SELECT fence, floor_ns, settle_ns FROM entry UNION ALL SELECT 0, floor_ns, settle_ns FROM session)"
         ).fetchone()
         assert row is not None
         return row[0], row[1], row[2]
 
-    def page(self, after: str, leases_max: int) -> tuple[list[tuple[str, Taken]], bool]:
+    # -- session leases ------------------------------------------------------------------------------------------------
+
+    def session(self, session_id: bytes) -> Session | None:
+        """Return a session lease."""
+        row = self._execute("SELECT state FROM session WHERE session_id = ?", (session_id,)).fetchone()
+        return _sessions.decode(row[0]) if row else None
+
+    def session_begun_by(self, request_id: bytes) -> Session | None:
+        """Return the session lease that a request got."""
+        row = self._execute("SELECT state FROM session WHERE request_id = ?", (request_id,)).fetchone()
+        return _sessions.decode(row[0]) if row else None
+
+    def put_session(self, before: Session | None, after: Session) -> None:
+        """Write a session lease, as it was read (None: it is new) and as it is. Forget one that is over without leases.
+
+        The leases of one that is over are not out any more, though they are in states still.
+        """
+        dead = after.leases if after.over is not None else 0
+        more = dead - (before.leases if before is not None and before.over is not None else 0)
+        self.leases -= more
+        self.dead_leases += more
+        self.sessions += before is None
+        if after.over is not None and not after.leases:
+            self._execute("DELETE FROM session WHERE session_id = ?", (after.session_id,))
+            self.sessions -= 1
+            return
+        numbers = after.expiry_ns, after.leases, after.over is not None, *after.brings
+        self._execute(_PUT_SESSION, (after.session_id, after.begun_by, *numbers, _encoder.encode(after)))
+
+    def sessions_past(self, instant: Instant, limit: int) -> list[bytes]:
+        """Return session leases that expire before an instant and are not over, the longest past first."""
+        question = "SELECT session_id FROM session WHERE NOT over AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
+        return [row[0] for row in self._execute(question, (instant, limit))]
+
+    def leased_after(self, domain: str, limit: int) -> list[str]:
+        """Return the next leased domains behind one, in order."""
+        question = "SELECT domain FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
+        return [row[0] for row in self._execute(question, (domain, limit))]
+
+    # -- for people ----------------------------------------------------------------------------------------------------
+
+    def page(self, after: str, leases_max: int, only: str | None = None) -> tuple[list[tuple[str, Taken]], bool]:
         """Return leased domains in their order, from behind one, until there are enough leases; and whether all.
 
-        A domain comes with all of its leases.
+        A domain comes with all of its leases. ``only``: this one, and no other.
         """
+        if only is not None:
+            there = self.read(only)
+            return ([(only, there[0])] if there is not None and isinstance(there[0], Taken) else []), False
         question = "SELECT domain, state FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
         found: list[tuple[str, Taken]] = []
         leases = 0
@@ -204,18 +239,18 @@ class LeaseStore:
         return found, False
 
 
+def _leases_in(state: State) -> int:
+    return 0 if isinstance(state, Free) else len(state.leases)
+
+
 def _columns(state: State) -> tuple[int, Instant, Instant, int, Instant, Instant, int, bytes]:
     memory = state.memory
     newest = max(memory.fence, memory.floor_ns, memory.settle_to_ns)
     kind, expiry, latest = _FREE, 0, 0
     if isinstance(state, Taken):
         leases = state.leases
-        if len(leases) == 1:
-            expiry = latest = leases[0].expiry_ns
-            kind = _HELD if leases[0].phase is Phase.HELD else _TENTATIVE
-        else:
-            expiries = [each.expiry_ns for each in leases]
-            expiry, latest = min(expiries), max(expiries)
-            kind = _HELD if all(each.phase is Phase.HELD for each in leases) else _TENTATIVE
+        kind = _HELD if all(each.phase is Phase.HELD for each in leases) else _TENTATIVE
+        expiries = [each.expiry_ns for each in leases if each.session_id is None]
+        expiry, latest = (min(expiries), max(expiries)) if expiries else (_NEVER, 0)
     numbers = memory.fence, memory.floor_ns, memory.settle_to_ns
     return kind, expiry, latest, *numbers, newest, _encoder.encode(state)

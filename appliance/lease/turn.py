@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from timeagent.errors import BadRequest
+
+from ..formats.names import check_node, check_purpose
+from ..formats.witness import Ended, Revoked
 from .domain import hint_bytes
+from .wire import Refused
 
 if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
 
+    from ..formats.lease import Holder
     from ..formats.witness import Entry
     from .domain import Bounds, State
+    from .sessionstate import Session
+    from .sessionwire import BeginSession
+    from .wire import Acquire, Revoke
 
 
 @dataclass(slots=True)
@@ -27,6 +38,14 @@ class Staged:
 
 
 @dataclass(slots=True)
+class StagedSession:
+    """A session lease in this turn: as it was read (None: there was none), and as it will be written."""
+
+    before: Session | None
+    now: Session
+
+
+@dataclass(slots=True)
 class Turn:
     """What one turn gathers."""
 
@@ -34,6 +53,8 @@ class Turn:
     token: SignedTime
     entries: list[Entry]
     staged: dict[str, Staged] = field(default_factory=dict)
+    sessions: dict[bytes, StagedSession] = field(default_factory=dict)
+    """By session id."""
     new: int = 0
     """How many domains will be remembered that were not."""
 
@@ -41,4 +62,24 @@ class Turn:
         """Take account of what a decision has added to the hints: it is not left for others of this turn."""
         grown = 0 if before is after else hint_bytes(after) - hint_bytes(before)
         if grown:
-            self.bounds = replace(self.bounds, hint_bytes_left=max(0, self.bounds.hint_bytes_left - grown))
+            left = max(0, self.bounds.hint_bytes_left - grown)
+            self.bounds = msgspec.structs.replace(self.bounds, hint_bytes_left=left)
+
+
+def holder_refused(request: Acquire | Revoke | BeginSession, holder: Holder) -> Refused | None:
+    """Refuse whoever says a name that no node has, or a purpose that is no purpose."""
+    try:
+        check_node(holder.node)
+        check_purpose(holder.purpose)
+    except BadRequest as problem:
+        return Refused(request_id=request.request_id, code=problem.code, message=problem.message, hint=problem.hint)
+    return None
+
+
+def revoked[Answer](turn: Turn, request: Revoke, answer: Answer) -> Answer:
+    """Have the ledger say who revoked a lease, and why, behind the end that this has brought; return the answer."""
+    last = turn.entries[-1] if turn.entries else None
+    if isinstance(last, Ended) and last.ending.correlation_id == request.correlation_id:
+        said = Revoked(domain=request.domain, correlation_id=request.correlation_id, by=request.by)
+        turn.entries.append(said)
+    return answer

@@ -16,10 +16,11 @@ from timeagent.units import MS, SECOND
 
 from .domain import Ahead
 from .queue import Place, Queues
-from .wire import NO_REQUEST, Acquire, Denied, Page, Reply, Unavailable, Upgrade, Welcome
+from .sessionwire import SessionGranted
+from .wire import NO_REQUEST, Acquire, Denied, Granted, Page, Reply, Unavailable, Upgrade, Welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..formats.hints import Hints
     from ..formats.lease import Holder
     from .queue import Waiter
+    from .recall import Recalls
     from .wire import Age
 
 WAIT_NS_MAX: Final = 60 * SECOND
@@ -49,15 +51,34 @@ class Later:
     hints: Hints | None = None
 
 
-type Draft = Reply | Later
+@dataclass(frozen=True, slots=True)
+class LaterSession:
+    """A reply about a session lease that waits for the turn's signature."""
+
+    request_id: bytes
+    entry: int
+    leases: int
+
+
+type Draft = Reply | Later | LaterSession
+
+
+def finished(draft: Draft, witnesses: Mapping[int, bytes]) -> Reply:
+    """Return the reply of a draft, now that the turn is signed. ``witnesses``: encoded, by their entries."""
+    if isinstance(draft, Later):
+        return Granted(request_id=draft.request_id, signed=witnesses[draft.entry], hints=draft.hints)
+    if isinstance(draft, LaterSession):
+        return SessionGranted(request_id=draft.request_id, signed=witnesses[draft.entry], leases=draft.leases)
+    return draft
 
 
 class WaitingRoom:
     """The queues of one shard, with the clock that says when somebody has waited long enough."""
 
-    def __init__(self, time: NodeTime) -> None:
-        """Begin empty."""
+    def __init__(self, time: NodeTime, recalls: Recalls) -> None:
+        """Begin empty. ``recalls``: those who are in the way, whose calls are held back too."""
         self._time = time
+        self.recalls = recalls
         self._queues = Queues()
         self._woken: list[tuple[Waiter, Draft]] = []
 
@@ -72,7 +93,9 @@ class WaitingRoom:
 
     def due_in(self) -> Span | None:
         """Return how long until somebody's wait may be over; None: nobody waits."""
-        return self._queues.due_in(self._time.boot_ns()) if self._queues.count else None
+        listens = self.recalls.due_in()
+        waits = self._queues.due_in(self._time.boot_ns()) if self._queues.count else None
+        return min((each for each in (listens, waits) if each is not None), default=None)
 
     def ahead(self, domain: str, request_id: bytes) -> Ahead | None:
         """Return who waits before a request, or None."""
@@ -199,23 +222,37 @@ class WaitingRoom:
         self._queues.look_at(domain, boot + (ahead if ahead > 0 else _RETRY_NS))
 
     def take_woken(self) -> list[tuple[Waiter, Draft]]:
-        """Return those who have been answered since, with their answers."""
+        """Return those who have been answered since, with their answers. Whoever is asked for a lease is told."""
+        self.recalls.answer_ready()
         woken, self._woken = self._woken, []
         return woken
 
     def abandon(self, waiters: Iterable[Waiter]) -> None:
         """Forget waiters whose connection is closed."""
-        self._queues.abandon(waiters, self._time.boot_ns())
+        gone = list(waiters)
+        self._queues.abandon(gone, self._time.boot_ns())
+        self.recalls.abandon(gone)
 
     def dismiss(self, code: str, message: str) -> None:
         """Tell everybody who waits that it is in vain; also those who were to be told something else."""
         for waiter, draft in self.take_woken():
-            request_id = draft.request_id if not isinstance(draft, Welcome | Page) else NO_REQUEST
+            request_id = NO_REQUEST if isinstance(draft, Welcome | Page) else draft.request_id
             waiter.answer(Unavailable(request_id=request_id, code=code, message=message))
         for domain, place in self._queues.all():
             if place.waiter is not None:
                 place.waiter.answer(Unavailable(request_id=place.request.request_id, code=code, message=message))
             self._queues.remove(domain, place)
+
+    def stop(self, code: str, message: str) -> None:
+        """Send everybody away who waits, and ask for all leases back: the shard stops in good order."""
+        self.dismiss(code, message)
+        self.recalls.stop()
+        self.recalls.answer_ready()
+
+    def close(self, code: str, message: str) -> None:
+        """Send everybody away: there are no leases any more."""
+        self.dismiss(code, message)
+        self.recalls.dismiss(code, message)
 
     def dismiss_due(self, code: str, message: str) -> None:
         """Answer those who have waited long enough while nothing can be decided."""

@@ -18,6 +18,7 @@ from timeagent.errors import BadRequest, Damaged
 
 from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
+from .sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
 
 PROTOCOL_VERSION: Final = 1
 REQUEST_FRAME_BYTES_MAX: Final = 1024 * 1024
@@ -71,6 +72,8 @@ class Acquire(Record, frozen=True, tag="acquire"):
     """Keep the place in the queue for so long after a denial, for the same request to be asked again."""
     hints_wanted: bool = False
     """Say with the grant where messages of the domain are: in modes S, SIX and X."""
+    session_id: Bytes16 | None = None
+    """The session lease of this holder under which it is to be taken: then that one's expiry is the lease's."""
 
 
 class Upgrade(Record, frozen=True, tag="upgrade"):
@@ -116,6 +119,32 @@ class Relinquish(Record, frozen=True, tag="relinquish"):
     """The digest of the last frame under the lease."""
     hints: Hints | None = None
     """With what renewals said, about all that was written under the lease; None: nothing can be said about it."""
+    abandoned: bool = False
+    """The holder cannot say what it wrote: the lease ends as if it were broken now, and nothing else here counts."""
+
+
+class Revoke(Record, frozen=True, tag="revoke"):
+    """End somebody else's lease, by an operator's word. It names the grant that the operator saw, and says why."""
+
+    request_id: Bytes16
+    domain: Domain
+    correlation_id: Bytes16
+    by: Holder
+    """Who says so; the purpose is the reason."""
+
+
+class Attend(Record, frozen=True, tag="attend"):
+    """Hold the answer back until somebody asks for a lease of this holder. One call of a holder is held back at a time.
+
+    ``run`` and ``heard`` are those of the last answer: what was told before is not told again, what was lost is.
+    """
+
+    request_id: Bytes16
+    holder: Holder
+    run: Bytes8
+    """The shard's incarnation that ``heard`` counts in; zeros at first."""
+    heard: U64
+    wait_ns: U64 = 0
 
 
 class Inspect(Record, frozen=True, tag="inspect"):
@@ -123,9 +152,37 @@ class Inspect(Record, frozen=True, tag="inspect"):
 
     after_domain: str
     leases_max: U64
+    domain: Domain | None = None
+    """Only those of this one."""
+    session_id: Bytes16 | None = None
+    """Only those under this session lease."""
 
 
-type Request = Acquire | Upgrade | Renew | Relinquish | Inspect | Hello
+type Request = (
+    Acquire
+    | Upgrade
+    | Renew
+    | Relinquish
+    | BeginSession
+    | RenewSession
+    | DropSession
+    | Revoke
+    | Attend
+    | Inspect
+    | Hello
+)
+
+
+class Withdraw(Record, frozen=True):
+    """End what a holder has tentatively: it has died. Said by a server to its shard, and by nobody over the wire."""
+
+    holder: Holder
+    domains: tuple[Domain, ...]
+    request_id: Bytes16 = bytes(16)
+
+
+type Task = Request | Withdraw
+"""What a shard does in a turn."""
 
 
 class Reason(StrEnum):
@@ -173,6 +230,8 @@ class Denied(Record, frozen=True, tag="denied"):
     earliest_ns: U64
     place: U64 = 0
     """The place in the queue: 1 is next. Whoever does not wait is told which one it would be."""
+    recalled_ns: U64 = 0
+    """When that holder was first told that its lease is asked for; 0: it does not listen."""
 
 
 class Over(Record, frozen=True, tag="over"):
@@ -200,6 +259,28 @@ class Unavailable(Record, frozen=True, tag="unavailable"):
     message: str
 
 
+class Wanted(Record, frozen=True):
+    """A lease that somebody asks for."""
+
+    domain: Domain
+    correlation_id: Bytes16
+    mode: Mode
+    """The mode that was asked for first."""
+    by: Holder
+    since_ns: U64
+
+
+class Recalled(Record, frozen=True, tag="recalled"):
+    """The answer to Attend: which leases are asked for. Advice: what comes of it is the holder's policy."""
+
+    request_id: Bytes16
+    run: Bytes8
+    heard: U64
+    wanted: tuple[Wanted, ...]
+    stopping: bool = False
+    """The shard stops in good order: it asks for all leases back."""
+
+
 class LeaseView(Record, frozen=True):
     """One lease as its shard knows it, unsigned: for people."""
 
@@ -215,6 +296,8 @@ class LeaseView(Record, frozen=True):
     settle_to_ns: U64
     waiting: U64
     """How many requests wait for the domain."""
+    session_id: Bytes16 | None = None
+    """The session lease that it is under: then the expiry is that one's."""
 
 
 class ShardNumbers(Record, frozen=True):
@@ -241,6 +324,8 @@ class ShardNumbers(Record, frozen=True):
     """When this incarnation began."""
     release: str
     """What the node runs: nodes of one cluster should run the same."""
+    sessions: U64 = 0
+    """How many session leases are out."""
 
 
 class Page(Record, frozen=True, tag="page"):
@@ -249,16 +334,34 @@ class Page(Record, frozen=True, tag="page"):
     numbers: ShardNumbers
     leases: tuple[LeaseView, ...]
     more: bool
+    after_domain: str = ""
+    """From behind which domain the next page begins."""
 
 
-type Reply = Granted | Denied | Over | Refused | Unavailable | Welcome | Page
+type Reply = Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page
 
 NO_REQUEST: Final = bytes(16)
 """The request id in an answer to a request that has none."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_requests: Final = msgspec.msgpack.Decoder(list[Acquire | Upgrade | Renew | Relinquish | Inspect | Hello])
-_replies: Final = msgspec.msgpack.Decoder(list[Granted | Denied | Over | Refused | Unavailable | Welcome | Page])
+_requests: Final = msgspec.msgpack.Decoder(
+    list[
+        Acquire
+        | Upgrade
+        | Renew
+        | Relinquish
+        | BeginSession
+        | RenewSession
+        | DropSession
+        | Revoke
+        | Attend
+        | Inspect
+        | Hello
+    ]
+)
+_replies: Final = msgspec.msgpack.Decoder(
+    list[Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page]
+)
 
 
 def encode_call(requests: list[Request]) -> bytes:

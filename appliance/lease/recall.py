@@ -1,0 +1,226 @@
+"""Who is told that its lease is asked for (docs/protocol/lease.md, "Recall").
+
+A request that a lease is in the way of makes the shard tell that lease's holder, over a call that it lets be held back
+for that. It is advice, and nothing waits for it: the lease ends as every other, by its holder's word or by its expiry.
+Each recall has a number; a holder says the highest that it has heard, so that a lost answer is given again and nothing
+is told twice. Nothing here is stored: a shard that starts afresh has granted nothing that could be asked back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.units import SECOND
+
+from ..formats.lease import Phase, conflicts
+from .domain import Free, Grant, Taken
+from .wire import Recalled, Unavailable, Upgrade, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from timeagent.units import Instant, Span
+
+    from ..formats.lease import Holder, Mode
+    from ..formats.witness import Ended
+    from .domain import Command, Lease, State
+    from .queue import Waiter
+    from .wire import Attend, Denied
+
+ATTEND_NS_MAX: Final = 60 * SECOND
+"""How long one call is held back at most."""
+
+TOLD_MAX: Final = 1024
+"""How many leases one answer names: the next answer names the rest."""
+
+ATTENDERS_MAX: Final = 16_384
+"""How many holders one shard tells; who comes then is answered at once, and asks again later."""
+
+
+def asked_back(state: State, command: Command) -> tuple[Lease, ...]:
+    """Return the leases that have to go before a denied request can have what it asks for. Pure.
+
+    A tentative one is not among them: its holder is about to make it held, or to give up, and an older request ends it.
+    """
+    asker = _asker(state, command)
+    if asker is None:
+        return ()
+    assert isinstance(state, Taken)
+    own = command.correlation_id if isinstance(command, Upgrade) else b""
+    held = (each for each in state.leases if each.phase is Phase.HELD and each.correlation_id != own)
+    return tuple(each for each in held if conflicts(each.mode, asker[1]))
+
+
+def _asker(state: State, command: Command) -> tuple[Holder, Mode] | None:
+    """Return who asks for a domain that is taken, and in which mode."""
+    if isinstance(state, Free):
+        return None
+    if isinstance(command, Grant):
+        return command.request.holder, command.request.mode
+    if isinstance(command, Upgrade):
+        own = next((each for each in state.leases if each.correlation_id == command.correlation_id), None)
+        return None if own is None else (own.holder, command.mode or own.mode)
+    return None
+
+
+@dataclass(slots=True, eq=False)
+class _Recall:
+    """One lease that is asked for."""
+
+    number: int
+    holder: Holder
+    wanted: Wanted
+    told_ns: Instant = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Listener:
+    """The call of one holder whose answer is held back."""
+
+    attend: Attend
+    waiter: Waiter
+    until_boot_ns: int
+
+
+class Recalls:
+    """The recalls of one incarnation of a shard, and the holders that listen."""
+
+    def __init__(self, run: bytes, boot_ns: Callable[[], int]) -> None:
+        """Know of none. ``run``: the shard's incarnation."""
+        self._run = run
+        self._boot_ns = boot_ns
+        self._number = 0
+        self._of: dict[bytes, _Recall] = {}
+        self._by_holder: dict[Holder, dict[bytes, _Recall]] = {}
+        self._listeners: dict[Holder, _Listener] = {}
+        self._by_waiter: dict[Waiter, Holder] = {}
+        self._timers: list[tuple[int, int, Holder]] = []
+        self._ready: dict[Holder, None] = {}
+        self._stopping = False
+
+    # -- what is asked for ---------------------------------------------------------------------------------------------
+
+    def denied(self, denied: Denied, state: State, command: Command, now: Instant) -> Denied:
+        """Ask for the leases that are in the way of a request; say in its denial since when their holder knows."""
+        asked = asked_back(state, command)
+        if not asked:
+            return denied
+        asker = _asker(state, command)
+        assert asker is not None
+        by, mode = asker
+        told = [self._want(denied.domain, lease, mode, by, now) for lease in asked]
+        first = next((when for lease, when in zip(asked, told, strict=True) if lease.holder == denied.holder), 0)
+        return msgspec.structs.replace(denied, recalled_ns=first) if first else denied
+
+    def _want(self, domain: str, lease: Lease, mode: Mode, by: Holder, now: Instant) -> Instant:
+        known = self._of.get(lease.correlation_id)
+        if known is None:
+            self._number += 1
+            wanted = Wanted(domain=domain, correlation_id=lease.correlation_id, mode=mode, by=by, since_ns=now)
+            known = self._of[lease.correlation_id] = _Recall(self._number, lease.holder, wanted)
+            self._by_holder.setdefault(lease.holder, {})[lease.correlation_id] = known
+        listener = self._listeners.get(lease.holder)
+        if not known.told_ns and listener is not None and not listener.waiter.gone:
+            known.told_ns = now
+            self._ready[lease.holder] = None
+        return known.told_ns
+
+    def ended(self, leases: Iterable[Ended]) -> None:
+        """Forget leases that are over."""
+        for lease in leases:
+            recall = self._of.pop(lease.ending.correlation_id, None)
+            if recall is not None:
+                theirs = self._by_holder[recall.holder]
+                del theirs[lease.ending.correlation_id]
+                if not theirs:
+                    del self._by_holder[recall.holder]
+
+    def stop(self) -> None:
+        """Ask for all leases back: the shard stops in good order."""
+        self._stopping = True
+        self._ready.update(dict.fromkeys(self._listeners))
+
+    # -- who listens ---------------------------------------------------------------------------------------------------
+
+    def attend(self, attend: Attend, waiter: Waiter | None, now: Instant) -> Recalled | None:
+        """Take a holder's call; None: its answer is held back. An earlier call of this holder is answered."""
+        holder = attend.holder
+        if holder in self._listeners:
+            self._answer(holder)
+        answer = self._recalled(attend)
+        if answer.wanted or answer.stopping or waiter is None or not attend.wait_ns:
+            self._note_told(holder, now)
+            return answer
+        if len(self._listeners) >= ATTENDERS_MAX:
+            return answer
+        until = self._boot_ns() + min(attend.wait_ns, ATTEND_NS_MAX)
+        self._listeners[holder] = _Listener(attend, waiter, until)
+        self._by_waiter[waiter] = holder
+        heapq.heappush(self._timers, (until, id(waiter), holder))
+        return None
+
+    def _note_told(self, holder: Holder, now: Instant) -> None:
+        for recall in self._by_holder.get(holder, {}).values():
+            recall.told_ns = recall.told_ns or now
+
+    def _recalled(self, attend: Attend) -> Recalled:
+        heard = attend.heard if attend.run == self._run else 0
+        theirs = self._by_holder.get(attend.holder, {}).values()
+        news = sorted((each for each in theirs if each.number > heard), key=lambda each: each.number)[:TOLD_MAX]
+        return Recalled(
+            request_id=attend.request_id,
+            run=self._run,
+            heard=news[-1].number if news else heard,
+            wanted=tuple(each.wanted for each in news),
+            stopping=self._stopping,
+        )
+
+    def _answer(self, holder: Holder) -> None:
+        listener = self._listeners.pop(holder)
+        del self._by_waiter[listener.waiter]
+        self._ready.pop(holder, None)
+        if not listener.waiter.gone:
+            listener.waiter.answer(self._recalled(listener.attend))
+
+    def answer_ready(self) -> None:
+        """Answer those whose leases are asked for, and those who have waited long enough."""
+        for holder in list(self._ready):
+            self._answer(holder)
+        boot = self._boot_ns()
+        while self._timers and self._timers[0][0] <= boot:
+            until, _, holder = heapq.heappop(self._timers)
+            listener = self._listeners.get(holder)
+            if listener is not None and listener.until_boot_ns <= until:
+                self._answer(holder)
+
+    def due_in(self) -> Span | None:
+        """Return how long until somebody has to be answered; None: nobody listens."""
+        if self._ready:
+            return 0
+        while self._timers:
+            until, _, holder = self._timers[0]
+            listener = self._listeners.get(holder)
+            if listener is not None and listener.until_boot_ns == until:
+                return max(0, until - self._boot_ns())
+            heapq.heappop(self._timers)
+        return None
+
+    def abandon(self, waiters: Iterable[Waiter]) -> None:
+        """Forget listeners whose connection is closed."""
+        for waiter in waiters:
+            holder = self._by_waiter.pop(waiter, None)
+            if holder is not None:
+                del self._listeners[holder]
+                self._ready.pop(holder, None)
+
+    def dismiss(self, code: str, message: str) -> None:
+        """Tell everybody who listens that it is in vain, and forget all leases."""
+        for listener in self._listeners.values():
+            listener.waiter.answer(Unavailable(request_id=listener.attend.request_id, code=code, message=message))
+        for each in (self._listeners, self._by_waiter, self._of, self._by_holder, self._ready):
+            each.clear()
+        self._timers.clear()

@@ -1,0 +1,137 @@
+"""The holder's side of session leases: ask one shard for one, keep it, give it back; judged as ``client`` judges.
+
+Results are values; only BadTime is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from timeagent.canonical import decode
+from timeagent.errors import Damaged
+
+from ..formats.sessionlease import SessionWitness
+from ..formats.witness import SignedWitness
+from . import wire
+from .client import Ended, LeaseClient, Unavailable
+from .sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
+from .wire import Refused
+
+if TYPE_CHECKING:
+    from timeagent.signedtime import SignedTime
+    from timeagent.units import Instant, Span
+
+    from .wire import LeaseView
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """The session lease is granted or renewed."""
+
+    signed: SignedWitness
+    witness: SessionWitness
+    leases: int
+    """How many leases are out under it, as its shard counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectSession:
+    """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
+
+    reason: str
+
+
+type SessionResult = Stands | Ended | Unavailable | Refused | SuspectSession
+
+
+class SessionClient(LeaseClient):
+    """One holder's dealings with one shard, session leases included. Blocks as its base does."""
+
+    def begin_session(self, term_ns: Span) -> SessionResult:
+        """Ask for a session lease. Raises BadTime."""
+        until = self._time.now().latest + term_ns
+        request_id = self._randomness.randbytes(16)
+        request = BeginSession(request_id=request_id, holder=self._holder, term_ns=term_ns, expiry_ns_max=until)
+        return self._ask_about_session(request, None)
+
+    def renew_session(self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None) -> SessionResult:
+        """Move its expiry, and so that of every lease under it. Unavailable: it is what it was. Raises BadTime."""
+        until = self._time.now().latest + term_ns
+        request_id = self._randomness.randbytes(16)
+        request = RenewSession(request_id=request_id, session_id=session_id, term_ns=term_ns, expiry_ns_max=until)
+        return self._ask_about_session(request, give_up_ns)
+
+    def drop_session(
+        self,
+        session_id: bytes,
+        watermark_ns: Instant | None = None,
+        watermark_time: bytes | None = None,
+        messages: int = 0,
+        chain_head: bytes | None = None,
+    ) -> SessionResult:
+        """Give it back with all leases under it: they are over for the holder before this is called. Raises BadTime."""
+        request = DropSession(
+            request_id=self._randomness.randbytes(16),
+            session_id=session_id,
+            watermark_ns=watermark_ns,
+            watermark_time=watermark_time,
+            messages=messages,
+            chain_head=chain_head,
+        )
+        return self._ask_about_session(request, None)
+
+    def leases_under(self, session_id: bytes, after_domain: str) -> tuple[list[LeaseView], str | None] | None:
+        """Return some of the leases under a session lease, unsigned, and from behind which domain to go on.
+
+        None: no answer.
+        """
+        request = wire.Inspect(after_domain=after_domain, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
+        replies = self._call([request])
+        if isinstance(replies, str) or not isinstance(replies[0], wire.Page):
+            return None
+        page = replies[0]
+        return list(page.leases), page.after_domain if page.more else None
+
+    def _ask_about_session(
+        self, request: BeginSession | RenewSession | DropSession, give_up_ns: Instant | None
+    ) -> SessionResult:
+        before = self._time.token()
+        replies = self._call([request], 0, give_up_ns)
+        if isinstance(replies, str):
+            return Unavailable("", "no-answer", replies)
+        (reply,) = replies
+        match reply:
+            case SessionGranted():
+                session_id = None if isinstance(request, BeginSession) else request.session_id
+                return self._judge_session(reply, session_id, before)
+            case wire.Over():
+                return Ended("", reply.outcome, reply.ending)
+            case Refused():
+                return reply
+            case wire.Unavailable():
+                return Unavailable("", reply.code, reply.message)
+            case _:
+                return Unavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
+
+    def _judge_session(self, reply: SessionGranted, session_id: bytes | None, before: SignedTime) -> SessionResult:
+        where = "the shard's witness of a session lease"
+        come = self._come()
+        try:
+            signed = decode(SignedWitness, reply.signed, where)
+            witness = signed.statement(where)
+            head_time = signed.batch_head(where).signed_time(where)
+        except Damaged as problem:
+            return Unavailable("", "answer-damaged", problem.message)
+        if (
+            not isinstance(witness, SessionWitness)
+            or witness.holder != self._holder
+            or session_id not in (None, witness.session_id)
+        ):
+            return SuspectSession("it is about another session lease, or another holder")
+        reason = self._time_suspicion(witness.expiry_ns, head_time, before, come)
+        if reason is not None:
+            return SuspectSession(reason)
+        if self._too_late(witness):
+            return Unavailable("", "late", "the answer leaves less than the margin until the expiry")
+        return Stands(signed, witness, reply.leases)

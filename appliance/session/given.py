@@ -10,6 +10,8 @@ from timeagent.errors import BadRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from timeagent.units import Span
+
     from .held import Lease
 
 ATTEMPT_ID_BYTES: Final = 16
@@ -42,3 +44,15 @@ def checked_attempt(attempt_id: bytes) -> bytes:
             "bad-attempt-id", f"an attempt id of {len(attempt_id)} bytes", hint=f"it has {ATTEMPT_ID_BYTES} bytes"
         )
     return attempt_id
+
+
+def chosen_together(asked: bool | None, usual: bool, own: Sequence[Span | None]) -> bool:  # noqa: FBT001 - and its default
+    """Return whether leases are taken under a session lease. ``own``: what would give them an expiry of their own."""
+    alone = any(each is not None for each in own)
+    if asked and alone:
+        raise BadRequest(
+            "own-expiry",
+            "a lease under a session lease has no term and no cap of its own: it lives as long as that is renewed",
+            hint="leave out term_ns, hold_ns_max and progress_within_ns, or session_lease",
+        )
+    return (usual if asked is None else asked) and not alone

@@ -10,8 +10,11 @@ from timeagent.errors import LeaseLost
 from timeagent.units import rfc3339
 
 from .losses import Loss, Reason
+from .recall import Recall
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from appliance.formats.hints import Place
     from appliance.formats.lease import Mode
     from appliance.formats.witness import SignedWitness, Witness
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from .losses import Listener, Losses
+    from .standings import Standing
 
 
 class Keeper(Protocol):
@@ -38,6 +42,10 @@ class Keeper(Protocol):
         """Take note that its holder gets on."""
         ...
 
+    def listen_for_recall(self, lease: Lease, listener: Callable[[Lease], object]) -> None:
+        """Have it called when another asks for the lease."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Lease:
@@ -49,11 +57,12 @@ class Lease:
     correlation_id: bytes
     fence: int
     """The fencing token: hand it to whatever is written outside of bags."""
-    expiry_ns: Instant
+    own_expiry_ns: Instant
+    """Without a session lease: when it expires, unless it is renewed."""
     floor_ns: Instant
     settle_to_ns: Instant
     signed: SignedWitness
-    """The witness with which messages are published: the newest, and the one that states ``expiry_ns``."""
+    """The witness with which messages are published: the newest, and the one that states ``own_expiry_ns``."""
     term_ns: Span
     watermark_ns: Instant | None = None
     watermark_time: bytes | None = None
@@ -78,7 +87,21 @@ class Lease:
     trouble: Reason | None = None
     """Why the last renewal failed, if it did."""
     keeper: Keeper | None = field(default=None, repr=False)
+    recall: Recall = Recall.IGNORE
+    """What is done when another asks for it."""
+    recalled: bool = False
+    """Whether another has asked for it, as its shard said. Not known where the answer is to ignore it."""
+    recall_listeners: tuple[Callable[[Lease], object], ...] = field(default=(), repr=False)
+    sticky_ns: Span | None = None
+    """How long the session keeps it unused when its user gives it back; None: it goes back to its shard."""
+    standing: Standing | None = field(default=None, repr=False)
+    """The session lease under which it was taken: then that one's expiry is its own."""
     _chain_sequence: int = 0
+
+    @property
+    def expiry_ns(self) -> Instant:
+        """When it expires, unless it, or its session lease, is renewed."""
+        return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns
 
     def take(self, signed: SignedWitness, witness: Witness, hints: Hints | None = None) -> None:
         """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
@@ -87,9 +110,10 @@ class Lease:
         has a higher fence.
         """
         assert witness.correlation_id == self.correlation_id
-        if witness.expiry_ns >= self.expiry_ns and witness.fence >= self.fence:
+        later = self.standing is not None or witness.expiry_ns >= self.own_expiry_ns
+        if later and witness.fence >= self.fence:
             self.signed = signed
-            self.expiry_ns = witness.expiry_ns
+            self.own_expiry_ns = witness.expiry_ns
             self.mode, self.fence = witness.mode, witness.fence
         self.floor_ns = max(self.floor_ns, witness.floor_ns)
         self.settle_to_ns = max(self.settle_to_ns, witness.settle_to_ns)
@@ -146,6 +170,14 @@ class Lease:
         It is called in the thread that finds out, often the one that renews: it must not block.
         """
         self._kept().losses.listen_to(self, listener)
+
+    def on_recall(self, listener: Callable[[Lease], object]) -> None:
+        """Have a function called, once, when another asks for the lease: at once, if one has.
+
+        Of a lease that is finished with it is called in the thread that hears: it must not block. Of one that is
+        flushed it has a thread of its own, may publish under the lease, and the lease is given back when it returns.
+        """
+        self._kept().listen_for_recall(self, listener)
 
     def _kept(self) -> Keeper:
         assert self.keeper is not None, "a lease that no session has taken"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from appliance.lease.client import Ended, Granted, Suspect, Unavailable
@@ -17,7 +19,7 @@ from timeagent.units import span_text
 from .losses import Losses, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from threading import RLock
 
     from appliance.bag.parallel import Parallel
@@ -28,8 +30,17 @@ if TYPE_CHECKING:
 
     from .held import Lease
     from .leasing import Leasing
+    from .standings import Standing
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Due:
+    """What is to be renewed with one shard."""
+
+    leases: list[Lease] = field(default_factory=list)
+    standings: list[Standing] = field(default_factory=list)
 
 
 class Keeping:
@@ -45,7 +56,10 @@ class Keeping:
         self._process = os.getpid()
         self._seen_boot_ns = 0
         self._seen_latest: Instant = 0
-        self.held: list[Lease] = []
+        self.held: dict[Lease, None] = {}
+        """In the order in which they were taken."""
+        self._alone: dict[Lease, None] = {}
+        """Those of them that are under no session lease: each is renewed, and runs out, by itself."""
         self.losses = Losses()
 
     def adopt(self, leases: Iterable[Lease], hold_ns_max: Span | None, progress_within_ns: Span | None) -> None:
@@ -54,17 +68,34 @@ class Keeping:
         with self._lock:
             self._seen_boot_ns, self._seen_latest = boot, latest
             for lease in leases:
+                self._hold(lease)
                 lease.keeper = self
                 lease.until_ns = None if hold_ns_max is None else latest + hold_ns_max
                 lease.progress_within_ns, lease.progress_boot_ns = progress_within_ns, boot
-                self.held.append(lease)
 
     def forget(self, leases: Sequence[Lease]) -> None:
         """Keep these no longer."""
         gone = set(leases)
         with self._lock:
-            self.held = [lease for lease in self.held if lease not in gone]
+            for lease in gone:
+                self.held.pop(lease, None)
+                self._alone.pop(lease, None)
         self.losses.forget(list(gone))
+
+    def exchange(self, old: Lease, new: Lease) -> None:
+        """Keep one object for a lease in the place of another."""
+        with self._lock:
+            for leases in (self.held, self._alone):
+                leases.pop(old, None)
+            self._hold(new)
+            if new.standing is not None and new.standing.leases.get(new.correlation_id) is old:
+                new.standing.leases[new.correlation_id] = new
+        self.losses.forget([old])
+
+    def _hold(self, lease: Lease) -> None:
+        self.held[lease] = None
+        if lease.standing is None:
+            self._alone[lease] = None
 
     # -- what a lease asks ---------------------------------------------------------------------------------------------
 
@@ -95,6 +126,14 @@ class Keeping:
         """Take note that the work under a lease gets on."""
         lease.progress_boot_ns = self._time.boot_ns()
 
+    def listen_for_recall(self, lease: Lease, listener: Callable[[Lease], object]) -> None:
+        """Have a function called when another asks for a lease: at once, if one has."""
+        with self._lock:
+            if not lease.recalled:
+                lease.recall_listeners = (*lease.recall_listeners, listener)
+                return
+        listener(lease)
+
     def _refuse_child(self) -> None:
         if self._process != os.getpid():
             raise BadRequest(
@@ -108,7 +147,7 @@ class Keeping:
     def renew_due(self) -> None:
         """Renew every lease that has used up the renewal period; end those that are over. Raises BadTime."""
         try:
-            for answers in self._parallel.each(self._leasing.renew, self._due()):
+            for answers in self._parallel.each(self._renew, self._due()):
                 self._apply(answers)
             self._end_what_is_over()
         except BadTime:
@@ -121,15 +160,23 @@ class Keeping:
         """Return after how much of its term a lease is renewed."""
         return min(self._policy.renew_period_ns, term_ns // 3)
 
-    def _due(self) -> list[list[Lease]]:
+    def _renew(self, due: _Due) -> list[tuple[Lease, Result]]:
+        """Renew what is due with one shard. Raises BadTime."""
+        for standing in due.standings:
+            self._leasing.standings.renew(standing)
+        return self._leasing.renew(due.leases)
+
+    def _due(self) -> list[_Due]:
         """Return what is to be renewed, shard by shard."""
         latest, boot = self._time.now().latest, self._time.boot_ns()
-        groups: dict[int, list[Lease]] = {}
+        groups: defaultdict[int, _Due] = defaultdict(_Due)
+        for standing in self._leasing.standings.due():
+            groups[standing.shard].standings.append(standing)
         with self._lock:
             self._seen_boot_ns, self._seen_latest = boot, latest
-            for lease in self.held:
+            for lease in self._alone:
                 if lease.ended is None and self._is_due(lease, latest, boot):
-                    groups.setdefault(lease.shard, []).append(lease)
+                    groups[lease.shard].leases.append(lease)
         return list(groups.values())
 
     def _is_due(self, lease: Lease, latest: Instant, boot_ns: int) -> bool:
@@ -158,9 +205,10 @@ class Keeping:
                         _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
 
     def _end_what_is_over(self) -> None:
+        self._leasing.standings.end_what_is_over()
         now = self._time.now()
         with self._lock:
-            for lease in self.held:
+            for lease in self._alone:
                 if lease.ended is None and not now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns)):
                     lease.lose("expired", lease.trouble or Reason.EXPIRED)
 
@@ -168,7 +216,8 @@ class Keeping:
         """Without bounded time nobody can say that a lease is held; when it would be over by count, it is lost."""
         with self._lock:
             latest = self._seen_latest + self._time.boot_ns() - self._seen_boot_ns
-            for lease in self.held:
+            self._leasing.standings.end_by_count(latest)
+            for lease in self._alone:
                 if lease.ended is None:
                     lease.trouble = Reason.CLOCK_UNSAFE
                     if latest >= lease.usable_until_ns(self._policy.holder_margin_ns):

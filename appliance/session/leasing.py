@@ -11,23 +11,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, LeaseClient, Result, Suspect, Unavailable
+from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, Result, Suspect, Unavailable
 from appliance.lease.patience import PAUSE_NS_MAX, PAUSE_NS_MIN, Patience
-from appliance.lease.wire import Refused
+from appliance.lease.sessionclient import SessionClient
+from appliance.lease.wire import Attend, Recalled, Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, LeaseholdError, ShardUnavailable, TryAgain
 from timeagent.units import rfc3339, span_text
 
 from .held import Lease
+from .standings import Standings
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from appliance.formats.policy import Policy
     from appliance.lease.transport import Transport
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
 _log = logging.getLogger(__name__)
+
+_NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
+"""What a shard answers where another session lease has to be begun."""
 
 type _Obstacle = Denied | Ended | Unavailable | Suspect | Refused
 
@@ -59,6 +65,8 @@ class _Quest:
     wanted: Mapping[str, Mode]
     term_ns: Span
     patience: Patience
+    together: bool = False
+    """Under a session lease with each shard."""
     age: Age | None = None
     asks: dict[str, Ask] = field(default_factory=dict)
 
@@ -75,8 +83,9 @@ class Leasing:
         incarnation: bytes,
         purpose: str,
         randomness: random.Random,
+        lock: AbstractContextManager[object],
     ) -> None:
-        """Call nothing yet."""
+        """Call nothing yet. ``lock``: the session's, for what its session leases are."""
         self._time = time
         self._policy = policy
         self._routes = routes
@@ -88,17 +97,24 @@ class Leasing:
             incarnation=incarnation,
             purpose=purpose,
         )
-        self._clients: dict[int, LeaseClient] = {}
+        self._clients: dict[int, SessionClient] = {}
+        self.standings = Standings(time, policy, self._client, lock)
 
     def acquire(
-        self, wanted: Mapping[str, Mode], term_ns: Span, timeout_ns: Span, given_up: Callable[[], bool] = lambda: False
+        self,
+        wanted: Mapping[str, Mode],
+        term_ns: Span,
+        timeout_ns: Span,
+        given_up: Callable[[], bool] = lambda: False,
+        *,
+        together: bool = False,
     ) -> list[Lease]:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
-        Raises TryAgain, BadRequest, BadTime.
+        ``together``: under session leases. Raises TryAgain, BadRequest, BadTime.
         """
         patience = Patience(self._time, self._policy, timeout_ns, given_up)
-        quest = _Quest(dict(sorted(wanted.items())), term_ns, patience)
+        quest = _Quest(dict(sorted(wanted.items())), term_ns, patience, together)
         pause = PAUSE_NS_MIN
         while True:
             got = self._try(quest)
@@ -140,23 +156,13 @@ class Leasing:
         missing = list(domains)
         while True:
             wait, keep = quest.patience.next_call()
-            asks = [self._ask(shard, domain, quest) for domain in missing]
-            results = self._client(shard).acquire(
-                asks,
-                phase=phase,
-                term_ns=quest.term_ns,
-                wait_ns=wait,
-                keep_ns=keep,
-                hints_wanted=phase is Phase.HELD,
-            )
+            results = self._take(shard, missing, phase, quest, wait, keep, taken)
             obstacles: list[_Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
-                if isinstance(result, Granted):
-                    taken.append(_lease(shard, result, quest.term_ns))
-                else:
+                if not isinstance(result, Granted):
                     obstacles.append(result)
                 if not _may_ask_again(result):
-                    del quest.asks[domain]
+                    quest.asks.pop(domain, None)  # there is none where no session lease could be had
             missing = [domain for domain, result in zip(missing, results, strict=True) if isinstance(result, Denied)]
             final = next((each for each in obstacles if not isinstance(each, Denied)), None)
             if final is not None or not obstacles:
@@ -168,10 +174,48 @@ class Leasing:
             if lost is not None:
                 return lost
 
+    def _take(
+        self,
+        shard: int,
+        domains: Sequence[str],
+        phase: Phase,
+        quest: _Quest,
+        wait_ns: Span,
+        keep_ns: Span,
+        taken: list[Lease],
+    ) -> list[Result]:
+        """Ask a shard once for each domain. What is granted is taken."""
+        self.standings.asking(shard)
+        try:
+            standing = self.standings.ready(shard) if quest.together else None
+            if isinstance(standing, Unavailable):
+                return [replace(standing, domain=domain) for domain in domains]
+            results = self._client(shard).acquire(
+                [self._ask(shard, domain, quest) for domain in domains],
+                phase=phase,
+                term_ns=quest.term_ns,
+                wait_ns=wait_ns,
+                keep_ns=keep_ns,
+                hints_wanted=phase is Phase.HELD,
+                session_id=None if standing is None else standing.session_id,
+            )
+            granted = (result for result in results if isinstance(result, Granted))
+            taken += (self.standings.taken(_lease(shard, each, quest.term_ns), each.witness) for each in granted)
+            if standing is not None and any(
+                isinstance(each, Unavailable) and each.code in _NO_SESSION for each in results
+            ):
+                self.standings.retire(standing)
+            return results
+        finally:
+            self.standings.told(shard)
+
     def _keep(self, taken: Sequence[Lease]) -> _Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
+        for standing in self.standings.due():
+            self.standings.renew(standing)
         now = self._time.now().latest
-        due = [lease for lease in taken if lease.expiry_ns - now < lease.term_ns - lease.term_ns // 3]
+        alone = [lease for lease in taken if lease.standing is None]
+        due = [lease for lease in alone if lease.expiry_ns - now < lease.term_ns - lease.term_ns // 3]
         for lease, result in self.renew(due):
             if isinstance(result, Granted):
                 lease.take(result.signed, result.witness)
@@ -244,26 +288,52 @@ class Leasing:
     def relinquish(self, leases: Sequence[Lease]) -> None:
         """Give leases back; they are over for the session. What cannot be given back expires. Raises nothing."""
         for shard, group in self._grouped(leases):
-            givings = [
-                Giving(
-                    lease.domain,
-                    lease.correlation_id,
-                    lease.watermark_ns,
-                    lease.watermark_time,
-                    lease.messages,
-                    lease.chain_head,
-                    lease.unsaid() or NOTHING_WRITTEN,
-                )
-                for lease in group
-            ]
+            givings = {lease: _giving(lease) for lease in group}
+            left = self.standings.leave(givings)
             try:
-                results = self._client(shard).relinquish(givings)
+                for standing in left:
+                    mine = [lease for lease in givings if lease.standing is standing]
+                    if self.standings.drop(standing, mine):
+                        for lease in mine:
+                            del givings[lease]
+                results = self._client(shard).relinquish(list(givings.values()))
             except LeaseholdError as problem:
                 _log.warning("relinquish-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
                 continue
-            for lease, result in zip(group, results, strict=True):
+            for lease, result in zip(givings, results, strict=True):
+                if lease.standing is not None:
+                    self.standings.acknowledge(lease.standing, [givings[lease]], [result])
                 if not isinstance(result, Ended):
                     _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
+
+    def abandon(self, leases: Sequence[Lease]) -> None:
+        """Let leases go of which it is not known what was written under them. Raises nothing.
+
+        They expire; under a session lease, which is renewed, each has to be ended alone.
+        """
+        together = [lease for lease in leases if lease.standing is not None]
+        for shard, group in self._grouped(together):
+            givings = {lease: Giving(lease.domain, lease.correlation_id, abandoned=True) for lease in group}
+            self.standings.leave(givings)
+            try:
+                results = self._client(shard).relinquish(list(givings.values()))
+            except LeaseholdError as problem:
+                _log.warning("abandon-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+                continue
+            for lease, result in zip(givings, results, strict=True):
+                if lease.standing is not None:
+                    self.standings.acknowledge(lease.standing, [givings[lease]], [result])
+
+    def hear(self, shard: int, run: bytes, heard: int, wait_ns: Span) -> Recalled | None:
+        """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""
+        request = Attend(
+            request_id=self._random.randbytes(16), holder=self._holder, run=run, heard=heard, wait_ns=wait_ns
+        )
+        try:
+            (reply,) = self._routes.transport(shard).call([request], self._policy.attempt_timeout_ns + wait_ns)
+        except ShardUnavailable:
+            return None
+        return reply if isinstance(reply, Recalled) else None
 
     def _ask(self, shard: int, domain: str, quest: _Quest) -> Ask:
         if domain not in quest.asks:
@@ -272,10 +342,10 @@ class Leasing:
             quest.asks[domain] = ask
         return quest.asks[domain]
 
-    def _client(self, shard: int) -> LeaseClient:
+    def _client(self, shard: int) -> SessionClient:
         if shard not in self._clients:
             transport = self._routes.transport(shard)
-            self._clients[shard] = LeaseClient(transport, self._time, self._policy, self._holder, self._random)
+            self._clients[shard] = SessionClient(transport, self._time, self._policy, self._holder, self._random)
         return self._clients[shard]
 
     def _by_shard(self, domains: Iterable[str]) -> list[tuple[int, list[str]]]:
@@ -348,6 +418,18 @@ def _may_ask_again(result: Result) -> bool:
     return isinstance(result, Denied) or (isinstance(result, Unavailable) and result.code != "late")
 
 
+def _giving(lease: Lease) -> Giving:
+    return Giving(
+        lease.domain,
+        lease.correlation_id,
+        lease.watermark_ns,
+        lease.watermark_time,
+        lease.messages,
+        lease.chain_head,
+        lease.unsaid() or NOTHING_WRITTEN,
+    )
+
+
 def _lease(shard: int, granted: Granted, term_ns: Span) -> Lease:
     witness = granted.witness
     return Lease(
@@ -356,7 +438,7 @@ def _lease(shard: int, granted: Granted, term_ns: Span) -> Lease:
         mode=Mode(witness.mode),
         correlation_id=witness.correlation_id,
         fence=witness.fence,
-        expiry_ns=witness.expiry_ns,
+        own_expiry_ns=witness.expiry_ns,
         floor_ns=witness.floor_ns,
         settle_to_ns=witness.settle_to_ns,
         signed=granted.signed,

@@ -32,6 +32,8 @@ class Reason(StrEnum):
     """It expired while its shard did not answer."""
     CLOCK_UNSAFE = "clock unsafe"
     """It expired, or may have, while this node had no bounded time; or its shard's witness contradicts this clock."""
+    RECALLED = "recalled"
+    """Another asked for it, and it is given back, as was chosen when it was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,10 @@ class Losses:
             self._of_all.append(listener)
 
     def listen_to(self, lease: Lease, listener: Listener) -> None:
-        """Tell it if this lease is lost: at once, if others have been told already."""
+        """Tell it if this lease is lost: at once, if others have been told already, or it is not kept any more."""
         with self._lock:
-            told = lease in self._told
+            coming = any(each.lease is lease for each in tuple(self._found))
+            told = lease in self._told or (lease.loss is not None and not coming)
             if not told:
                 self._of_one.setdefault(lease, []).append(listener)
         if told and lease.loss is not None:

@@ -18,16 +18,21 @@ from appliance.formats.frame import LEASES_MAX
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain, check_purpose
 from appliance.lease.client import Granted
-from timeagent.errors import BadRequest, Damaged, LeaseholdError, TryAgain
-from timeagent.units import MS, SECOND, rfc3339, span_text
+from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.units import MS, SECOND, span_text
 
-from .given import ATTEMPT_ID_BYTES, checked_attempt, checked_batch, refuse_readers
+from .given import ATTEMPT_ID_BYTES, checked_attempt, checked_batch, chosen_together, refuse_readers
 from .keeping import Keeping
+from .leases import Leases
 from .leasing import Leasing, wanted_modes
 from .losses import Reason
 from .narrow import messages_of
+from .outliving import outlive_earlier_holders
+from .recall import chosen_recall
+from .recalls import Recalls
 from .renewal import Renewal
 from .stamping import Ahead, Stamper, WriterState, check_near
+from .sticky import Shelf
 
 if TYPE_CHECKING:
     import random
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
     from .leasing import Routes
     from .losses import Listener
     from .openlog import LogBook, OpenLog
+    from .recall import Recall
     from .stamping import Publication
 
 _log = logging.getLogger(__name__)
@@ -53,32 +59,6 @@ ATTEMPTS: Final = 3
 
 _SLICE_NS: Final = 100 * MS
 """How long a wait goes on before the leases are looked after again."""
-
-
-class Leases(Sequence["Lease"]):
-    """The leases of one ``acquire``, in order of domain. Relinquished at the end of a ``with`` block."""
-
-    def __init__(self, session: Session, leases: Sequence[Lease]) -> None:
-        """Belong to a session."""
-        self._session = session
-        self._leases = tuple(leases)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204 - Sequence's overloads
-        return self._leases[index]
-
-    def __len__(self) -> int:
-        """Return how many."""
-        return len(self._leases)
-
-    def __enter__(self) -> Self:
-        """Hold them for a block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give them back, with the right watermark."""
-        self._session.relinquish(self)
 
 
 class Session:
@@ -94,6 +74,7 @@ class Session:
         randomness: random.Random,
         *,
         background: bool = True,
+        session_leases: bool = False,
     ) -> None:
         """Hold nothing yet. Made by ``Cluster.session``. ``background``: a thread renews; else only waiting does."""
         self._context = context
@@ -101,18 +82,24 @@ class Session:
         self._policy = policy
         self._random = randomness
         self._background = background
+        self._together = session_leases
         self._process = os.getpid()
         self._lock = RLock()
         self._closed = False
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
         self._stamper = Stamper(context.time, policy, self._state)
+        time = context.time
         self._leasing = Leasing(
-            context.time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness
+            time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness, self._lock
         )
         self._keeping = Keeping(context.time, policy, self._leasing, context.parallel, self._lock)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
-        self._renewal = Renewal(policy, self._keeping.renew_due)
+        self._renewal = Renewal(policy, self.renew_due)
+        self._shelf = Shelf(context.time, policy, self._keeping, self._lock)
+        self._recalls = Recalls(
+            policy, self._leasing, self._keeping, self._shelf, self._lock, self._give_back, background=background
+        )
 
     @property
     def incarnation(self) -> bytes:
@@ -121,7 +108,7 @@ class Session:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def acquire(
+    def acquire(  # noqa: PLR0913 - what can be said about a lease, by name
         self,
         *domains: str,
         mode: Mode | Mapping[str, Mode] = Mode.X,
@@ -130,6 +117,9 @@ class Session:
         outside_record: bool = False,
         hold_ns_max: Span | None = None,
         progress_within_ns: Span | None = None,
+        recall: Recall | str | None = None,
+        sticky_ns: Span | None = None,
+        session_lease: bool | None = None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> Leases:
         """Take leases on one or several domains, all or none. ``mode``: one for all, or a mapping with each domain.
@@ -145,9 +135,17 @@ class Session:
         time-out.
 
         ``hold_ns_max``: so long in all, however often they are renewed. ``progress_within_ns``: they are renewed only
-        while their holder gets on (``Lease.progress``, or a message Committed): who hangs loses them. ``given_up``:
-        asked now and then, from this thread; once it is true, this ends as if the time-out had come, leaves no waiter
-        behind, and takes at most about one attempt's time-out for it.
+        while their holder gets on (``Lease.progress``, or a message Committed): who hangs loses them.
+
+        ``recall``: what is done when another asks for them: ``ignore``, ``finish``, ``flush`` or ``relinquish``
+        (``Recall``). ``sticky_ns``: when they are given back they stay with the session for the next ``acquire``, for
+        so long or until another asks for them.
+
+        ``session_lease``: take them under one expiry with others of this session, kept by one small renewal for each
+        shard, however many they are; as the session was begun where left out. Not with a term or a cap of their own.
+
+        ``given_up``: asked now and then, from this thread; once it is true, this ends as if the time-out had come,
+        leaves no waiter behind, and takes at most about one attempt's time-out for it.
         """
         until = self._context.time.boot_ns() + timeout_ns
         self._check_open()
@@ -163,10 +161,18 @@ class Session:
                 f"{span_text(self._policy.holder_margin_ns)} before the expiry",
                 hint="ask for a longer term",
             )
-        leases = self._leasing.acquire(wanted_modes(domains, mode), term, timeout_ns, given_up)
+        answer = chosen_recall(recall, sticky_ns)
+        wanted = wanted_modes(domains, mode)
+        together = chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_within_ns))
+        leases, misfits = self._shelf.take(wanted)
+        if misfits:
+            self._give_back(misfits)
+        leases = leases or self._leasing.acquire(wanted, term, timeout_ns, given_up, together=together)
         try:
             with self._lock:
                 self._check_open()
+                for lease in leases:
+                    lease.recall, lease.sticky_ns = answer, sticky_ns
                 self._keeping.adopt(leases, hold_ns_max, progress_within_ns)
                 if self._background:
                     self._renewal.start(self._keeping.period_ns(term))
@@ -174,32 +180,10 @@ class Session:
             self._keeping.forget(leases)
             self._leasing.relinquish(leases)
             raise
+        self._recalls.attend(leases)
         if outside_record:
-            self._outlive_earlier_holders(leases, until, given_up)
+            outlive_earlier_holders(self, self._context.time, leases, until, given_up)
         return Leases(self, leases)
-
-    def _outlive_earlier_holders(
-        self, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
-    ) -> None:
-        """Wait until every lease that ended without being relinquished is surely past, renewing meanwhile."""
-        target = max(lease.settle_to_ns for lease in leases)
-        try:
-            while not (now := self._context.time.now()).surely_past(target):
-                self._check_warm_in_time(leases[0], target, 0 if given_up() else until_boot_ns)
-                self._checked(leases)
-                self.renew_due()
-                self._context.time.sleep(max(MS, min(_SLICE_NS, target - now.earliest)))
-        except BaseException:
-            self.relinquish(leases)
-            raise
-
-    def _check_warm_in_time(self, lease: Lease, target: Instant, until_boot_ns: int) -> None:
-        if self._context.time.boot_ns() >= until_boot_ns:
-            raise TryAgain(
-                "warming",
-                f"an earlier holder of {lease.domain!r} may believe until {rfc3339(target)} that it holds it",
-                hint="allow more time: an earlier holder died, or its shard did",
-            )
 
     def upgrade(self, lease: Lease, mode: Mode, *, timeout_ns: Span = 30 * SECOND) -> None:
         """Change a held lease to a stronger mode; its fence, floor and settle_to are stated anew.
@@ -226,24 +210,34 @@ class Session:
         self._keeping.losses.listen(listener)
 
     def renew_due(self) -> None:
-        """Renew every held lease that has used up the renewal period. Raises BadTime.
+        """Renew every held lease that has used up the renewal period; give back what nobody uses. Raises BadTime.
 
         Never raises for a lease that is lost: that lease says so when it is used.
         """
         self._keeping.renew_due()
+        if idle := self._shelf.idle():
+            self._give_back(idle)
+        self._recalls.poll()
 
     def relinquish(self, leases: Sequence[Lease]) -> None:
         """Give leases back. They are over for the session from here on; what is being written is waited for.
 
         An attempt of unknown outcome is resolved first; where that fails within about the time that its bag needs to
         be closed, its leases are abandoned: left to expire, so that their successors settle what this session could
-        not tell. A lease that expired here is given back too, for its shard may not have broken it yet. Raises nothing
-        for what was lost meanwhile; BadRequest for the leases of another session.
+        not tell. A lease that expired here is given back too, for its shard may not have broken it yet. Sticky ones
+        stay with the session, for another use. Raises nothing for what was lost meanwhile; BadRequest for the leases
+        of another session.
         """
         if self._process != os.getpid():
             return
         with self._lock:
             self._refuse_foreign(leases)
+            undecided = {lease for publication in self._pending.values() for lease in publication.leases}
+            over = [each for each in leases if self._closed or each in undecided or not self._shelf.put(each)]
+        self._give_back(over)
+
+    def _give_back(self, leases: Sequence[Lease]) -> None:
+        with self._lock:
             mine = [lease for lease in leases if lease in self._keeping.held]
             for lease in mine:
                 lease.ended = lease.ended or "relinquished"
@@ -255,6 +249,7 @@ class Session:
             for lease in doubtful.intersection(mine):
                 lease.ended = "abandoned"
         self._leasing.relinquish([lease for lease in mine if lease not in doubtful])
+        self._leasing.abandon([lease for lease in mine if lease in doubtful])
 
     def close(self) -> None:
         """Give everything back and stop renewing. Idempotent. In a child after fork: nothing."""
@@ -263,9 +258,11 @@ class Session:
         with self._lock:
             self._closed = True
         self._renewal.stop()
+        self._recalls.stop()
         with self._lock:
             held = list(self._keeping.held)
         self.relinquish(held)
+        self._leasing.standings.close()
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

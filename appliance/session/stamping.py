@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from appliance.bag.records import RecordNumbers
     from appliance.formats.paths import Bag, Grid
     from appliance.formats.policy import Policy
+    from appliance.formats.witness import SignedWitness
     from timeagent.clock import NodeTime
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
@@ -168,7 +169,7 @@ class Stamper:
             attempts=(Attempt(id=attempt_id, messages=len(payloads)),),
             committed=state.committed,
             time=token.encode(),
-            witnesses=tuple(encode(lease.signed) for lease in leases),
+            witnesses=tuple(encode(signed) for signed in _witnesses(leases)),
             trust_number=numbers.trust,
             policy_number=numbers.policy,
         )
@@ -186,11 +187,17 @@ class Stamper:
         )
 
 
+def _witnesses(leases: Sequence[Lease]) -> list[SignedWitness]:
+    """Return what proves that these are held: of each lease, and of each session lease in which some are."""
+    standings = dict.fromkeys(lease.standing for lease in leases)
+    return [*(lease.signed for lease in leases), *(each.signed for each in standings if each is not None)]
+
+
 def _refuse_untrusted(keyring: Keyring, token: SignedTime, leases: Sequence[Lease]) -> None:
     """Raise NotTrusted if a key is replaced or revoked by now: a listed frame with it would be read by nobody."""
     reason = keyring.refuses(token.key_id, Purpose.TIME, token.midpoint_ns)
-    for lease in leases:
-        head = lease.signed.batch_head()
+    for signed in _witnesses(leases):
+        head = signed.batch_head()
         granted = head.signed_time()
         reason = (
             reason

@@ -1,0 +1,38 @@
+"""``Leases``: what one ``acquire`` has taken, to be used in a ``with`` block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .held import Lease
+    from .session import Session
+
+
+class Leases(Sequence["Lease"]):
+    """The leases of one ``acquire``, in order of domain. Relinquished at the end of a ``with`` block."""
+
+    def __init__(self, session: Session, leases: Sequence[Lease]) -> None:
+        """Belong to a session."""
+        self._session = session
+        self._leases = tuple(leases)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204 - Sequence's overloads
+        return self._leases[index]
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return len(self._leases)
+
+    def __enter__(self) -> Self:
+        """Hold them for a block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give them back, with the right watermark."""
+        self._session.relinquish(self)

@@ -1,0 +1,199 @@
+"""What a holder does when another asks for its lease: it hears of it from the shard, and does what was chosen.
+
+For each shard from which a session has leases that may be recalled, a thread waits in a call that the shard answers
+when there is something to tell. Hearing nothing breaks nothing: the lease is kept until its user gives it back.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND
+
+from .losses import Reason
+from .recall import Recall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from threading import RLock
+
+    from appliance.formats.policy import Policy
+    from appliance.lease.wire import Recalled, Wanted
+    from timeagent.units import Span
+
+    from .held import Lease
+    from .keeping import Keeping
+    from .leasing import Leasing
+    from .sticky import Shelf
+
+_log = logging.getLogger(__name__)
+
+HEAR_NS: Final = 10 * SECOND
+"""How long one call waits: after this a shard that has died, or a lost connection, is noticed at the latest."""
+
+_EARLY_MAX: Final = 1024
+"""How many recalls of leases that this session does not know (yet) are remembered."""
+
+
+@dataclass(slots=True)
+class _Ear:
+    """What was heard of one shard."""
+
+    run: bytes = bytes(8)
+    heard: int = 0
+    thread: Thread | None = None
+
+
+class Recalls:
+    """The recalls of one session. Shares the session's lock."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        leasing: Leasing,
+        keeping: Keeping,
+        shelf: Shelf,
+        lock: RLock,
+        give_back: Callable[[Sequence[Lease]], None],
+        *,
+        background: bool,
+    ) -> None:
+        """Listen to nobody yet. ``give_back``: ends leases, once what was written under them is decided."""
+        self._policy = policy
+        self._leasing = leasing
+        self._keeping = keeping
+        self._shelf = shelf
+        self._lock = lock
+        self._give_back = give_back
+        self._background = background
+        self._ears: dict[int, _Ear] = {}
+        self._early: dict[bytes, Wanted] = {}
+        self._stop = Event()
+
+    def attend(self, leases: Iterable[Lease]) -> None:
+        """Listen for these, from now on and as long as there are leases of their shards that may be recalled."""
+        early: list[Lease] = []
+        with self._lock:
+            for lease in leases:
+                if lease.recall is Recall.IGNORE or self._stop.is_set():
+                    continue
+                ear = self._ears.setdefault(lease.shard, _Ear())
+                if self._background and ear.thread is None:
+                    name = f"leasehold-recalls-{lease.shard}"
+                    ear.thread = Thread(target=self._listen, args=(lease.shard, ear), name=name, daemon=True)
+                    ear.thread.start()
+                if self._early.pop(lease.correlation_id, None) is not None:
+                    early.append(lease)
+        self._answer(early)
+
+    def poll(self) -> None:
+        """Hear what there is to hear, without waiting: for sessions that have no threads."""
+        for shard, ear in list(self._ears.items()):
+            if not self._background and self._listening_for(shard):
+                self._hear(shard, ear, 0)
+
+    def stop(self) -> None:
+        """Listen no more. A call that is held back is ended; who does not end by that ends by itself, and later."""
+        self._stop.set()
+        with self._lock:
+            threads = [(shard, ear.thread) for shard, ear in self._ears.items() if ear.thread is not None]
+        for shard, thread in threads:
+            self._leasing.hear(shard, bytes(8), 0, 0)
+            thread.join(self._policy.attempt_timeout_ns / SECOND)
+
+    # -- listening -----------------------------------------------------------------------------------------------------
+
+    def _listening_for(self, shard: int) -> bool:
+        with self._lock:
+            return any(lease.shard == shard and lease.recall is not Recall.IGNORE for lease in self._keeping.held)
+
+    def _listen(self, shard: int, ear: _Ear) -> None:
+        while True:
+            with self._lock:
+                if self._stop.is_set() or not self._listening_for(shard):
+                    ear.thread = None
+                    return
+            try:
+                pause = not self._hear(shard, ear, HEAR_NS)
+            except LeaseholdError as problem:
+                _log.warning("recall-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+                pause = True
+            if pause:
+                self._stop.wait(self._policy.attempt_timeout_ns / SECOND)
+
+    def _hear(self, shard: int, ear: _Ear, wait_ns: Span) -> bool:
+        """Ask once; whether it is of use to ask again at once."""
+        recalled = self._leasing.hear(shard, ear.run, ear.heard, wait_ns)
+        if recalled is None or self._stop.is_set():
+            return False
+        ear.run, ear.heard = recalled.run, recalled.heard
+        self._answer(self._recalled(shard, recalled))
+        return not recalled.stopping
+
+    def _recalled(self, shard: int, recalled: Recalled) -> list[Lease]:
+        """Return which leases are asked for. One that was granted and is not known yet is remembered."""
+        wanted = {each.correlation_id: each for each in recalled.wanted}
+        with self._lock:
+            mine = [
+                lease
+                for lease in self._keeping.held
+                if lease.shard == shard and (recalled.stopping or lease.correlation_id in wanted)
+            ]
+            for lease in mine:
+                wanted.pop(lease.correlation_id, None)
+            self._early |= wanted
+            while len(self._early) > _EARLY_MAX:
+                del self._early[next(iter(self._early))]
+        return mine
+
+    # -- answering -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, leases: Iterable[Lease]) -> None:
+        """Do with leases that are asked for what was chosen for them, once."""
+        back: list[Lease] = []
+        tell: list[Lease] = []
+        with self._lock:
+            for lease in leases:
+                if lease.recall is Recall.IGNORE or lease.ended is not None or lease.recalled:
+                    continue
+                lease.recalled = True
+                if lease in self._shelf:
+                    back.append(lease)
+                elif lease.recall is Recall.RELINQUISH:
+                    lease.lose("recalled", Reason.RECALLED)
+                    back.append(lease)
+                else:
+                    tell.append(lease)
+            self._shelf.drop(back)
+        self._keeping.losses.tell()
+        if back:
+            self._give_back(back)
+        for lease in tell:
+            if lease.recall is Recall.FINISH:
+                _tell(lease)
+            elif self._background:
+                Thread(target=self._flush, args=(lease,), name="leasehold-flush", daemon=True).start()
+            else:
+                self._flush(lease)
+
+    def _flush(self, lease: Lease) -> None:
+        _tell(lease)
+        with self._lock:
+            if lease.ended is not None:
+                return
+            lease.lose("recalled", Reason.RECALLED)
+        self._keeping.losses.tell()
+        self._give_back([lease])
+
+
+def _tell(lease: Lease) -> None:
+    for listener in lease.recall_listeners:
+        try:
+            listener(lease)
+        except Exception:  # noqa: BLE001 - whatever an application's function raises
+            # Another waits for the lease, and the other functions want to be called: as if this one had returned.
+            _log.exception("recall-listener-failed domain=%s", lease.domain)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import Phase
 from appliance.formats.merkle import root_of_path
-from appliance.formats.witness import SignedWitness, head_refused
+from appliance.formats.witness import SignedWitness, Witness, head_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.rules import r1_holds
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from appliance.formats.frame import Frame
+    from appliance.formats.lease import Holder
     from appliance.formats.paths import Bag, DataName
     from appliance.formats.policy import Policy
     from timeagent.trust import Keyring
@@ -57,7 +58,8 @@ class Refusal(StrEnum):
     HOLDER = "holder"
     """A witness of another incarnation than the frame's."""
     SESSION = "session"
-    """A witness that counts only together with its session's, and that is not there."""
+    """A witness that counts only together with its session lease's: that is not there, or of another run or holder, or
+    names this lease as one that was ended alone."""
     EXPIRED = "expired"
     """At or after the expiry of a witness."""
     FLOOR = "floor"
@@ -71,6 +73,37 @@ class Standing:
     domains: tuple[str, ...] = ()
     floor_ns: Instant = -1
     expiry_ns: Instant = INSTANT_MAX
+
+
+type _Standing = tuple[int, int, bytes, bytes]
+"""Which session lease: map, shard, incarnation of the shard, id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseRead:
+    """A lease's witness that is good by itself."""
+
+    domain: str
+    correlation_id: bytes
+    holder: Holder
+    floor_ns: Instant
+    expiry_ns: Instant
+    """Of a lease under a session lease: it does not count."""
+    session: _Standing | None
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionRead:
+    """A session lease's witness that is good by itself."""
+
+    session: _Standing
+    holder: Holder
+    expiry_ns: Instant
+    ended: frozenset[bytes]
+
+    def covers(self, lease: _LeaseRead) -> bool:
+        """Whether the lease may be written under until this expiry."""
+        return self.holder == lease.holder and lease.correlation_id not in self.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +172,29 @@ class Judge:
         return standing if isinstance(standing, Refusal) else (token, standing)
 
     def _standing(self, frame: Frame) -> Standing | Refusal:
-        domains: list[str] = []
-        floor, expiry = -1, INSTANT_MAX
+        leases: list[_LeaseRead] = []
+        sessions: dict[_Standing, _SessionRead] = {}
         for raw in frame.head.witnesses:
             read = self._witness(raw, frame.head.incarnation)
-            if isinstance(read, Refusal):
-                return read
-            domains.extend(read.domains)
-            floor, expiry = max(floor, read.floor_ns), min(expiry, read.expiry_ns)
-        return Standing(tuple(domains), floor, expiry)
+            match read:
+                case Refusal():
+                    return read
+                case _LeaseRead():
+                    leases.append(read)
+                case _SessionRead() if read.session in sessions:
+                    return Refusal.SESSION
+                case _SessionRead():
+                    sessions[read.session] = read
+        floor, expiry = -1, INSTANT_MAX
+        for lease in leases:
+            until = lease.expiry_ns
+            if lease.session is not None:
+                session = sessions.get(lease.session)
+                if session is None or not session.covers(lease):
+                    return Refusal.SESSION
+                until = session.expiry_ns
+            floor, expiry = max(floor, lease.floor_ns), min(expiry, until)
+        return Standing(tuple(lease.domain for lease in leases), floor, expiry)
 
     def _read_time(self, raw: bytes) -> SignedTime | Refusal:
         try:
@@ -156,10 +203,10 @@ class Judge:
             return Refusal.TIME_REFUSED
         return Refusal.TIME_REFUSED if self._keyring.refuses_time(token) else token
 
-    def _read_witness(self, raw: bytes, incarnation: bytes) -> Standing | Refusal:
+    def _read_witness(self, raw: bytes, incarnation: bytes) -> _LeaseRead | _SessionRead | Refusal:
         try:
             signed = decode(SignedWitness, raw)
-            witness, head = signed.witness(), signed.batch_head()
+            witness, head = signed.statement(), signed.batch_head()
             time = head.signed_time()
             refused = (
                 self._head(signed.head, signed.signature)
@@ -169,17 +216,27 @@ class Judge:
             return Refusal.WITNESS_REFUSED
         if refused:
             return Refusal.WITNESS_REFUSED
-        if witness.phase is not Phase.HELD:
+        if isinstance(witness, Witness) and witness.phase is not Phase.HELD:
             return Refusal.TENTATIVE
-        if not witness.mode.may_write:
+        if isinstance(witness, Witness) and not witness.mode.may_write:
             return Refusal.MODE
-        if witness.session_id is not None:
-            return Refusal.SESSION
         if witness.expiry_ns > time.midpoint_ns + self._policy.lease_term_max_ns + time.radius_ns:
             return Refusal.TERM
         if witness.holder.incarnation != incarnation:
             return Refusal.HOLDER
-        return Standing((witness.domain,), witness.floor_ns, witness.expiry_ns)
+        name = witness.session_id
+        session = None if name is None else (head.map_number, head.shard, head.incarnation, name)
+        if isinstance(witness, Witness):
+            return _LeaseRead(
+                witness.domain,
+                witness.correlation_id,
+                witness.holder,
+                witness.floor_ns,
+                witness.expiry_ns,
+                session,
+            )
+        assert session is not None
+        return _SessionRead(session, witness.holder, witness.expiry_ns, frozenset(witness.ended))
 
     def _head_refused(self, head: bytes, signature: bytes) -> str | None:
         return head_refused(head, signature, self._keyring, self._cluster_id)

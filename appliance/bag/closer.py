@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind, effective_digest
 from appliance.formats.lockfile import LockEntry, LockFile, open_lock
 from appliance.formats.paths import LOCK, PRELOCK
-from appliance.formats.stamped import stamp
 from timeagent.errors import Damaged, TryAgain
+
+from .signing import signed_for_ever
 
 if TYPE_CHECKING:
     from appliance.formats.paths import Bag, Grid
@@ -92,8 +93,8 @@ class Closer:
     def close(self, bag: Bag) -> Closed | NotDue | Gone:
         """Close the bag if it is due; at once if somebody has begun. Makes the directory of a bag nobody wrote to.
 
-        Raises BadTime, Environment, Damaged, TryAgain; then nothing is decided, and anybody may try again. Touches the
-        mount; does not wait.
+        Raises BadTime, NotTrusted, Environment, Damaged, TryAgain; then nothing is decided, and anybody may try again.
+        Touches the mount; does not wait.
         """
         seen = self._storage.look(bag.path, (PRELOCK, LOCK))
         if seen and LOCK in seen:
@@ -166,4 +167,5 @@ class Closer:
             policy_number=numbers.policy,
             entries=entries,
         )
-        self._storage.publish(f"{bag.path}/{LOCK}", stamp(Kind.LOCK, lock, self._time), self._tmp)
+        raw = signed_for_ever(Kind.LOCK, lock, self._time, self._records.keyring(numbers.trust))
+        self._storage.publish(f"{bag.path}/{LOCK}", raw, self._tmp)

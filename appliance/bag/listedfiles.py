@@ -88,18 +88,17 @@ class ListedFiles:
     def _from_pack(
         self, pack: PackedRack, bag: Bag, entries: tuple[LockEntry, ...]
     ) -> Iterator[tuple[str, list[Piece]]]:
-        """Yield the files that remain of a bag: they stand end to end, and are read at once."""
+        """Yield the files that remain of a bag: they stand end to end, so the pack's window moves over them."""
         if not entries:
             return
         names = pack.index.names
         number = next((n for n in pack.index.files_of(bag.name) if names[n] == entries[0].name), None)
-        offset = pack.index.index_at if number is None else int(pack.index.offsets[number])
-        data = pack.range(offset, sum(entry.size for entry in entries))
-        if data is None:
-            raise self._vanished(bag.rack, pack)
-        at = 0
+        at = pack.index.index_at if number is None else int(pack.index.offsets[number])
         for entry in entries:
-            yield entry.name, _checked(data[at : at + entry.size], entry, f"{pack.path}, {bag.name}/{entry.name}")
+            data = pack.range(at, entry.size)
+            if data is None:
+                raise self._vanished(bag.rack, pack)
+            yield entry.name, _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
             at += entry.size
 
     def _vanished(self, rack: Rack, pack: PackedRack) -> TryAgain:

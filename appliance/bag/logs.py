@@ -8,10 +8,11 @@ from appliance.formats.birth import BagKind, LogBirth, check_grid
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS
-from appliance.formats.stamped import open_stamped, stamp
+from appliance.formats.stamped import open_stamped
 from timeagent.canonical import decode
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
 
+from .signing import signed_for_ever
 from .storage import NOT_A_DIRECTORY
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) 
     """Make a log with the newest policy's span, grace and rack, or return the birth of the one that is there.
 
     Of several that make it at once the first wins, and all return its birth, which may be of another kind. Raises
-    BadRequest for a bad name. Touches the mount.
+    BadRequest for a bad name, NotTrusted for a node whose key is revoked. Touches the mount.
     """
     found = open_log(context, name)
     if found is not None:
         return found
-    policy = context.records.policy(context.records.newest().policy)
+    numbers = context.records.newest()
+    policy = context.records.policy(numbers.policy)
     earliest = context.time.now().earliest
     birth = LogBirth(
         cluster_id=context.records.cluster_id,
@@ -39,8 +41,9 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) 
         rack_ns=policy.rack_ns,
         created_by=context.node,
     )
+    raw = signed_for_ever(Kind.BIRTH, birth, context.time, context.records.keyring(numbers.trust))
     context.storage.ensure_directory(f"{LOGS}/{name}")
-    context.storage.publish(_path(name), stamp(Kind.BIRTH, birth, context.time), context.tmp(name))
+    context.storage.publish(_path(name), raw, context.tmp(name))
     found = open_log(context, name)
     if found is None:
         raise Environment("log-vanished", f"{_path(name)} is not there after it was made", hint="check the mount")

@@ -32,6 +32,11 @@ _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
+_IN_THE_WAY: Final = (
+    "a file or a symbolic link stands where a directory belongs: move it out of the way, "
+    "or, as a root, name the directory itself"
+)
+
 _FILE_MODE: Final = 0o664
 _DIRECTORY_MODE: Final = 0o775
 """Group-writable; the process's umask has the last word. Never sticky: fs.protected_regular would refuse O_CREAT."""
@@ -161,12 +166,12 @@ class PosixStorage:
             return expected_size + len(data)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a name that is no directory's."""
         with _Classified("unlink", path):
             try:
                 os.unlink(self._full(path))
             except OSError as problem:
-                if problem.errno not in _ABSENT:
+                if problem.errno not in _ABSENT and problem.errno != errno.EISDIR:
                     raise
 
     def remove_directory(self, path: str) -> bool:
@@ -175,7 +180,7 @@ class PosixStorage:
             try:
                 os.rmdir(self._full(path))
             except OSError as problem:
-                if problem.errno in _NOT_EMPTY:
+                if problem.errno in _NOT_EMPTY or problem.errno == errno.ENOTDIR:
                     return False
                 if problem.errno not in _ABSENT:
                     raise
@@ -315,10 +320,12 @@ def _environment(verb: str, path: str, problem: OSError) -> Environment:
         return Environment("mount-full", said, hint="free space or raise the quota")
     if problem.errno in _NO_LINKS:
         return Environment("no-hard-links", said, hint="use a file system with hard links, and one for the whole root")
+    if problem.errno == errno.ENAMETOOLONG:
+        return Environment("name-too-long", said, hint="mount the root at a shorter path, or name the log shorter")
     if problem.errno in _ABSENT:
         return Environment(PATH_ABSENT, said, hint="check that the root is mounted")
     if problem.errno in _NO_DIRECTORY:
-        return Environment(NOT_A_DIRECTORY, said, hint="name the root directory itself, not a file")
+        return Environment(NOT_A_DIRECTORY, said, hint=_IN_THE_WAY)
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
 
 

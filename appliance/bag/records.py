@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
     from timeagent.trust import Keyring
 
 
-@dataclass(frozen=True, slots=True)
-class RecordNumbers:
+class RecordNumbers(msgspec.Struct, frozen=True):
     """The numbers of a trust record and of a policy record."""
 
     trust: int

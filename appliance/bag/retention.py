@@ -1,7 +1,8 @@
 """Retention: delete the packs of old racks (docs/protocol/bag.md).
 
 Only packs are deleted, and only of racks without any bag directory. The rack's directory, its prelock and its seal stay
-for ever: with them nobody can begin an old rack again, and readers are told which instants are gone. Two clocks are
+for ever: with them nobody can begin an old rack again, and readers are told which instants are gone. The mark
+``retained`` tells an auditor that it was retention, and not somebody's hand. Two clocks are
 asked, one's own and the file server's: what a fast clock deletes does not come back.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.formats.pack import PACK
-from appliance.formats.paths import SEAL
+from appliance.formats.paths import RETAINED, SEAL
 from timeagent.units import DAY
 
 from .racks import racks_there
@@ -80,7 +81,8 @@ class Retention:
                 yield OldPack(rack, path, size)
 
     def delete(self, old: OldPack) -> None:
-        """Delete a pack. Idempotent. Touches the mount."""
+        """Say so in the rack, then delete its pack. Idempotent. Touches the mount."""
+        self._storage.ensure_marker(f"{old.rack.path}/{RETAINED}")
         self._storage.unlink(old.path)
 
     def turn(self, most: int) -> list[OldPack]:

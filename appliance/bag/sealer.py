@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import RackSeal, SealEntry, open_seal
 from appliance.formats.paths import PRELOCK, SEAL
-from appliance.formats.stamped import stamp
 from timeagent.errors import Damaged, TryAgain
 
 from .closer import Gone, NotDue
 from .racks import racks_there
+from .signing import signed_for_ever
 
 if TYPE_CHECKING:
     from appliance.formats.paths import Bag, Grid, Rack
@@ -83,7 +83,8 @@ class Sealer:
     def seal(self, rack: Rack) -> RackSeal | NotDue:
         """Seal the rack, and before it what is older, if it is due; at once if somebody has begun.
 
-        Raises BadTime, Environment, Damaged, TryAgain; then anybody may try again. Touches the mount; does not wait.
+        Raises BadTime, NotTrusted, Environment, Damaged, TryAgain; then anybody may try again. Touches the mount; does
+        not wait.
         """
         if rack.path in self._kept:
             return self._kept[rack.path]
@@ -154,7 +155,9 @@ class Sealer:
             seal = RackSeal(
                 cluster_id=self._records.cluster_id, log=rack.log, rack=rack.path, sealer=self._node, entries=entries
             )
-            self._storage.publish(f"{rack.path}/{SEAL}", stamp(Kind.SEAL, seal, self._time), self._tmp)
+            keyring = self._records.keyring(self._records.newest().trust)
+            raw = signed_for_ever(Kind.SEAL, seal, self._time, keyring)
+            self._storage.publish(f"{rack.path}/{SEAL}", raw, self._tmp)
         return self._read(rack)
 
     def _begin_and_list(self, rack: Rack) -> list[Bag] | None:
@@ -172,7 +175,7 @@ class Sealer:
             raise TryAgain(
                 "no-seal",
                 f"{rack.path} has no seal yet, and a bag of it could not be closed",
-                hint="a bag's directory vanished before the rack was sealed: restore it, or try again",
+                hint="try again; if it stays so, restore the bag's directory, or remove a link that leads nowhere",
             )
         return seal
 

@@ -104,11 +104,11 @@ class Storage(Protocol):
         ...
 
     def unlink(self, path: str) -> None:
-        """Remove a name; nothing happens if it is not there."""
+        """Remove a name; nothing happens if it is not there, or a directory's."""
         ...
 
     def remove_directory(self, path: str) -> bool:
-        """Remove an empty directory; true also if it is not there; false if it is not empty."""
+        """Remove an empty directory; true also if it is not there; false if it is not empty, or no directory."""
         ...
 
     def server_clock(self, tmp: str) -> Instant:

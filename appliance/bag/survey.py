@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.lockfile import open_seal
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, PRELOCK, SEAL
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 
 from .packed import lists_files
 
@@ -70,7 +70,7 @@ def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:
         bag = grid.parse_bag(rack, name)
         if bag is not None:
             bags.append(_view_bag(context, grid, bag))
-        elif name not in (PRELOCK, SEAL, PACK):
+        elif name not in (PRELOCK, SEAL, PACK, RETAINED):
             strangers.append(name)
     size = context.storage.size_of(f"{rack.path}/{PACK}") if PACK in names else None
     return RackView(
@@ -80,7 +80,7 @@ def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:
 
 def _gone(context: BagContext, rack: Rack, names: list[str]) -> bool:
     """Whether the rack was emptied by retention. Reads the seal only where nothing else is there."""
-    if set(names) != {PRELOCK, SEAL}:
+    if set(names) - {RETAINED} != {PRELOCK, SEAL}:
         return False
     raw = context.storage.read(f"{rack.path}/{SEAL}")
     return raw is not None and lists_files(open_seal(raw, f"{rack.path}/{SEAL}")[0])

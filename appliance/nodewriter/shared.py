@@ -43,8 +43,10 @@ class SharedWriter:
         self._grid = grid
         self._authority = authority
         self._files = files
-        self._doubts: dict[tuple[str, str], bytes] = {}
-        """Attempts that the node's writer may have written, or may still: by bag and name, with its incarnation."""
+        self._doubts: dict[tuple[str, str], bytes | None] = {}
+        """Attempts whose outcome is open, by bag and name: with the incarnation of the node's writer that may have
+        written them, or may still; None where only the own file is in doubt. Neither is handed in again: what the
+        node's writer says of a later file says nothing of an earlier one."""
 
     def write(self, file: FrameFile) -> Outcome:
         """Publish the frame, here or there, and find out what became of it. May be repeated while that is Unknown.
@@ -58,7 +60,8 @@ class SharedWriter:
         answer = self._door.submit(file.bag, file.data)
         match answer:
             case NotTaken.NOT_TAKEN:
-                return self._own.write(file)
+                self._doubts[_key(file)] = None
+                return self._decided(file, self._own.write(file))
             case Doubt(reason, incarnation):
                 self._doubts[_key(file)] = incarnation
                 return Unknown(reason)

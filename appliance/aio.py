@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from .bag.outcome import Outcome
     from .bag.reader import Message
     from .session.held import Lease
+    from .session.leases import Leases
     from .session.losses import Loss
-    from .session.session import Leases, Session
+    from .session.session import Session
 
 WAITS_MAX: Final = 64
 """How many ``acquire`` wait at once; more of them wait for one of these to end."""
@@ -105,6 +106,23 @@ class AsyncLeases:
 
         for lease in self.leases:
             lease.on_lost(listener)
+        return await first
+
+    async def recalled(self) -> Lease:
+        """Wait until another asks for one of them, and say which: for a task beside the work. See ``Recall``."""
+        loop = asyncio.get_running_loop()
+        first: asyncio.Future[Lease] = loop.create_future()
+
+        def arrive(lease: Lease) -> None:
+            if not first.done():
+                first.set_result(lease)
+
+        def listener(lease: Lease) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(arrive, lease)
+
+        for lease in self.leases:
+            lease.on_recall(listener)
         return await first
 
     async def __aenter__(self) -> Self:

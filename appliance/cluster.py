@@ -251,15 +251,16 @@ class Cluster:
         own = LogBook(self.context)
         return NodeWriter(self.registers.cluster_id, self.settings.node, incarnation, own.opened)
 
-    def session(self, purpose: str = "") -> Session:
+    def session(self, purpose: str = "", *, session_leases: bool = False) -> Session:
         """Begin a session: one writer incarnation with its leases. ``purpose`` shows who holds what, and why.
 
+        ``session_leases``: its leases are kept together, by one renewal for each shard: for thousands of them.
         Raises NotTrusted for a node whose keys are revoked or replaced; Environment. Touches the mount.
         """
         routes = self.routes
         self.check_trusted_now()
         seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
-        session = Session(self.context, self.logs, routes, self.policy, purpose, seed)
+        session = Session(self.context, self.logs, routes, self.policy, purpose, seed, session_leases=session_leases)
         with self._lock:
             self._check_open()
             self._sessions.add(session)

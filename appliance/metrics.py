@@ -63,6 +63,7 @@ class NodeCollector(Collector):
     def _shards(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("leasehold_shard_up", "1 if the shard answers.", labels=_SHARD)
         leases = GaugeMetricFamily("leasehold_shard_leases", "Leases that are out.", labels=_SHARD)
+        sessions = GaugeMetricFamily("leasehold_shard_sessions", "Session leases that are out.", labels=_SHARD)
         domains = GaugeMetricFamily("leasehold_shard_domains", "Domains that are remembered.", labels=_SHARD)
         ceiling = GaugeMetricFamily(
             "leasehold_shard_ceiling_timestamp_seconds", "Until when the shard may grant.", labels=_SHARD
@@ -76,11 +77,12 @@ class NodeCollector(Collector):
             up.add_metric([str(shard)], numbers is not None)
             if numbers is not None:
                 leases.add_metric([str(shard)], numbers.leases)
+                sessions.add_metric([str(shard)], numbers.sessions)
                 domains.add_metric([str(shard)], numbers.domains)
                 ceiling.add_metric([str(shard)], numbers.ceiling_ns / SECOND)
                 batches.add_metric([str(shard)], numbers.batches)
                 lost.add_metric([str(shard)], numbers.blocks_lost)
-        yield from (up, leases, domains, ceiling, batches, lost)
+        yield from (up, leases, sessions, domains, ceiling, batches, lost)
 
     def _doors(self) -> Iterator[Metric]:
         if self._trust is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from timeagent.errors import BadTime, NotTrusted
+from timeagent.keys import fingerprint
 from timeagent.trust import Purpose
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def check_own_keys(registers: Registers, settings: Settings) -> None:
         if owner != settings.node:
             raise NotTrusted(
                 "key-not-trusted",
-                f"the key {key.id.hex()} of {settings.directory} is "
+                f"the key {fingerprint(key.public)} of {settings.directory} is "
                 + (f"that of node {owner}" if owner else "not in the cluster's trust record"),
                 hint="join the cluster with this node directory",
             )

@@ -106,7 +106,7 @@ class Registers:
     def newest_number(self, kind: Kind) -> int | None:
         """Return the highest number of a register, its directory opened afresh, or None. Touches the mount."""
         names = self._storage.list_afresh(DIRECTORIES[kind])
-        return max((number for name in names or () if (number := parse_record_name(name)) is not None), default=None)
+        return max(filter(None, map(parse_record_name, names or ())), default=None)
 
     def _newest(self, kind: Kind) -> int:
         number = self.newest_number(kind)
@@ -154,7 +154,7 @@ class StoredChain:
     def list_afresh(self) -> list[int]:
         """Return the numbers that are there, in order; the directory is opened afresh. Touches the mount."""
         names = self._storage.list_afresh(self._path)
-        return sorted(number for name in names or () if (number := parse_record_name(name)) is not None)
+        return sorted(filter(None, map(parse_record_name, names or ())))
 
     def read(self, number: int) -> bytes | None:
         """Return a record's bytes, or None where there is none. Touches the mount."""

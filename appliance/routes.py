@@ -225,9 +225,12 @@ class ShardRoutes:
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
-        """Return a shard's numbers and all its leases, unsigned. Never starts a shard. Raises ShardUnavailable."""
-        node, first = self._first_page(shard, PAGE_LEASES_MAX)
+    def inspect(self, shard: int, domain: str | None = None) -> tuple[ShardNumbers, list[LeaseView]]:
+        """Return a shard's numbers and all its leases, or those of one domain, unsigned. Never starts a shard.
+
+        Raises ShardUnavailable.
+        """
+        node, first = self._first_page(shard, PAGE_LEASES_MAX, domain)
         found = list(first.leases)
         page = first
         with contextlib.closing(self._to_look(shard, node)) as line:
@@ -249,18 +252,18 @@ class ShardRoutes:
             return problem.code
         return "runs"
 
-    def _first_page(self, shard: int, leases_max: int) -> tuple[str, Page]:
+    def _first_page(self, shard: int, leases_max: int, domain: str | None = None) -> tuple[str, Page]:
         """Ask the owner; where it does not answer, whoever linked the newest record of the chain."""
         owner = self._map.owners[shard]
         try:
             with contextlib.closing(self._to_look(shard, owner)) as line:
-                return owner, self._page(line, shard, owner, "", leases_max)
+                return owner, self._page(line, shard, owner, "", leases_max, domain)
         except ShardUnavailable:
             runner = self.runner(shard)
             if runner is None or runner == owner:
                 raise
             with contextlib.closing(self._to_look(shard, runner)) as line:
-                return runner, self._page(line, shard, runner, "", leases_max)
+                return runner, self._page(line, shard, runner, "", leases_max, domain)
 
     def runner(self, shard: int) -> str | None:
         """Return who linked the newest record of a shard's chain, or None. Touches the mount."""
@@ -282,10 +285,19 @@ class ShardRoutes:
             )
         return line
 
-    def _page(self, line: SocketTransport, shard: int, node: str, after: str, leases_max: int) -> Page:
+    def _page(
+        self,
+        line: SocketTransport,
+        shard: int,
+        node: str,
+        after: str,
+        leases_max: int,
+        domain: str | None = None,
+    ) -> Page:
         try:
             (reply,) = line.call(
-                [Inspect(after_domain=after, leases_max=leases_max)], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns
+                [Inspect(after_domain=after, leases_max=leases_max, domain=domain)],
+                LOOK_ATTEMPTS * self._policy.attempt_timeout_ns,
             )
         except ShardUnavailable as problem:
             raise ShardUnavailable(

@@ -47,8 +47,24 @@ def admit(
     ``address``: where the node will answer others. Raises NotTrusted if the node's name is taken, TryAgain if others
     keep winning. Safe to race: a lost number is tried again on top of the winner's. Touches the mount, as all here.
     """
+    return approve(registers, root_key, node, {purpose: key.public for purpose, key in keys.items()}, now, address)
+
+
+def approve(
+    registers: Registers,
+    root_key: Signer,
+    node: str,
+    publics: Mapping[Purpose, bytes],
+    now: Instant,
+    address: Address | None = None,
+) -> int:
+    """As ``admit``, of keys that were made elsewhere. Idempotent: a node that has just these keys is let in already."""
     check_node(node)
-    entries = _entries(node, {purpose: key.public for purpose, key in keys.items()}, now, address)
+    number = registers.newest_number(Kind.TRUST)
+    there = () if number is None else registers.trust(number).keys
+    if number is not None and {(e.purpose, e.public) for e in there if e.node == node} == set(publics.items()):
+        return number
+    entries = _entries(node, publics, now, address)
 
     def with_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         if any(entry.node == node for entry in known):

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.session.held import Lease
-    from appliance.session.session import Leases, Session
+    from appliance.session.leases import Leases
+    from appliance.session.recall import Recall
+    from appliance.session.session import Session
     from appliance.views.fold import Fold
     from timeagent.errors import (
         BadConfiguration,
@@ -44,12 +46,13 @@ _HOMES: Final = {
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
     "LeaseholdError": "timeagent.errors",
-    "Leases": "appliance.session.session",
+    "Leases": "appliance.session.leases",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
+    "Recall": "appliance.session.recall",
     "Session": "appliance.session.session",
     "ShardUnavailable": "timeagent.errors",
     "TimeInterval": "timeagent.interval",
@@ -84,6 +87,7 @@ __all__ = [
     "NotCommitted",
     "NotTrusted",
     "Outcome",
+    "Recall",
     "Session",
     "ShardUnavailable",
     "TimeInterval",

@@ -18,12 +18,14 @@ from typing import Final
 
 FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "demo": ("appliance.cli.demo", "a cluster on this machine that you can break, then its audit"),
+    "doctor": ("appliance.cli.doctor", "whether this directory, machine and clock will do, and if not, why"),
+    "probe": ("appliance.cli.probe", "what two machines see of each other on one mount, measured"),
     "init": ("appliance.cli.setup", "make a cluster of an empty directory"),
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
     "trust": ("appliance.cli.trust", "which keys the cluster believes: ls, issue, rotate, revoke, move, delegate"),
     "node": ("appliance.cli.node", "run this node's shards, its writer and the metronome"),
     "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer: ls, move, reshard"),
-    "lease": ("appliance.cli.leases", "who holds what: ls, show, hold"),
+    "lease": ("appliance.cli.leases", "who holds what: ls, show, watch, hold, acquire, renew, relinquish, revoke"),
     "publish": ("appliance.cli.messages", "write messages under a lease"),
     "read": ("appliance.cli.reading", "read a log's messages in order"),
     "tail": ("appliance.cli.reading", "follow a log: messages as they become final"),
@@ -35,6 +37,8 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "time": ("appliance.cli.clock", "what this node knows of the time: run, now, wait, sources, verify, evidence"),
     "audit": ("auditor.cli", "judge a copy of a tree, offline"),
     "explain": ("auditor.cli", "one finding of the audit, with its evidence"),
+    "bundle": ("auditor.cli", "one finding as a tar file that somebody else can audit"),
+    "replay": ("auditor.cli", "a copy of a tree at an instant: leases, bags, clocks, deliveries; and what if"),
     "top": ("tui.cli", "the live screen: nodes, leases, bags"),
 }
 

@@ -56,7 +56,7 @@ class TrustedPeers:
         keyring = self._keyring
         owner = keyring.node_of(token.key_id)
         if owner is not None and owner != node:
-            return f"key {token.key_id.hex()} is that of node {owner}"
+            return f"key {keyring.named(token.key_id)} is that of node {owner}"
         return keyring.refuses_time(token, covered)
 
     def _read_again(self) -> bool:

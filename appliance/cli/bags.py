@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.cli import packs
 from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, say
+from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, printable, say
 from timeagent.errors import BadRequest
-from timeagent.units import SECOND, parse_instant, rfc3339
+from timeagent.units import SECOND, parse_instant, parse_span, rfc3339, span_text
 
 if TYPE_CHECKING:
     from appliance.bag.survey import BagView, RackView
     from appliance.cluster import Cluster
     from appliance.formats.paths import Bag
     from appliance.session.openlog import OpenLog
+    from timeagent.units import Instant, Span
 
 EXIT_NO: Final = 1
 
@@ -32,6 +33,7 @@ def _add_bag(parser: argparse.ArgumentParser) -> None:
     settle = verbs.add_parser("settle", help="wait until everything before an instant is final, helping to close")
     settle.add_argument("log", metavar="LOG")
     settle.add_argument("--to", metavar="T", help="an instant (default: now)")
+    settle.add_argument("--wait", metavar="SPAN", default="1m", help="how far ahead the instant may lie (default 1m)")
     seal = verbs.add_parser("seal", help="close and seal whatever is due, once")
     seal.add_argument("log", metavar="LOG")
     pack = verbs.add_parser("pack", help="make one file of each sealed rack, and remove its bags' directories")
@@ -80,7 +82,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
         for bag in view.bags:
             say(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}")
         for stranger in view.strangers:
-            note(f"leasehold: {rack.path}/{stranger} is not on the log's grid: it does not exist")
+            note(f"leasehold: {rack.path}/{printable(stranger)} is not on the log's grid: it does not exist")
     return 0
 
 
@@ -121,7 +123,9 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
             state = "void: not on the list"
         else:
             state = "missing" if size is None else "short" if size < entry.size else "listed"
-        rows.append({"name": name, "bytes": size, "listed_bytes": entry.size if entry else None, "state": state})
+        rows.append(
+            {"name": printable(name), "bytes": size, "listed_bytes": entry.size if entry else None, "state": state}
+        )
     if options.json:
         print_json("leasehold.bag", {"path": bag.path, "closed": raw is not None, "files": rows})
         return 0
@@ -173,8 +177,13 @@ def _close(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _settle(cluster: Cluster, options: argparse.Namespace) -> int:
-    target = parse_instant(options.to) if options.to else cluster.time.now().latest
-    reached = cluster.logs.opened(options.log).horizon.refresh()
+    now = cluster.time.now()
+    target = parse_instant(options.to) if options.to else now.latest
+    log = cluster.logs.opened(options.log)
+    reached = log.horizon.refresh()
+    _refuse_far_ahead(options, target, target - now.latest)
+    if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
+        note(f"leasehold: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
     progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
     horizon = cluster.settle(
         options.log, target, lambda to: progress.show((to - reached) // SECOND, f"closed before {rfc3339(to)}")
@@ -185,6 +194,16 @@ def _settle(cluster: Cluster, options: argparse.Namespace) -> int:
     else:
         say(f"everything of {options.log} before {rfc3339(horizon)} is final")
     return 0
+
+
+def _refuse_far_ahead(options: argparse.Namespace, target: Instant, ahead: Span) -> None:
+    """Raise BadRequest for an instant that the user cannot have meant to wait for."""
+    if ahead > parse_span(options.wait):
+        raise BadRequest(
+            "too-far-ahead",
+            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
+            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
+        )
 
 
 def _seal(cluster: Cluster, options: argparse.Namespace) -> int:

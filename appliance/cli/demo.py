@@ -27,6 +27,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", nargs="?", help="where to put it (default: a new directory)")
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (default 3)")
     parser.add_argument("--seconds", type=float, default=8.0, metavar="S", help="how long to trade, about (default 8)")
+    parser.add_argument("--agents", action="store_true", help="run a time agent on each node: time comes from there")
     parser.add_argument("--fault", choices=FAULTS, help="plant a fault that the audit must name")
     parser.add_argument("--seed", type=int, help="repeat the random choices of another run: who dies, and when")
     parser.add_argument("--json", action="store_true", help="the result as one object; the story goes to stderr")
@@ -60,7 +61,7 @@ def run_demo(options: argparse.Namespace) -> int:
     place = set_up_place(directory, options.nodes, clock.realtime_ns(), random.Random(os.urandom(32)))  # noqa: S311
     story = _Story(clock, json=options.json)
     story(f"A cluster of {options.nodes} nodes over {place.root} (seed {seed}).")
-    director = Director(place, clock, randomness, story)
+    director = Director(place, clock, randomness, story, agents=options.agents)
     try:
         _course(director, options, randomness)
         return _judge(director, options, story)
@@ -117,6 +118,7 @@ def _judge(director: Director, options: argparse.Namespace, story: _Story) -> in
             for key, value in asdict(verdict).items()
             if key not in ("transfers_acknowledged", "transfers_read")
         },
+        "time": "agent" if director.course.time_by_agent else "embedded",
         "victim": director.course.victim,
         "takeover_ms": {domain: span // MS for domain, span in sorted(takeovers.items())},
         "fault": options.fault,

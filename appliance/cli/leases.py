@@ -1,10 +1,12 @@
-"""``leasehold lease``: who holds what, and taking or giving back a lease from a shell."""
+"""``leasehold lease``: who holds what, and holding leases from a shell."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from appliance.cli.byhand import add_by_hand, run_by_hand
+from appliance.cli.leasewatch import add_watch, run_watch
 from appliance.cli.opening import add_cluster_options, open_cluster
 from appliance.formats.lease import Mode
 from appliance.lease.showing import lease_fields
@@ -15,7 +17,8 @@ from timeagent.units import MS, parse_span, span_text
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from appliance.lease.wire import LeaseView
-    from appliance.session.session import Leases, Session
+    from appliance.session.leases import Leases
+    from appliance.session.session import Session
     from timeagent.units import Instant, Span
 
 EXIT_NO: Final = 1
@@ -37,15 +40,18 @@ def _add_lease(parser: argparse.ArgumentParser) -> None:
     hold.add_argument("--seconds", default="10", metavar="S", help="how long (default 10)")
     hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them (default 30s)")
     hold.add_argument("--purpose", default="lease hold", metavar="TEXT")
-    for verb in (ls, show, hold):
+    watch = verbs.add_parser("watch", help="one domain: each change of its leases, as it happens")
+    add_watch(watch)
+    for verb in (ls, show, hold, watch):
         add_cluster_options(verb)
+    add_by_hand(verbs)
 
 
 def run_lease(options: argparse.Namespace) -> int:
     """Run one verb."""
-    verbs = {"ls": _list, "show": _show, "hold": _hold}
+    verbs = {"ls": _list, "show": _show, "hold": _hold, "watch": run_watch}
     with open_cluster(options) as cluster:
-        return verbs[options.verb](cluster, options)
+        return verbs.get(options.verb, run_by_hand)(cluster, options)
 
 
 def _line(view: LeaseView, now: Instant) -> str:
@@ -53,7 +59,9 @@ def _line(view: LeaseView, now: Instant) -> str:
     until = f"{span_text(left)} left" if left > 0 else f"expired {span_text(-left)} ago"
     purpose = f"  ({view.holder.purpose})" if view.holder.purpose else ""
     queue = f"  {view.waiting} waiting" if view.waiting else ""
-    return f"{view.domain}  {view.mode} {view.phase}  {view.holder.node}/{view.holder.process}  {until}{queue}{purpose}"
+    session = "" if view.session_id is None else f"  session {view.session_id.hex()[-8:]}"
+    who = f"{view.holder.node}/{view.holder.process}"
+    return f"{view.domain}  {view.mode} {view.phase}  {who}  {until}{session}{queue}{purpose}"
 
 
 def _list(cluster: Cluster, options: argparse.Namespace) -> int:
@@ -88,8 +96,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _show(cluster: Cluster, options: argparse.Namespace) -> int:
     shard = cluster.map.shard_of(options.domain)
-    _, leases = cluster.inspect(shard)
-    views = [each for each in leases if each.domain == options.domain]
+    _, views = cluster.routes.inspect(shard, options.domain)
     if options.json:
         fields = [lease_fields(each) for each in views]
         print_json("leasehold.lease", {"shard": shard, "lease": fields[0] if fields else None, "leases": fields})

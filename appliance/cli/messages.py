@@ -68,6 +68,7 @@ def run_publish(options: argparse.Namespace) -> int:
 
 def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argparse.Namespace) -> int:
     from appliance.bag.outcome import Committed, Unknown
+    from appliance.formats.frame import check_payloads
 
     done = 0
     outcome: Outcome | None = None
@@ -76,6 +77,7 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argp
         with session.acquire(*options.lease, timeout_ns=parse_span(options.wait)) as leases:
             for batch in _batches(stream):
                 if options.kind and not done:
+                    check_payloads(batch)  # what nobody can publish makes no log
                     cluster.create_log(options.log, options.kind)
                 outcome = session.publish(options.log, batch, under=leases)
                 if not isinstance(outcome, Committed):

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options
 from timeagent.console import Command, note, print_json, say
-from timeagent.units import parse_span, span_text
+from timeagent.units import SECOND, parse_span, span_text
 
 if TYPE_CHECKING:
+    from appliance.bag.storage import Storage
     from appliance.founding import Listen
+    from appliance.settings import Settings
+
+_LOOK_NS: Final = SECOND
+"""How often who waits to be let in looks at the trust record."""
 
 
 def _add_node_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +50,14 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _add_join(parser: argparse.ArgumentParser) -> None:
     _add_node_options(parser)
-    parser.add_argument("--root-key", metavar="FILE", required=True, help="root.key of the machine that ran init")
+    parser.add_argument(
+        "--root-key",
+        metavar="FILE",
+        help="root.key of the machine that ran init; without it: ask, and wait for approval",
+    )
+    parser.add_argument(
+        "--wait", metavar="SPAN", default="10m", help="how long to wait for it (default: 10m); then call it again"
+    )
 
 
 def _node_name(options: argparse.Namespace) -> str:
@@ -139,6 +151,8 @@ def run_join(options: argparse.Namespace) -> int:
     root = Path(options.root_path).absolute()
     directory = Path(options.node_dir).absolute() if options.node_dir else None
     storage = PosixStorage(root)
+    if options.root_key is None:
+        return _ask_and_wait(options, storage, root, directory)
     settings = join_cluster(
         storage,
         root,
@@ -148,11 +162,51 @@ def run_join(options: argparse.Namespace) -> int:
         directory,
         _listen(options),
     )
+    return _joined(options, settings)
+
+
+def _joined(options: argparse.Namespace, settings: Settings) -> int:
     if options.json:
-        print_json("leasehold.join", {"root": str(root), "node": settings.node, "node_dir": str(settings.directory)})
+        fields = {"root": str(settings.root), "node": settings.node, "node_dir": str(settings.directory)}
+        print_json("leasehold.join", fields)
     else:
-        say(f"This machine is node {settings.node} of the cluster at {root}. Settings and keys: {settings.directory}.")
+        say(f"This machine is node {settings.node} of the cluster at {settings.root}.")
+        say(f"Settings and keys: {settings.directory}.")
     return 0
+
+
+def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, directory: Path | None) -> int:
+    """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
+    from appliance.founding import read_marker
+    from appliance.joining import ask, finish, prepared
+    from appliance.registers import Registers
+    from appliance.settings import FILE, Settings, is_there, load_settings, node_directories
+    from timeagent.clock import SystemClock
+    from timeagent.errors import TryAgain
+    from timeagent.keys import Verifier, fingerprint
+
+    marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
+    place = directory or node_directories(marker.cluster_id)[-1]
+    if is_there(place / FILE):
+        settings = load_settings(place)
+        if (settings.node, settings.root_key) == (node, marker.root_key):
+            return _joined(options, settings)
+    request = prepared(place, node, listen.reached_at if listen else None)
+    settings = Settings(place, node, root, marker.root_key, None, {}, listen.at if listen else None)
+    registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+    if finish(registers, settings, request):
+        return _joined(options, settings)
+    ask(storage, request)
+    note(f"leasehold: the cluster's root key is {fingerprint(marker.root_key)}: compare it with what init said")
+    note(f"leasehold: {node} asks to join. Where the root key is, compare the fingerprint and call:")
+    note(f"  leasehold trust approve {node} --fingerprint {request.fingerprint} --root-key FILE --root {root}")
+    clock, wait = SystemClock(), parse_span(options.wait)
+    began = clock.boot_ns()
+    while clock.boot_ns() - began < wait:
+        clock.sleep(min(wait, _LOOK_NS))
+        if finish(registers, settings, request):
+            return _joined(options, settings)
+    raise TryAgain("not-approved", f"nobody has let {node} in within {span_text(wait)}", hint="call it again")
 
 
 COMMANDS: Final = {

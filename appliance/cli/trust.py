@@ -21,6 +21,9 @@ _PUBLIC_BYTES_MAX: Final = 65536
 def _add_trust(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     ls = verbs.add_parser("ls", help="every key of the newest trust record")
+    show = verbs.add_parser("show", help="a node's public keys, as lines that --public and --key take")
+    approve = verbs.add_parser("approve", help="let in a machine that asks with `leasehold join`")
+    approve.add_argument("--fingerprint", metavar="SHA256:...", help="of the request, as join says it there")
     issue = verbs.add_parser("issue", help="believe keys that were made elsewhere, in place of a node's earlier ones")
     rotate = verbs.add_parser("rotate", help="make this node's next keys and use them")
     revoke = verbs.add_parser("revoke", help="believe nothing that a node or a key signs from an instant on")
@@ -31,9 +34,9 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     delegate.add_argument("--for", dest="span", metavar="SPAN", default="365d", help="for so long (default: 365d)")
     delegate.add_argument("--each", metavar="SPAN", default="30d", help="each key for so long (default: 30d)")
     delegate.add_argument("--json", action="store_true", help="machine-readable output")
-    for verb in (issue, revoke, move):
+    for verb in (show, approve, issue, revoke, move):
         verb.add_argument("node", metavar="NODE")
-    for verb in (issue, revoke, move, rotate):
+    for verb in (approve, issue, revoke, move, rotate):
         verb.add_argument("--root-key", metavar="FILE", required=verb is not rotate, help="the cluster's root key")
     issue.add_argument(
         "--public", metavar="FILE", required=True, help="lines `ssh-ed25519 AAAA... NODE:PURPOSE`, as rotate prints"
@@ -42,6 +45,7 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     rotate.add_argument(
         "--purpose", action="append", choices=purposes, help="only these keys (default: all that are here)"
     )
+    show.add_argument("--purpose", choices=purposes, help="only this key")
     for verb in (issue, rotate):
         verb.add_argument(
             "--overlap", metavar="SPAN", help="how long the earlier keys stay valid beside the new ones (default: 1d)"
@@ -49,7 +53,7 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("--key", metavar="SHA256:...", help="only this key, by its fingerprint (default: all)")
     revoke.add_argument("--from", dest="instant", metavar="INSTANT", help="from then on, in RFC 3339 (default: now)")
     move.add_argument("address", metavar="HOST[:PORT]", help="or `none`: it answers nobody")
-    for verb in (ls, issue, rotate, revoke, move):
+    for verb in (ls, show, approve, issue, rotate, revoke, move):
         add_cluster_options(verb)
 
 
@@ -57,13 +61,21 @@ def run_trust(options: argparse.Namespace) -> int:
     """Run one verb."""
     if options.verb == "delegate":
         return _delegate(options)
-    verbs = {"ls": _list, "issue": _issue, "rotate": _rotate, "revoke": _revoke, "move": _move}
+    verbs = {
+        "ls": _list,
+        "show": _show,
+        "approve": _approve,
+        "issue": _issue,
+        "rotate": _rotate,
+        "revoke": _revoke,
+        "move": _move,
+    }
     with open_cluster(options) as cluster:
         return verbs[options.verb](cluster, options)
 
 
 def _list(cluster: Cluster, options: argparse.Namespace) -> int:
-    from timeagent.keys import fingerprint
+    from timeagent.keys import fingerprint, key_id
 
     record = cluster.registers.trust(cluster.registers.newest().trust)
     if options.json:
@@ -72,6 +84,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
                 "node": entry.node,
                 "purpose": entry.purpose,
                 "fingerprint": fingerprint(entry.public),
+                "key_id": key_id(entry.public).hex(),
                 "public": entry.public.hex(),
                 **instant_fields("valid_from", entry.valid_from_ns),
                 **instant_fields("valid_until", entry.valid_until_ns),
@@ -88,8 +101,72 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
         if entry.revoked_from_ns is not None:
             until = f"revoked from {rfc3339(entry.revoked_from_ns)}"
         where = f"  at {entry.address}" if entry.address else ""
-        say(f"{entry.node}  {entry.purpose:9}  {fingerprint(entry.public)}  {until}{where}")
+        names = f"{fingerprint(entry.public)}  id {key_id(entry.public).hex()}"
+        say(f"{entry.node}  {entry.purpose:9}  {names}  {until}{where}")
     return 0
+
+
+def _show(cluster: Cluster, options: argparse.Namespace) -> int:
+    """Print the lines of a node's keys that count now, or will: a line for each, and nothing else on stdout."""
+    from timeagent.clock import SystemClock
+    from timeagent.errors import NotTrusted
+    from timeagent.keys import public_line
+
+    record = cluster.registers.trust(cluster.registers.newest().trust)
+    # No signed time is needed to read: a clock that nobody disciplines decides only what is shown.
+    now = SystemClock().realtime_ns()
+    entries = [
+        entry
+        for entry in record.keys
+        if entry.node == options.node
+        and options.purpose in (None, entry.purpose)
+        and now < entry.valid_until_ns
+        and (entry.revoked_from_ns is None or now < entry.revoked_from_ns)
+    ]
+    if not entries:
+        raise NotTrusted(
+            "no-such-key",
+            f"the newest trust record has no {options.purpose or ''} key of {options.node} that counts now".replace(
+                "  ", " "
+            ),
+            hint="leasehold trust ls shows all keys",
+        )
+    lines = [public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
+    if options.json:
+        print_json("leasehold.trust-public", {"number": record.number, "node": options.node, "public": lines})
+    else:
+        for line in lines:
+            say(line)
+    return 0
+
+
+def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
+    """Let a machine in; without a fingerprint only say what it asks for."""
+    from appliance.bag.posix import PosixStorage
+    from appliance.joining import accept, asked, let_in
+    from timeagent.keys import fingerprint
+
+    storage = PosixStorage(cluster.root)
+    there = let_in(cluster.registers, options.node)
+    if there is not None and options.fingerprint == there.fingerprint:
+        number = cluster.registers.newest().trust
+        return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
+    request = asked(storage, options.node)
+    if options.fingerprint is None:
+        if options.json:
+            print_json("leasehold.trust-request", {"node": request.node, "fingerprint": request.fingerprint})
+        else:
+            for purpose, public in request.publics.items():
+                say(f"{request.node}  {purpose:9}  {fingerprint(public)}")
+            say(
+                f"{request.node}  {'request':9}  {request.fingerprint}"
+                + f"  at {request.address}" * bool(request.address)
+            )
+        note("leasehold: nothing is approved: compare the request with what join says there, then give --fingerprint")
+        return 1
+    key = root_key(cluster, options)
+    number = accept(storage, cluster.registers, key, request, cluster.time.now().midpoint, options.fingerprint)
+    return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in.")
 
 
 def _issue(cluster: Cluster, options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from timeagent.units import MS, SECOND, span_text
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from appliance.demo.machines import Event
     from appliance.demo.place import Place
@@ -46,15 +46,22 @@ class Course:
     takeover_ns: dict[str, Span] = field(default_factory=dict)
     """For each domain that the victim held: how long after the power cut another node's transfer was acknowledged."""
     not_acknowledged: int = 0
+    time_by_agent: bool = False
 
 
 class Director:
     """Runs one demo."""
 
     def __init__(
-        self, place: Place, clock: MachineClock, randomness: random.Random, narrate: Callable[[str], None]
+        self,
+        place: Place,
+        clock: MachineClock,
+        randomness: random.Random,
+        narrate: Callable[[str], None],
+        *,
+        agents: bool = False,
     ) -> None:
-        """Start nothing yet."""
+        """Start nothing yet. ``agents``: each machine has a time agent."""
         self.place = place
         self.clock = clock
         self.course = Course()
@@ -64,6 +71,7 @@ class Director:
         self.machines = [
             Machine(settings, randomness.getrandbits(31), clock, self._events) for settings in place.machines
         ]
+        self._agents = agents
         self._killed_ns = 0
 
     def open_cluster(self) -> Cluster:
@@ -76,12 +84,14 @@ class Director:
         if fault == "early-grant":
             with self.open_cluster() as cluster:
                 self.machines[cluster.map.shard_of(EARLY_DOMAIN)].rogue_daemon = fault
+        self._start_agents(self.machines)
         for machine in self.machines:
             machine.start_daemon()
         for _ in self.machines:
             self.await_event(lambda event: event.get("schema") == "leasehold.node", "the daemons to start")
         with self.open_cluster() as cluster, cluster.session("opening accounts") as session:
-            maker = "comes from the node's agent" if cluster.time_by_agent else "is made in each process: no agent runs"
+            by_agent = self.course.time_by_agent = cluster.time_by_agent
+            maker = "comes from the node's agent" if by_agent else "is made in each process: no agent runs"
             self.narrate(f"Time {maker}.")
             for number in range(ACCOUNTS):
                 with session.acquire(account(number)) as leases:
@@ -96,6 +106,15 @@ class Director:
         for machine in self.machines:
             machine.start_teller(ACCOUNTS)
         self.narrate(f"{len(self.machines)} tellers, one per node, move money under leases of both accounts.")
+
+    def _start_agents(self, machines: Sequence[Machine]) -> None:
+        """Start their time agents, if this demo has any; wait until all have a time."""
+        if not self._agents:
+            return
+        for machine in machines:
+            machine.start_agent()
+        for _ in machines:
+            self.await_event(lambda event: event.get("schema") == "leasehold.time.run", "the time agents to start")
 
     def trade(self, span: Span) -> None:
         """Let the tellers work."""
@@ -143,6 +162,7 @@ class Director:
         """Bring the node's daemon back; wait until others have written under everything that the dead teller held."""
         victim = next(machine for machine in self.machines if machine.name == self.course.victim)
         self.trade(REBOOT_NS)
+        self._start_agents([victim])
         victim.start_daemon()
         self.narrate(f"{victim.name} is back, as its service supervisor would bring it: with an empty lease shard.")
         deadline = self.clock.boot_ns() + PATIENCE_NS

@@ -1,4 +1,4 @@
-"""The demo's machines: per node a daemon process and a teller process, which can be killed like a power cut."""
+"""The demo's machines: per node a daemon, a teller and perhaps a time agent, which can be killed like a power cut."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class Machine:
     """The rule that this machine's daemon breaks, if any."""
     daemon: subprocess.Popen[bytes] | None = None
     teller: subprocess.Popen[bytes] | None = None
+    agent: subprocess.Popen[bytes] | None = None
     rogues: list[subprocess.Popen[bytes]] = field(default_factory=list)
     readers: list[Thread] = field(default_factory=list)
 
@@ -63,6 +64,12 @@ class Machine:
             words = [ROGUE, self.rogue_daemon]
         self.daemon = self._start(["-m", *words, *self._place()], stdin=subprocess.DEVNULL)
         self._follow(self.daemon, "daemon")
+
+    def start_agent(self) -> None:
+        """Start the node's time agent; it says so when there is a time. It runs until the machine is discarded."""
+        words = ["-m", "leasehold", "time", "run", "--json", "--allow-root", *self._place()]
+        self.agent = self._start(words, stdin=subprocess.DEVNULL)
+        Thread(target=self._relay, args=(self.agent.stdout, "agent"), daemon=True).start()
 
     def start_rogue(self, role: str) -> subprocess.Popen[bytes]:
         """Start a process of this machine that breaks a rule."""
@@ -93,14 +100,14 @@ class Machine:
             self.teller.send_signal(signal.SIGCONT)
 
     def cut_power(self) -> None:
-        """Kill both processes, at once: nothing is flushed, nothing is given back."""
-        for process in (self.daemon, self.teller):
+        """Kill all processes, at once: nothing is flushed, nothing is given back."""
+        for process in (self.daemon, self.teller, self.agent):
             if process and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-        for process in (self.daemon, self.teller):
+        for process in (self.daemon, self.teller, self.agent):
             if process:
                 process.wait()
-        self.daemon = self.teller = None
+        self.daemon = self.teller = self.agent = None
 
     def finish_teller(self) -> None:
         """Ask the teller to finish its customer and stop; wait for it."""
@@ -121,7 +128,7 @@ class Machine:
 
     def discard(self) -> None:
         """End whatever still runs. Only what this machine started."""
-        for process in (self.teller, self.daemon, *self.rogues):
+        for process in (self.teller, self.daemon, self.agent, *self.rogues):
             if process and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
@@ -170,6 +177,11 @@ class Machine:
         if process.returncode != 0:
             raise Environment(
                 "demo-failed",
-                f"the {role} of {self.name} ended with exit code {process.returncode}",
+                f"the {role} of {self.name} ended with exit code {process.returncode}: {self._last_words()}",
                 hint=f"look at {self.settings.directory / 'stderr.log'}",
             )
+
+    def _last_words(self) -> str:
+        """Return the last line that this machine's processes wrote to stderr."""
+        lines = (self.settings.directory / "stderr.log").read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")

@@ -124,7 +124,7 @@ def decide_early(domain: str, state: State, command: Command, bounds: Bounds) ->
         holder: Holder = command.request.holder
         (lease,) = state.leases
         if holder != lease.holder:
-            over = replace(bounds, now=TimeInterval.around(lease.expiry_ns + 2, 1))
+            over = msgspec.structs.replace(bounds, now=TimeInterval.around(lease.expiry_ns + 2, 1))
             broken = decide(domain, state, Break(), over)
             decision = decide(domain, broken.state, command, bounds)
             return replace(decision, ended=(*broken.ended, *decision.ended))

@@ -24,7 +24,8 @@ from timeagent.errors import LeaseLost, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from appliance.session.session import Leases, Session
+    from appliance.session.leases import Leases
+    from appliance.session.session import Session
     from timeagent.units import Instant
 
 AMOUNT_MAX: Final = 40

@@ -1,0 +1,169 @@
+"""Leases by hand: what shells and operators do with single leases, outside of any session.
+
+A lease that is taken by hand belongs to no process: its holder says process 0, and whoever knows its correlation id may
+renew it or give it back. Nothing is written under it. A lease of a process is never touched here, but by revoking it:
+what its process wrote nobody else knows, and a lease that is given back without its watermark would hide that.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from timeagent.canonical import decode
+from timeagent.clock import boot_id
+from timeagent.errors import BadRequest, ShardUnavailable, TryAgain
+from timeagent.units import rfc3339
+
+from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
+from .formats.names import check_domain, check_purpose
+from .formats.witness import SignedWitness
+from .lease.client import ATTEMPTS
+from .lease.wire import Acquire, Age, Denied, Granted, Over, Refused, Relinquish, Renew, Revoke, Unavailable
+
+if TYPE_CHECKING:
+    import random
+
+    from timeagent.units import Span
+
+    from .cluster import Cluster
+    from .formats.witness import Witness
+    from .lease.wire import LeaseView, Reply, Request
+
+NO_PROCESS: Final = 0
+"""Whose lease it is that no process keeps."""
+
+
+class ByHand:
+    """One command's dealings with leases. Blocks for the shard, at most three attempts. Starts no shard."""
+
+    def __init__(self, cluster: Cluster, randomness: random.Random) -> None:
+        """Ask nobody yet."""
+        self._cluster = cluster
+        self._policy = cluster.policy
+        self._random = randomness
+
+    def leases(self, domain: str) -> list[LeaseView]:
+        """Return the leases on a domain, unsigned, in the order of their grants. Raises ShardUnavailable."""
+        check_domain(domain)
+        return self._cluster.routes.inspect(self._cluster.map.shard_of(domain), domain)[1]
+
+    def acquire(self, domain: str, mode: Mode, term_ns: Span, wait_ns: Span, purpose: str) -> Witness:
+        """Take a lease for one term; it is kept by nobody. Raises TryAgain, ShardUnavailable, BadRequest, BadTime."""
+        self.leases(domain)  # where nobody runs the shard, this command would, and end the lease with itself
+        now = self._cluster.time.now()
+        request_id = self._random.randbytes(16)
+        wait = min(wait_ns, self._policy.attempt_timeout_ns)
+        until = self._cluster.time.boot_ns() + wait_ns
+        while True:
+            reply = self._asked(
+                Acquire(
+                    request_id=request_id,
+                    domain=domain,
+                    mode=mode,
+                    phase=Phase.HELD,
+                    holder=self._holder(purpose, NO_PROCESS),
+                    age=Age(first_try_ns=now.midpoint, request_id=request_id),
+                    term_ns=min(term_ns, self._policy.lease_term_max_ns),
+                    expiry_ns_max=self._cluster.time.now().latest + wait + term_ns,
+                    wait_ns=wait,
+                    keep_ns=wait,
+                ),
+                wait,
+            )
+            if isinstance(reply, Granted):
+                return _witness(reply)
+            assert isinstance(reply, Denied), reply
+            if self._cluster.time.boot_ns() >= until:
+                raise TryAgain(
+                    "busy",
+                    f"{domain!r} is {reply.reason} by {reply.holder.node}/{reply.holder.process} until "
+                    f"{rfc3339(reply.until_ns)} at least",
+                    hint="allow more time: --wait",
+                )
+
+    def renew(self, view: LeaseView, term_ns: Span) -> Witness | None:
+        """Move the expiry of a lease that was taken by hand; None: it is over. Raises as ``acquire``."""
+        self._refuse_kept(view)
+        reply = self._asked(
+            Renew(
+                request_id=self._random.randbytes(16),
+                domain=view.domain,
+                correlation_id=view.correlation_id,
+                term_ns=min(term_ns, self._policy.lease_term_max_ns),
+                expiry_ns_max=self._cluster.time.now().latest + term_ns,
+            )
+        )
+        return _witness(reply) if isinstance(reply, Granted) else None
+
+    def relinquish(self, view: LeaseView) -> LeaseOutcome:
+        """Give back a lease that was taken by hand; return how it ended. Raises as ``acquire``."""
+        self._refuse_kept(view)
+        reply = self._asked(
+            Relinquish(
+                request_id=self._random.randbytes(16),
+                domain=view.domain,
+                correlation_id=view.correlation_id,
+                watermark_ns=None,
+                watermark_time=None,
+                messages=0,
+                chain_head=None,
+            )
+        )
+        assert isinstance(reply, Over), reply
+        return reply.outcome
+
+    def revoke(self, view: LeaseView, reason: str) -> tuple[LeaseOutcome, Ending | None]:
+        """End any lease, for a reason that the ledger keeps; return how it ended. Raises as ``acquire``."""
+        check_purpose(reason)
+        if not reason.strip():
+            raise BadRequest("no-reason", "a revocation without a reason", hint="say why: it stays in the ledger")
+        reply = self._asked(
+            Revoke(
+                request_id=self._random.randbytes(16),
+                domain=view.domain,
+                correlation_id=view.correlation_id,
+                by=self._holder(reason, os.getpid()),
+            )
+        )
+        assert isinstance(reply, Over), reply
+        return reply.outcome, reply.ending
+
+    def _holder(self, purpose: str, process: int) -> Holder:
+        return Holder(
+            node=self._cluster.settings.node,
+            process=process,
+            boot=bytes.fromhex(boot_id().replace("-", "")),
+            incarnation=self._random.randbytes(8),
+            purpose=check_purpose(purpose),
+        )
+
+    def _refuse_kept(self, view: LeaseView) -> None:
+        if view.holder.process != NO_PROCESS:
+            raise BadRequest(
+                "kept-by-process",
+                f"the lease {view.correlation_id.hex()} on {view.domain!r} is kept by process {view.holder.process} "
+                f"at {view.holder.node}: only that knows what was written under it",
+                hint="end that process, or: leasehold lease revoke",
+            )
+
+    def _asked(self, request: Request, wait_ns: Span = 0) -> Reply:
+        """Ask up to three times under the same id. Raises ShardUnavailable, BadRequest for what is refused."""
+        shard = self._cluster.map.shard_of(getattr(request, "domain", ""))
+        transport = self._cluster.routes.transport(shard)
+        for attempt in range(ATTEMPTS):
+            try:
+                (reply,) = transport.call([request], self._policy.attempt_timeout_ns + wait_ns)
+                break
+            except ShardUnavailable:
+                if attempt == ATTEMPTS - 1:
+                    raise
+        if isinstance(reply, Refused):
+            raise BadRequest(reply.code, reply.message, hint=reply.hint)
+        if isinstance(reply, Unavailable):
+            raise ShardUnavailable(reply.code, reply.message, hint="try again")
+        return reply
+
+
+def _witness(granted: Granted) -> Witness:
+    return decode(SignedWitness, granted.signed, "the shard's witness").witness("the shard's witness")

@@ -1,0 +1,174 @@
+"""``leasehold lease acquire``, ``renew``, ``relinquish`` and ``revoke``: single leases, by hand."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import TYPE_CHECKING, Final
+
+from appliance.cli.opening import add_cluster_options
+from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.lease.showing import lease_fields
+from timeagent.console import instant_fields, note, print_json, say
+from timeagent.errors import BadRequest
+from timeagent.units import parse_span, rfc3339
+
+if TYPE_CHECKING:
+    import argparse
+
+    from appliance.byhand import ByHand
+    from appliance.cluster import Cluster
+    from appliance.formats.witness import Witness
+    from appliance.lease.wire import LeaseView
+
+EXIT_NO: Final = 1
+
+
+def add_by_hand(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the four verbs."""
+    acquire = verbs.add_parser("acquire", help="take a lease that no process keeps; renew it, or it ends with its term")
+    renew = verbs.add_parser("renew", help="give a lease that was taken by hand another term; exit 1 if it is over")
+    relinquish = verbs.add_parser("relinquish", help="give back a lease that was taken by hand; exit 1 if it was over")
+    revoke = verbs.add_parser("revoke", help="end somebody's lease; asks for its name and a reason")
+    for verb in (acquire, renew, relinquish, revoke):
+        verb.add_argument("domain", metavar="DOMAIN")
+    acquire.add_argument("--mode", default="X", choices=[str(mode) for mode in Mode], help="default X")
+    acquire.add_argument("--wait", default="0s", metavar="SPAN", help="how long to wait for it (default: not at all)")
+    acquire.add_argument("--purpose", default="lease acquire", metavar="TEXT")
+    for verb in (acquire, renew):
+        verb.add_argument("--term", metavar="SPAN", help="how long (default: the policy's longest term)")
+    for verb in (renew, relinquish, revoke):
+        verb.add_argument("--lease", metavar="ID", help="this one, by its correlation id (default: the only one)")
+    revoke.add_argument("--yes", metavar="DOMAIN", help="the name again, instead of typing it: for scripts")
+    revoke.add_argument("--reason", metavar="TEXT", help="why: at most 128 bytes, kept in the ledger for ever")
+    for verb in (acquire, renew, relinquish, revoke):
+        add_cluster_options(verb)
+
+
+def run_by_hand(cluster: Cluster, options: argparse.Namespace) -> int:
+    """Run one of the four."""
+    from appliance.byhand import ByHand
+
+    verbs = {"acquire": _acquire, "renew": _renew, "relinquish": _relinquish, "revoke": _revoke}
+    hand = ByHand(cluster, random.Random(os.urandom(32)))  # noqa: S311 - names, seeded from the system
+    return verbs[options.verb](cluster, hand, options)
+
+
+def _term(cluster: Cluster, options: argparse.Namespace) -> int:
+    return parse_span(options.term) if options.term else cluster.policy.lease_term_max_ns
+
+
+def _the_one(hand: ByHand, options: argparse.Namespace) -> LeaseView | None:
+    """Return the lease that is meant; None: there is none. Raises BadRequest where several could be."""
+    views = hand.leases(options.domain)
+    if options.lease is not None:
+        return next((each for each in views if each.correlation_id.hex() == options.lease), None)
+    if len(views) > 1:
+        names = ", ".join(each.correlation_id.hex() for each in views)
+        raise BadRequest(
+            "several-leases", f"there are {len(views)} leases on {options.domain!r}: {names}", hint="name one: --lease"
+        )
+    return views[0] if views else None
+
+
+def _acquire(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    wait, term = parse_span(options.wait), _term(cluster, options)
+    _shown(hand.acquire(options.domain, Mode(options.mode), term, wait, options.purpose), options)
+    return 0
+
+
+def _renew(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    view = _the_one(hand, options)
+    witness = None if view is None else hand.renew(view, _term(cluster, options))
+    if witness is None:
+        return _over(options)
+    _shown(witness, options)
+    return 0
+
+
+def _relinquish(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    view = _the_one(hand, options)
+    outcome = LeaseOutcome.UNKNOWN if view is None else hand.relinquish(view)
+    if outcome is LeaseOutcome.UNKNOWN:
+        return _over(options)
+    if options.json:
+        print_json("leasehold.lease-ended", {"domain": options.domain, "outcome": outcome})
+    else:
+        say(f"{options.domain}: {outcome}")
+    return 0 if outcome in (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN) else EXIT_NO
+
+
+def _revoke(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    view = _the_one(hand, options)
+    if view is None:
+        return _over(options)
+    reason = _confirmed(view, options)
+    outcome, ending = hand.revoke(view, reason)
+    if options.json:
+        fields = {
+            "domain": view.domain,
+            "outcome": outcome,
+            "reason": reason,
+            "lease": lease_fields(view),
+            **instant_fields("ended", None if ending is None else ending.ended_ns),
+        }
+        print_json("leasehold.lease-ended", fields)
+    elif outcome is LeaseOutcome.REVOKED:
+        say(f"{view.domain}: revoked. What {view.holder.node}/{view.holder.process} writes with timestamps up to")
+        say(f"{rfc3339(view.expiry_ns)} still counts; the next holder waits for that before it reads or writes.")
+    else:
+        say(f"{view.domain}: {outcome}")
+    return 0 if outcome in (LeaseOutcome.REVOKED, LeaseOutcome.WITHDRAWN) else EXIT_NO
+
+
+def _confirmed(view: LeaseView, options: argparse.Namespace) -> str:
+    """Return the reason, once the name was given again. Raises BadRequest."""
+    holder = f"{view.holder.node}/{view.holder.process}"
+    name, reason = options.yes, options.reason
+    if name is None or reason is None:
+        if not sys.stdin.isatty():
+            raise BadRequest(
+                "not-confirmed",
+                f"the lease on {view.domain!r} is that of {holder}; nobody is here to confirm its end",
+                hint="--yes DOMAIN --reason TEXT",
+            )
+        until = rfc3339(view.expiry_ns)
+        note(f"{view.domain}: {view.mode} {view.phase} of {holder} ({view.holder.purpose}), until {until} as yet")
+        name = _typed("its name, to revoke it: ") if name is None else name
+        reason = _typed("the reason: ") if reason is None else reason
+    if name != view.domain:
+        raise BadRequest("not-confirmed", f"{name!r} is not {view.domain!r}: nothing was revoked", hint="type the name")
+    return str(reason)
+
+
+def _typed(question: str) -> str:
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _over(options: argparse.Namespace) -> int:
+    if options.json:
+        print_json("leasehold.lease-ended", {"domain": options.domain, "outcome": LeaseOutcome.UNKNOWN})
+    else:
+        say(f"{options.domain}: there is no such lease (any more)")
+    return EXIT_NO
+
+
+def _shown(witness: Witness, options: argparse.Namespace) -> None:
+    if options.json:
+        fields = {
+            "domain": witness.domain,
+            "mode": witness.mode,
+            "correlation_id": witness.correlation_id.hex(),
+            "fence": witness.fence,
+            **instant_fields("expiry", witness.expiry_ns),
+            **instant_fields("settle_to", witness.settle_to_ns),
+        }
+        print_json("leasehold.held", fields)
+    else:
+        say(
+            f"{witness.domain}: held, mode {witness.mode}, fence {witness.fence}, "
+            f"lease {witness.correlation_id.hex()}, until {rfc3339(witness.expiry_ns)}"
+        )

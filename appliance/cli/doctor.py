@@ -1,0 +1,340 @@
+"""``leasehold doctor PATH``: whether a directory, this machine and its clock are what a cluster needs, and if not, why.
+
+One line for each requirement: PASS, FAIL or UNSURE, the reason, and the way out. It changes nothing but a directory of
+its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on.
+
+Exit codes: 0 all is well; 1 something failed; 3 something could not be made sure of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from timeagent.console import Command, Progress, print_json, say
+from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from appliance.bag.probe import Probe
+    from appliance.doctor.check import Check
+    from appliance.doctor.mounts import Mount
+    from appliance.settings import Settings
+
+PATIENCE_S: Final = 20.0
+"""How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
+_CONNECT_S: Final = 2.0
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
+_MOUNTSTATS: Final = Path("/proc/self/mountstats")
+
+type Looks = Callable[[], Sequence[Check]]
+
+
+class MountHangsError(Exception):
+    """The mount did not answer in time."""
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="the shared directory: a root, or one that shall become a root")
+    parser.add_argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Look at everything, say a line for each."""
+    checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
+    return told("leasehold.doctor", {"path": options.path}, checks, options)
+
+
+def told(schema: str, fields: dict[str, Any], checks: Sequence[Check], options: argparse.Namespace) -> int:
+    """Print the lines, or one object; return the exit code."""
+    from appliance.doctor.check import Verdict, exit_status
+
+    if options.json:
+        counts = {verdict.value: sum(check.verdict is verdict for check in checks) for verdict in Verdict}
+        print_json(schema, fields | {"checks": [check.fields() for check in checks], "summary": counts})
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            say(f"{check.verdict:6}  {check.name:{width}}  {check.reason}")
+            if check.way_out:
+                say(f"{'':6}  {'':{width}}  way out: {check.way_out}")
+    return exit_status(checks)
+
+
+def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S) -> list[Check]:
+    """Return every line. Blocks for the mount at most a few times its patience."""
+    from appliance.doctor.check import failed, unsure
+
+    looks: list[tuple[str, bool, Looks]] = [
+        ("directory", True, lambda: _directory(path)),
+        ("files", True, lambda: _files(path)),
+        ("room", True, lambda: _room(path)),
+        ("server clock", True, lambda: _server_clock(path)),
+        ("user", False, _user),
+        ("tmpfs", False, _tmpfs),
+        ("clock", False, lambda: _clock(path, node_dir)),
+        ("randomness", False, _randomness),
+        ("node", True, lambda: _node(path, node_dir)),
+    ]
+    progress, hangs = Progress("doctor", len(looks)), False
+    found: list[Check] = []
+    for number, (name, on_mount, look) in enumerate(looks):
+        progress.show(number, name)
+        if on_mount and hangs:
+            found.append(unsure(name, "not asked: the mount hangs", "repair the mount, then ask again"))
+            continue
+        try:
+            found += within(patience_s, look)
+        except MountHangsError:
+            hangs = on_mount
+            found.append(
+                failed(name, f"no answer within {patience_s:g} s", "is the server up, and reached? dmesg; nfsstat -c")
+            )
+        except LeaseholdError as problem:
+            found.append(failed(name, problem.message, problem.hint or "see docs/operators.md"))
+        except OSError as problem:
+            said = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
+            found.append(failed(name, said, "check that it is mounted, and its owner, mode and options"))
+    progress.done()
+    return found
+
+
+def within[T](patience_s: float, work: Callable[[], T]) -> T:
+    """Return what it returns, raise what it raises, or MountHangsError. What hangs stays behind in its thread."""
+    result: list[T] = []
+    problem: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as raised:  # noqa: BLE001 - handed to the caller
+            problem.append(raised)
+
+    thread = Thread(target=run, name="doctor", daemon=True)
+    thread.start()
+    thread.join(patience_s)
+    if problem:
+        raise problem[0]
+    if not result:
+        raise MountHangsError
+    return result[0]
+
+
+# ---- the mount ----
+
+
+def _mount_of(path: Path) -> Mount | None:
+    from appliance.doctor.mounts import mount_of, parse_mountinfo
+
+    return mount_of(str(path.resolve()), parse_mountinfo(_MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
+
+
+def _directory(path: Path) -> list[Check]:
+    from appliance.bag.probe import directory_of
+    from appliance.doctor.check import failed
+    from appliance.doctor.directory import judge_directory
+    from appliance.doctor.mounts import judge_kind, judge_options
+
+    found = judge_directory(directory_of(path), where=str(path))
+    mount = _mount_of(path)
+    if mount is None:
+        return [found, failed("file system", f"no mount holds {path}", "is /proc mounted?")]
+    return [found, judge_kind(mount), *judge_options(mount)]
+
+
+def _files(path: Path) -> list[Check]:
+    from appliance.bag.probe import Probe
+    from appliance.doctor.directory import judge_exclusive, judge_linked, judge_listed, judge_owner
+
+    with Probe(path, f"{socket.gethostname()}.{os.getpid()}") as probe:
+        found = [
+            _tried("user mapping", lambda: judge_owner(probe.owner(), os.geteuid())),
+            _tried("hard links", lambda: judge_linked(probe.linked())),
+            _tried("exclusive create", lambda: judge_exclusive(refused=probe.exclusive())),
+            _tried("listing", lambda: judge_listed(listed=probe.listed())),
+        ]
+        return found + _delegations(path, probe)
+
+
+def _tried(name: str, attempt: Callable[[], Check]) -> Check:
+    """Return its line; what the operating system refuses fails that line alone."""
+    from appliance.doctor.check import failed
+
+    try:
+        return attempt()
+    except OSError as problem:
+        return failed(name, problem.strerror or str(problem), "docs/nfs.md says what a mount must do")
+
+
+def _delegations(path: Path, probe: Probe) -> list[Check]:
+    from appliance.doctor.mounts import delegations_returned, judge_delegations
+
+    mount = _mount_of(path)
+    if mount is None or not mount.nfs:
+        return []
+    before = delegations_returned(_mountstats(), mount.point)
+    probe.read_often()
+    judged = judge_delegations(mount, before, delegations_returned(_mountstats(), mount.point))
+    return [judged] if judged else []
+
+
+def _mountstats() -> str:
+    return _MOUNTSTATS.read_text(encoding="utf-8", errors="replace")
+
+
+def _room(path: Path) -> list[Check]:
+    from appliance.bag.probe import room_of
+    from appliance.doctor.directory import judge_room
+
+    return judge_room(room_of(path))
+
+
+def _server_clock(path: Path) -> list[Check]:
+    from appliance.bag.posix import PosixStorage
+    from appliance.doctor.directory import judge_server_clock
+    from timeagent.clock import SystemClock
+    from timeagent.interval import TimeInterval
+
+    clock, tmp = SystemClock(), f"tmp/doctor.clock.{socket.gethostname()}.{os.getpid()}"
+    storage = PosixStorage(path)
+    had_tmp = storage.look(".", ["tmp"])
+    before = clock.realtime_ns()
+    try:
+        server = storage.server_clock(tmp)
+    finally:
+        storage.remove_directory(tmp)
+        if not had_tmp:
+            storage.remove_directory("tmp")
+    # A file system stamps with its clock's tick, up to 10 ms old.
+    return [judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
+
+
+# ---- the machine ----
+
+
+def _user() -> list[Check]:
+    from appliance.doctor.machine import judge_user
+
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
+    return judge_user(os.geteuid(), int(masks[0], 8) if masks else 0o022)
+
+
+def _tmpfs() -> list[Check]:
+    from appliance.doctor.machine import judge_runtime
+    from appliance.runtime import SHARED_MEMORY
+
+    mount = _mount_of(SHARED_MEMORY)
+    return [judge_runtime(str(SHARED_MEMORY), mount.kind if mount else "nothing")]
+
+
+def _clock(path: Path, node_dir: Path | None) -> list[Check]:
+    from appliance.cli.agent import find_agent
+    from appliance.doctor.machine import judge_clock
+    from timeagent.agentsettings import FILE, load_agent_settings, parse_agent_settings
+    from timeagent.clock import SystemClock
+    from timeagent.showing import known_by_agent, known_without_agent
+    from timeagent.wiring import own_sources
+
+    clock = SystemClock()
+    directory = find_agent(str(path), str(node_dir) if node_dir else None)
+    if directory is not None:
+        known = known_by_agent(directory, clock)
+    else:
+        settings = load_agent_settings(node_dir) if node_dir else parse_agent_settings("", Path(FILE))
+        sources = own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
+        known = known_without_agent(clock, sources, 0)
+    why = "; ".join(f"{each.source}: {each.reason}" for each in known.sources if each.interval is None)
+    radius = None if known.problem else known.now.radius
+    return [judge_clock(radius, why or "no source", f"by {known.source}")]
+
+
+def _randomness() -> list[Check]:
+    from appliance.doctor.machine import judge_randomness
+
+    try:
+        os.getrandom(16, os.GRND_NONBLOCK)
+    except BlockingIOError:
+        return [judge_randomness(ready=False)]
+    return [judge_randomness(ready=True)]
+
+
+# ---- the node, where this machine has joined ----
+
+
+def _node(path: Path, node_dir: Path | None) -> list[Check]:
+    from appliance.bag.posix import PosixStorage
+    from appliance.doctor.check import passed, unsure
+    from appliance.formats.paths import MARKER
+    from appliance.founding import read_marker
+    from appliance.ownkeys import check_own_keys
+    from appliance.registers import Registers
+    from appliance.settings import find_settings
+    from timeagent.errors import BadConfiguration
+    from timeagent.keys import Verifier
+
+    storage = PosixStorage(path)
+    if not storage.look(".", [MARKER]):
+        return [passed("root", "no root yet: leasehold init makes one of an empty directory")]
+    marker = read_marker(storage, path)
+    found = [passed("root", f"cluster {marker.cluster_id.hex()[:12]}")]
+    try:
+        settings = find_settings(marker.cluster_id, path, node_dir)
+    except BadConfiguration as problem:
+        if problem.code != "not-joined":
+            raise
+        return [*found, unsure("node", problem.message, problem.hint)]
+    registers = Registers(storage, marker.cluster_id, Verifier(settings.root_key))
+    check_own_keys(registers, settings)  # reads the key files, and their modes
+    found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
+    keys = registers.trust(registers.newest().trust).keys
+    return found + _addresses(settings, {key.node: key.address for key in keys if key.address})
+
+
+def _addresses(settings: Settings, others: dict[str, str]) -> list[Check]:
+    from appliance.doctor.machine import judge_listening, judge_reached
+    from appliance.formats.address import parse_address
+
+    found = []
+    if settings.listen is not None:
+        found.append(judge_listening(str(settings.listen), _bind_problem(settings.listen.host, settings.listen.port)))
+    answers, silent = list[str](), list[str]()
+    for node, text in sorted(others.items()):
+        if node != settings.node:
+            address = parse_address(text)
+            (answers if _connects(address.host, address.port) else silent).append(node)
+    return [*found, judge_reached(answers, silent)]
+
+
+def _connects(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _bind_problem(host: str, port: int) -> str | None:
+    """Return why nobody could listen there; None where one can, or somebody answers already."""
+    if _connects("127.0.0.1" if host in ("0.0.0.0", "::") else host, port):  # noqa: S104 - compared
+        return None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(address)
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    return None
+
+
+COMMANDS: Final = {
+    "doctor": Command("Whether a directory, this machine and its clock will do.", _add_doctor, run_doctor)
+}

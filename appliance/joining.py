@@ -1,0 +1,167 @@
+"""Joining without the root key: a machine makes its keys and asks, who has the root key approves, the machine goes on.
+
+1. ``prepared``, ``ask``: the keys are made in the node's directory, or found there from an earlier try; their public
+   lines are put on the mount as ``tmp/join.NODE``, where no reader looks. Whoever can write there could put another
+   request in its place, so both sides see the fingerprint of the request, and compare it by another way than the mount;
+2. ``accept``, elsewhere: the trust record is published with those keys;
+3. ``finish``: the settings are written once the newest trust record knows the keys.
+
+Each step may be repeated after it was cut off, and says what it found.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import Damaged, Environment, NotTrusted
+from timeagent.keyfiles import load_node_key, make_node_keys, newest_number
+from timeagent.keys import parse_public_line, public_line
+from timeagent.trust import Purpose
+
+from .formats.address import Address, parse_address
+from .formats.names import check_node
+from .registers import TMP
+from .settings import FILE, Settings, is_there, save_settings
+from .trust import approve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from timeagent.keys import Signer
+    from timeagent.units import Instant
+
+    from .bag.storage import Storage
+    from .registers import Registers
+
+_ADDRESS: Final = "address "
+_BYTES_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a machine asks for: a node's name, its public keys, and where others reach it."""
+
+    node: str
+    publics: Mapping[Purpose, bytes]
+    address: Address | None = None
+
+    def encode(self) -> bytes:
+        """Return the file's bytes: lines that people can read."""
+        lines = [public_line(self.publics[purpose], f"{self.node}:{purpose}") for purpose in Purpose]
+        if self.address:
+            lines.append(f"{_ADDRESS}{self.address}")
+        return ("\n".join(lines) + "\n").encode("ascii")
+
+    @property
+    def fingerprint(self) -> str:
+        """What to compare: it covers all keys, the name and the address."""
+        digest = hashlib.sha256(self.encode()).digest()
+        return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
+
+
+def decode_request(data: bytes, node: str, where: str) -> Request:
+    """Read a request for this node. Raises Damaged, naming ``where``."""
+    publics: dict[Purpose, bytes] = {}
+    address: Address | None = None
+    lines = data[:_BYTES_MAX].decode("ascii", "replace").splitlines()
+    for line in lines:
+        if line.startswith(_ADDRESS):
+            address = parse_address(line.removeprefix(_ADDRESS))
+            continue
+        owner, _, purpose = line.rpartition(" ")[2].partition(":")
+        if owner != node or purpose not in list(Purpose):
+            raise Damaged("bad-request", f"{where}: {line[:80]!r} does not end in {node}:PURPOSE", hint="join again")
+        publics[Purpose(purpose)] = parse_public_line(line, where)
+    request = Request(node, publics, address)
+    if set(publics) != set(Purpose) or request.encode() != data:
+        raise Damaged("bad-request", f"{where} is not a whole request to join", hint="join again")
+    return request
+
+
+def request_path(node: str) -> str:
+    """Return where a node's request lies, below the root."""
+    return f"{TMP}/join.{check_node(node)}"
+
+
+def prepared(directory: Path, node: str, address: Address | None) -> Request:
+    """Make the node's keys, or find those of an earlier try; return what to ask for. A local disk, not the mount.
+
+    Raises Environment, NotTrusted, BadConfiguration.
+    """
+    if is_there(directory / FILE):
+        raise Environment("key-exists", f"a node lives in {directory} already", hint="name another --node-dir")
+    if all(newest_number(directory, purpose) for purpose in Purpose):
+        publics = {purpose: load_node_key(directory, purpose).public for purpose in Purpose}
+    else:
+        publics = {purpose: key.public for purpose, key in make_node_keys(directory).items()}
+    return Request(check_node(node), publics, address)
+
+
+def ask(storage: Storage, request: Request) -> None:
+    """Put the request on the mount, in the place of another one of that name. Idempotent."""
+    path = request_path(request.node)
+    if storage.read(path) != request.encode():
+        storage.unlink(path)
+        storage.publish(path, request.encode(), TMP)
+
+
+def asked(storage: Storage, node: str) -> Request:
+    """Return the request of a node. Raises NotTrusted where there is none, Damaged."""
+    path = request_path(node)
+    storage.look(TMP, [])  # opened afresh: a request may have come just now
+    data = storage.read(path)
+    if data is None:
+        raise NotTrusted(
+            "no-request",
+            f"no machine asks to join as {node}",
+            hint=f"on that machine: leasehold join ROOT --node {node}",
+        )
+    return decode_request(data, node, path)
+
+
+def accept(
+    storage: Storage, registers: Registers, root_key: Signer, request: Request, now: Instant, fingerprint: str
+) -> int:
+    """Let a node in, if the fingerprint is that of its request; return the trust record's number. Idempotent.
+
+    Raises NotTrusted for another fingerprint, or a name that another machine has.
+    """
+    if fingerprint != request.fingerprint:
+        raise NotTrusted(
+            "other-request",
+            f"the request of {request.node} is {request.fingerprint}, not {fingerprint}",
+            hint="compare it with what join says on that machine: somebody else may have asked",
+        )
+    number = approve(registers, root_key, request.node, request.publics, now, request.address)
+    storage.unlink(request_path(request.node))
+    return number
+
+
+def is_known(registers: Registers, request: Request) -> bool:
+    """Whether the newest trust record has all keys of a request, as those of its node. Touches the mount."""
+    record = registers.trust(registers.newest().trust)
+    known = {(entry.node, entry.purpose, entry.public) for entry in record.keys}
+    return all((request.node, purpose, public) in known for purpose, public in request.publics.items())
+
+
+def let_in(registers: Registers, node: str) -> Request | None:
+    """Return the request that the newest trust record fulfils for a node: its first keys and its address; or None."""
+    first: dict[Purpose, bytes] = {}
+    address = None
+    for entry in registers.trust(registers.newest().trust).keys:
+        if entry.node == node and Purpose(entry.purpose) not in first:
+            first[Purpose(entry.purpose)] = entry.public
+            address = entry.address or address
+    return Request(node, first, parse_address(address) if address else None) if set(first) == set(Purpose) else None
+
+
+def finish(registers: Registers, settings: Settings, request: Request) -> bool:
+    """Write the node's settings if the cluster knows its keys; return whether it does."""
+    if not is_known(registers, request):
+        return False
+    save_settings(settings)
+    return True

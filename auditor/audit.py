@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from timeagent.signedtime import SignedTime
+from timeagent.errors import Environment
 
-from .bags import BagWalk
 from .chains import ceiling_chains, head_facts, runs
 from .coverage import Coverage, later
+from .domains import DomainJudge, check_domains
 from .finding import Evidence, Verdict, in_order
-from .frames import FrameReader
-from .history import domain_history
-from .index import Index
+from .foreign import check_foreign
+from .index import INDEX_ERRORS, Index
+from .narrowing import WHOLE, Narrowing
 from .records import ClusterRecords, load_records
-from .rules.chains import check_ceilings, check_heads, check_layouts
-from .rules.leases import Cluster, check_domain
+from .rules.chains import check_ceilings, check_heads, check_layouts, check_records_there
+from .rules.leases import Cluster
 from .rules.ledgers import check_ledgers
 from .rules.registry import found
 from .rules.sequences import check_sequences
-from .shards import ShardWalk
+from .rules.sessions import SessionNote, check_sessions
+from .rules.settling import Closings
+from .sessions import session_histories
+from .store import PartStore, environment
 from .verification import Signatures
+from .walk import Doubted, Walk, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from .chains import Run
     from .finding import Finding
     from .load import Tree
-    from .rules.ledgers import LedgersSeen
+    from .walk import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,82 +72,116 @@ class Audit:
         return 1 if self.findings else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a tree is read; what is found does not depend on it, but for what is narrowed away."""
+
+    jobs: int = 1
+    """How many processes read it; 0: as many as are worth it. Other than 1 only from a program with one thread."""
+    index_file: Path | None = None
+    """Where the index is kept: it can be resumed, and a second run reads only what changed."""
+    reread: bool = False
+    """Read everything again, whatever the index file holds."""
+    narrowing: Narrowing = WHOLE
+
+
+_DEFAULT: Final = Options()
+
+
 def audit(
     tree: Tree,
     *,
     root_key: bytes | None = None,
     signatures: Signatures | None = None,
-    index_file: Path | None = None,
-    progress: Callable[[int, str], None] | None = None,
+    options: Options = _DEFAULT,
+    progress: Callable[[int, int, int, str], None] | None = None,
 ) -> Audit:
     """Audit a tree. Never raises for what is in it; whatever is damaged there is a finding.
 
-    ``root_key``: the raw public root key, pinned by the auditor; else the marker's own is taken. ``index_file``: where
-    to keep the index, for trees that are too large for memory.
+    ``root_key``: the raw public root key, pinned by the auditor; else the marker's own is taken. ``progress``: told
+    how many parts are done, of how many, how many messages they held, and which was the last. Raises BadRequest for an
+    index file that is none.
     """
+    index = Index(options.index_file, shared=options.jobs != 1)
+    try:
+        return _audit(tree, index, root_key, signatures or Signatures(), options, progress)
+    except INDEX_ERRORS as problem:
+        raise Environment(
+            "index-failed",
+            f"the index {options.index_file or 'of this audit'} failed: {problem}",
+            hint="make room on the disk; remove the file if it was damaged",
+        ) from None
+    finally:
+        index.close()  # what was read is kept, also of an audit that was interrupted
+
+
+def _audit(
+    tree: Tree,
+    index: Index,
+    root_key: bytes | None,
+    signatures: Signatures,
+    options: Options,
+    progress: Callable[[int, int, int, str], None] | None,
+) -> Audit:
+    store = None
+    if options.index_file is not None:
+        store = PartStore(index, environment(tree, root_key), reread=options.reread)
     findings: list[Finding] = []
-    tell = progress or _silent
-    signatures = signatures or Signatures()
-    records, found_records = load_records(tree, signatures, root_key)
-    findings += found_records
-    index = Index(index_file)
-    done = 0
-    # Bags come first: a lock file may name a trust record that is not there, and then no unknown key is a forger's.
-    frames = FrameReader(signatures, records.cluster_id)
-    bags = BagWalk(tree, records, signatures, frames, index, findings.append)
-    for log in tree.logs():
-        for path in bags.walk(log):
-            done += 1
-            tell(done, path)
-    bags.finish()
-    shards = ShardWalk(tree, records, signatures, index, findings.append)
-    shards.walk_chains()
-    for path in shards.walk_ledgers():
-        done += 1
-        tell(done, path)
+
+    def load(jobs: int, store: PartStore | None) -> tuple[ClusterRecords, Loaded]:
+        records, found_records = load_records(tree, signatures, root_key)
+        findings[:] = found_records
+        way = Way(options.narrowing, jobs, store, progress)
+        walk = Walk(tree, records, signatures, index, findings.append, way)
+        return records, walk.run()
+
+    try:
+        records, loaded = load(options.jobs, store)
+    except Doubted:
+        index.clear()
+        tree.unreadable.clear()
+        records, loaded = load(1, None)
     index.ready()
     known_runs = runs(index)
-    findings += _judge(index, records, known_runs, bags.newest, shards.ledgers)
+    findings += _judge(index, records, known_runs, loaded, options, tree)
+    findings += check_foreign(tree)
     findings += [found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()]
     ordered = tuple(in_order(findings))
-    gaps = sum(_gaps(run, torn=run.incarnation in shards.torn) for run in known_runs.values())
-    gaps += len(shards.torn - known_runs.keys())
+    gaps = sum(_gaps(run, torn=run.incarnation in loaded.torn) for run in known_runs.values())
+    gaps += len(loaded.torn - known_runs.keys())
     summary = Summary(
-        messages=bags.counts.messages,
-        rejected=bags.counts.rejected,
-        bags=bags.counts.bags,
+        messages=loaded.counts.messages,
+        rejected=loaded.counts.rejected,
+        bags=loaded.counts.bags,
         witnesses=index.witnesses(),
         violations=_count(ordered, Verdict.VIOLATION),
         indeterminate=_count(ordered, Verdict.INDETERMINATE),
         unverifiable=_count(ordered, Verdict.UNVERIFIABLE),
         informational=_count(ordered, Verdict.OK),
-        provisional=bags.counts.provisional,
+        provisional=loaded.counts.provisional,
         ledger_gaps=gaps,
     )
-    index.close()
     root = records.root
     return Audit(summary, ordered, records.cluster_id, root.public if root else None, records.pinned)
-
-
-def _silent(_done: int, _what: str) -> None:
-    pass
 
 
 def _judge(
     index: Index,
     records: ClusterRecords,
     known_runs: dict[bytes, Run],
-    newest: SignedTime | None,
-    ledgers: LedgersSeen,
+    loaded: Loaded,
+    options: Options,
+    tree: Tree,
 ) -> list[Finding]:
-    """Apply the rules that need more than one file. ``newest``: the latest signed time of frames, locks and seals."""
+    """Apply the rules that need more than one file. ``tree``: where a name is looked for once more."""
+    newest, ledgers = loaded.newest, loaded.ledgers
     ceilings = ceiling_chains(index)
     policy = records.newest_policy
     for fact, _ in head_facts(index):
         newest = later(newest, fact.token)
     for chain in ceilings.values():
         for each in chain.facts:
-            newest = later(newest, SignedTime.decode(each.record.time, each.where.path))
+            newest = later(newest, each.token)
     coverage = Coverage.of(index, policy, newest)
     cluster = Cluster(
         runs=known_runs,
@@ -153,14 +191,20 @@ def _judge(
         term_ns_max=records.term_ns_max,
         r1_tolerance_ns=policy.r1_tolerance_ns if policy else None,
         coverage=coverage,
+        closings=Closings(index.closings()),
     )
-    findings = list(check_heads(fact for fact, _ in head_facts(index)))
+    findings = list(check_heads((fact for fact, _ in head_facts(index)), ceilings))
     findings += check_ceilings(ceilings)
     findings += check_layouts(ceilings, records.maps)
-    findings += check_ledgers((fact for fact, _ in head_facts(index)), ceilings, ledgers, newest)
+    if tree.names("shards"):
+        findings += check_records_there(ceilings, lambda path: tree.size(path) > 0)
+    findings += check_ledgers((fact for fact, _ in head_facts(index)), ceilings, ledgers, newest, known_runs)
     findings += check_sequences(index, coverage)
-    for domain in index.domains():
-        findings += check_domain(domain_history(index, known_runs, domain), cluster)
+    sessions, notes = session_histories(index, known_runs), list[SessionNote]()
+    domains = list(filter(options.narrowing.judges, index.domains()))
+    findings += check_domains(DomainJudge(index, known_runs, cluster, sessions), domains, options.jobs, notes)
+    if options.narrowing.whole:  # of a session lease some leases alone say too little
+        findings += check_sessions(sessions, notes, cluster)
     return findings
 
 

@@ -1,4 +1,4 @@
-"""The walk over logs, racks and bags: reads each file once, applies the rules, and fills the index."""
+"""Logs, racks and bags: reads each file once, applies the rules to it, and tells the index."""
 
 from __future__ import annotations
 
@@ -9,43 +9,44 @@ from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.names import check_log
 from appliance.formats.pack import PACK
-from appliance.formats.paths import BIRTH, LOCK, LOGS, SEAL, Grid, parse_data_name
+from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid, parse_data_name
 from appliance.formats.stamped import open_stamped
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
+from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 from .coverage import later
 from .finding import Evidence
 from .indexing import index_frame
-from .load import PIECE_BYTES_MAX, BagListing, RackListing
+from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from .packs import RackPack, packed_names, retained_files
 from .records import RECORD_BYTES_MAX
 from .rules import bags as bag_rules
 from .rules.registry import found
 from .rules.signatures import frame_findings, of_unknown_key, stamp_findings
 from .rules.time import judge_frame, stamp_after_frame
-from .seals import BagCounts, SealFacts, SealOrder, damaged_inside
+from .seals import BagCounts, SealFacts, damaged_inside, first_unlisted
 from .verification import PartialKeyring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.lockfile import LockFile
-    from appliance.formats.paths import Bag
+    from appliance.formats.paths import Bag, Rack
     from appliance.formats.stamped import Stamped
-    from timeagent.signedtime import SignedTime
 
     from .finding import Finding
     from .frames import FrameEvidence, FrameReader
-    from .index import Index
+    from .index import Rows
     from .load import Tree
+    from .parts import Part
     from .records import ClusterRecords
     from .verification import Signatures
 
 
 class BagWalk:
-    """Walks all logs of a tree, in order."""
+    """Audits racks, one after another, each by itself."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class BagWalk:
         records: ClusterRecords,
         signatures: Signatures,
         frames: FrameReader,
-        index: Index,
+        index: Rows,
         report: Callable[[Finding], None],
     ) -> None:
         """Take where evidence comes from and findings go to."""
@@ -66,48 +67,78 @@ class BagWalk:
         self.counts = BagCounts()
         self.newest: SignedTime | None = None
         """The latest signed time that holds, of all frames, lock files and seals."""
-        self._trust_named: set[int] = set()
+        self._newest_of_frames: SignedTime | None = None
+        self.trust_named: set[int] = set()
+        self.doubted = False
+        """Whether a lock file named a trust record that is not there."""
         self._log: Grid | None = None
         """The log that is being walked."""
-        self._unknown_keys: list[Finding] = []
+        self.unknown_keys: list[Finding] = []
         """Stamps of births and seals by a key of no trust record: these do not say which record they go by."""
 
-    def walk(self, log: str) -> Iterator[str]:
-        """Audit one log; yield the path of each rack when it is done."""
-        grid = self._grid(log)
-        if grid is None:
-            self._index.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
-            self._index.closed_to(log, 0)
-            for path in self._tree.files_below(f"{LOGS}/{log}"):
-                names = packed_names(self._tree, path) if path.endswith(f"/{PACK}") else ()
-                for each in (path, *(f"{path}/{name}" for name in names)):
-                    self._unread(each, 0, INSTANT_MAX)
-            return
+    def begin(self, log: str) -> Grid | None:
+        """Read a log's birth record. None where there is none that holds: then all that the log holds is unread."""
+        self._log = self._grid(log)
+        if self._log is None:
+            self.blind(log)
+        else:
+            self._index.closed_to(log, self._log.first_ns)
+        return self._log
+
+    def blind(self, log: str) -> None:
+        """Say of a log that nobody reads it."""
+        self._index.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
+        self._index.closed_to(log, 0)
+        for path in self._tree.files_below(f"{LOGS}/{log}"):
+            self._unread_file(path, 0, INSTANT_MAX)
+
+    def pass_over(self, rack: Rack) -> None:
+        """Say of a rack that nobody reads it: what may be missing from the tree may be there."""
+        self._index.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
+        for path in self._tree.files_below(rack.path):
+            self._unread_file(path, rack.start_ns, rack.end_ns)
+
+    def _unread_file(self, path: str, start_ns: int, end_ns: int) -> None:
+        names = packed_names(self._tree, path) if path.endswith(f"/{PACK}") else ()
+        for each in (path, *(f"{path}/{name}" for name in names)):
+            self._unread(each, start_ns, end_ns)
+
+    def rack(self, grid: Grid, listing: RackListing) -> Evidence | None:
+        """Audit one rack. Returns where its seal is, if it holds."""
         self._log = grid
-        seals = SealOrder(self._tree, grid)
-        self._index.closed_to(log, grid.first_ns)
-        for listing in self._tree.racks(grid):
-            if isinstance(listing, str):
-                self._off_grid(listing)
-                continue
-            seal = self._rack(listing)
-            proof = seal.where if seal is not None and seal.token is not None else None
-            self._report_all(seals.take(listing.rack, proof, has_seal=listing.sealed))
-            if proof is not None:
-                self._index.closed_to(log, listing.rack.end_ns)
-            yield listing.rack.path
+        seal = self._rack(listing)
+        if seal is None or seal.token is None:
+            return None
+        self._index.closed_to(listing.rack.log, listing.rack.end_ns)
+        return seal.where
+
+    def take(self, part: Part) -> None:
+        """Add what another walk over a rack has seen."""
+        counts, other = self.counts, part.counts
+        counts.bags += other.bags
+        counts.provisional += other.provisional
+        counts.messages += other.messages
+        counts.rejected += other.rejected
+        if part.newest is not None:
+            self.newest = later(self.newest, SignedTime.decode(part.newest))
+        self.trust_named.update(part.trust_named)
+        self.unknown_keys += part.unknown_keys
+
+    def off_grid(self, path: str) -> None:
+        """Say that a directory is no rack of its log."""
+        self._off_grid(path)
 
     def finish(self) -> None:
         """Say what depends on all logs. Where a trust record is missing, no key is known to be a stranger's."""
-        missing = sorted(n for n in self._trust_named if self._records.missing(Kind.TRUST, n))
-        for finding in self._unknown_keys:
+        missing = sorted(n for n in self.trust_named if self._records.missing(Kind.TRUST, n))
+        for finding in self.unknown_keys:
             if not missing and not isinstance(self._records.keys, PartialKeyring):
                 self._report(finding)
                 continue
             which = f"trust record {missing[0]}, which is not there" if missing else "a trust record that is not there"
             reason = f"{finding.subject} is stamped with a key that may be in {which}: {finding.explanation}"
             self._report(found("unverifiable-trust", finding.subject, reason, finding.evidence, finding.times))
-        if missing and self._unknown_keys:
+        if missing and self.unknown_keys:
             self._records.doubt_keys()
 
     def _stamp(self, kind: Kind, stamped: Stamped, node: str, where: Evidence) -> SignedTime | None:
@@ -115,7 +146,7 @@ class BagWalk:
         keys = self._records.keys
         token, findings = stamp_findings(self._signatures, keys, kind, stamped, node, where)
         if findings and keys is not None and of_unknown_key(keys, stamped):
-            self._unknown_keys += findings
+            self.unknown_keys += findings
         else:
             self._report_all(findings)
         return token
@@ -156,15 +187,29 @@ class BagWalk:
     def _rack(self, listing: RackListing) -> SealFacts | None:
         for path in listing.off_grid:
             self._off_grid(path)
+        self._prelock(listing.rack.path, begun=listing.begun, closed="rack is sealed" if listing.sealed else None)
+        self._report_all(bag_rules.foreign_files(listing.rack.path, listing.foreign))
         seal = self._seal(listing) if listing.sealed else None
         if seal is None:
+            if listing.pack_directory:
+                self._off_grid(f"{listing.rack.path}/{PACK}")
             for each in listing.bags:
                 self._bag(each, None)
             if listing.packed:  # nobody can say what is in it
+                self._report_all([] if listing.sealed else bag_rules.pack_without_seal(listing.rack))
                 self._index_blind(listing)
+                for name in packed_names(self._tree, f"{listing.rack.path}/{PACK}"):
+                    self._unread(f"{listing.rack.path}/{name}", listing.rack.start_ns, listing.rack.end_ns)
             return None
-        pack = self._pack(listing, seal) if listing.packed else None
-        gone = None if listing.packed else retained_files(self._tree, listing, seal.locks)
+        assert self._log is not None
+        start = first_unlisted(self._log, listing.rack, seal.locks)
+        if start is not None:  # nobody wrote to it, and it was closed by the seal, if it was not before
+            closed_ns = seal.token.interval.earliest if seal.token else 0
+            span = (listing.rack.log, start, listing.rack.end_ns)
+            self._index.add_bag(listing.rack.path, *span, closed=True, blind=False, closed_ns=closed_ns)
+        pack = self._pack(listing, seal) if listing.packed or listing.pack_directory else None
+        misplaced = pack is None and (listing.packed or listing.pack_directory)
+        gone = None if pack or misplaced else retained_files(self._tree, listing, seal.locks)
         there = {each.bag.name: each for each in listing.bags}
         for each in listing.bags:
             if gone is not None or each.bag.name not in seal.locks:
@@ -176,30 +221,39 @@ class BagWalk:
         for name, raw in seal.locks.items():
             bag = self._log.parse_bag(listing.rack, name) if self._log else None
             if name in there:
-                self._bag(there[name], seal, pack, swept=swept and not there[name].locked)
+                self._bag(there[name], seal, pack, swept=swept and not there[name].locked, sweeping=swept)
             elif bag is None or (pack is None and not swept):
-                self._missing_bag(listing, name, raw, seal)
+                self._missing_bag(listing, name, raw, None if misplaced else seal)
             else:
-                self._bag(BagListing(bag, (), locked=False), seal, pack, swept=swept)
+                self._bag(BagListing(bag, (), locked=False, begun=False), seal, pack, swept=swept)
         self._report_all(pack.findings(seal.where) if pack else [])
         return seal
 
     def _pack(self, listing: RackListing, seal: SealFacts) -> RackPack | None:
         pack = RackPack(self._tree, listing, seal.raw)
-        wrong = pack.misplaced()
+        wrong = f"{pack.path} is a directory" if listing.pack_directory else pack.misplaced()
         if wrong is None:
             return pack
+        there = {each.bag.name for each in listing.bags}
+        missing = len(seal.locks.keys() - there)
+        if missing:
+            wrong += f"; {missing} of the {len(seal.locks)} bags that the rack was sealed with have no directory"
         self._report(found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where]))
         return None
 
     def _retained(self, listing: RackListing, seal: SealFacts, files: list[str]) -> None:
-        """Say what is gone, and accuse nobody: by retention, or by somebody's hand, which leaves the same behind."""
+        """Say what is gone: by retention, which leaves a mark, or by somebody's hand."""
         rack = listing.rack
         self.counts.bags += len(seal.locks)
         for path in files:
             self._unread(path, rack.start_ns, rack.end_ns)
         self._index_blind(listing)
-        self._report(found("retained-rack", rack.path, bag_rules.gone(rack, len(files)), [seal.where]))
+        reason = bag_rules.gone(rack, len(files), by_retention=listing.retained)
+        if listing.retained:
+            self._report(found("retained-rack", rack.path, reason, [seal.where]))
+        else:
+            places = [Evidence(path) for path in (f"{rack.path}/{PACK}", *files)]
+            self._report(found("lost-file", rack.path, reason, [*places, seal.where]))
 
     def _index_blind(self, listing: RackListing) -> None:
         rack = listing.rack
@@ -207,7 +261,7 @@ class BagWalk:
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
-        data = self._tree.read(path, PIECE_BYTES_MAX + 1)
+        data = self._tree.read(path, SEAL_FILE_BYTES_MAX + 1)
         if data is None:
             return None
         where = Evidence(path, 0, len(data))
@@ -225,28 +279,37 @@ class BagWalk:
         return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token, data)
 
     def _missing_bag(self, listing: RackListing, name: str, raw: bytes, seal: SealFacts | None) -> None:
-        """A bag that the seal knows and the copy lacks, with all that it was closed with."""
+        """A bag that the seal knows and the copy lacks. ``seal``: None where something else says so already."""
         path = f"{listing.rack.path}/{name}"
         self.counts.bags += 1
         lock, _ = open_lock(raw, path)
-        assert seal is not None
         reason = f"the rack was sealed with the bag {path}, closed with {len(lock.entries)} files; it is not there"
         missing = [Evidence(f"{path}/{entry.name}") for entry in lock.entries]
         for place in missing:
             self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
-        self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
+        if seal is not None:
+            self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
     def _bag(
-        self, listing: BagListing, seal: SealFacts | None, pack: RackPack | None = None, *, swept: bool = False
+        self,
+        listing: BagListing,
+        seal: SealFacts | None,
+        pack: RackPack | None = None,
+        *,
+        swept: bool = False,
+        sweeping: bool = False,
     ) -> None:
-        """Audit a bag. ``swept``: its rack held no files, so that its directory went, or goes, without a pack."""
+        """Audit a bag. ``sweeping``: its rack held no files, so directories go without a pack. ``swept``: it went."""
         bag = listing.bag
         self.counts.bags += 1
+        closed = "bag has a lock file" if listing.locked and pack is None and not sweeping else None
+        self._prelock(bag.path, begun=listing.begun, closed=closed)
+        self._report_all(bag_rules.foreign_files(bag.path, listing.foreign))
         if seal is not None and (pack is not None or swept):
             found_lock: tuple[bytes | None, Evidence] = (seal.locks[bag.name], seal.where)  # its directory may be void
         else:
-            found_lock = self._lock_bytes(listing, seal)
+            found_lock = self._lock_bytes(listing, seal, sweeping=sweeping)
         raw, where = found_lock
         if raw is None and not listing.locked:
             self.counts.provisional += 1
@@ -269,14 +332,27 @@ class BagWalk:
         self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
         if seal is not None:
             self._report_all(bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
-        self._index_closed(bag, blind=self._listed(listing, lock, where, token, pack))
+        closed_ns = token.interval.earliest if token else 0
+        self._index_closed(bag, blind=self._listed(listing, lock, where, token, pack), closed_ns=closed_ns)
 
-    def _index_closed(self, bag: Bag, *, blind: bool) -> None:
-        self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind)
+    def _prelock(self, directory: str, *, begun: bool, closed: str | None) -> None:
+        path = f"{directory}/{PRELOCK}"
+        if begun:
+            self._report_all(bag_rules.filled_prelock(path, self._tree.size(path)))
+        elif closed:
+            self._report_all(bag_rules.missing_prelock(path, closed))
+
+    def _index_closed(self, bag: Bag, *, blind: bool, closed_ns: int = 0) -> None:
+        self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
         self._index.closed_to(bag.log, bag.end_ns)
 
-    def _lock_bytes(self, listing: BagListing, seal: SealFacts | None) -> tuple[bytes | None, Evidence]:
-        """Return the bag's lock file by the order of authority: the seal's word, then the file's."""
+    def _lock_bytes(
+        self, listing: BagListing, seal: SealFacts | None, *, sweeping: bool
+    ) -> tuple[bytes | None, Evidence]:
+        """Return the bag's lock file by the order of authority: the seal's word, then the file's.
+
+        ``sweeping``: the directory may have been made, and closed, anew after it was swept: then it is void.
+        """
         path = f"{listing.bag.path}/{LOCK}"
         data = self._tree.read(path, PIECE_BYTES_MAX + 1) if listing.locked else None
         where = Evidence(path, 0, len(data or b""))
@@ -289,10 +365,13 @@ class BagWalk:
                 self._report(found("lost-file", path, reason, [Evidence(path), seal.where]))
         elif data != sealed:
             try:
-                open_lock(data, path)
+                other, _ = open_lock(data, path)
+                wrong = bag_rules.misplaced_lock(other, listing.bag, self._records.cluster_id)
             except Damaged as problem:
                 self._report(found("damaged-lock", path, problem.message, [where, seal.where]))
             else:
+                if sweeping and wrong is None:
+                    return sealed, where
                 reason = f"{path} is another lock file than the one that the rack was sealed with, which counts"
                 self._report(found("overwritten-lock", path, reason, [where, seal.where]))
         return sealed, where
@@ -306,12 +385,13 @@ class BagWalk:
         if wrong:
             self._report(found("damaged-lock", where.path, wrong, [where]))
             return None
-        self._trust_named.add(lock.trust_number)
+        self.trust_named.add(lock.trust_number)
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
                 word = kind.name.lower()
                 reason = f"the bag is judged by {word} record {number}, which is not there; others were used instead"
                 if kind is Kind.TRUST:
+                    self.doubted = True
                     self._records.doubt_keys()
                 self._report(
                     found(f"unverifiable-{word}", f"{word}/{number:08d}", reason, [Evidence(f"{word}/{number:08d}")])
@@ -329,6 +409,8 @@ class BagWalk:
         keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
         assert self._log is not None
         seen: set[bytes] = set()
+        after: dict[int, SignedTime] = {}
+        """Signed times that are not after the lock file's."""
         for entry in lock.entries:
             path = f"{bag.path}/{entry.name}"
             name = self._log.data_name(entry.name)
@@ -356,23 +438,27 @@ class BagWalk:
             for frame in frames:
                 misplaced = list(bag_rules.frame_place(frame, name, bag, lock, lock_where))
                 self._report_all(misplaced)
-                self._report_all(frame_findings(frame))
-                self._report_all(stamp_after_frame(frame, token))
+                if not frame.sound:
+                    self._report_all(frame_findings(frame))
+                if after.get(id(frame.token)) is not frame.token:  # many frames share one, and the answer
+                    broken = list(stamp_after_frame(frame, token))
+                    self._report_all(broken)
+                    if not broken and frame.refusal is None:
+                        after[id(frame.token)] = frame.token
                 judgement = judge_frame(
                     frame, bag, policy, misplaced=any(each.code == "damaged-frame" for each in misplaced)
                 )
                 self._report_all(judgement.findings)
                 # An attempt that was repeated: equal frames within a bag count once.
-                if frame.frame.digest in seen:
+                digest = frame.frame.digest
+                if digest in seen:
                     continue
-                if judgement.accepted.any():
-                    seen.add(frame.frame.digest)
-                accepted = int(judgement.accepted.sum())
+                accepted, first, last = judgement.span(frame.frame.timestamps)
+                if accepted:
+                    seen.add(digest)
                 self.counts.messages += accepted
                 self.counts.rejected += len(judgement.accepted) - accepted
-                chosen = frame.frame.timestamps[judgement.accepted]
-                span = (int(chosen[0]), int(chosen[-1])) if accepted else None
-                self._remember(frame, accepted, span)
+                self._remember(frame, digest, accepted, (first, last))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
@@ -388,15 +474,18 @@ class BagWalk:
             path = f"{listing.bag.path}/{name}"
             data = self._tree.read(path, PIECE_BYTES_MAX)
             for frame in self._frames.frames(data, path, self._records.keys)[0] if data is not None else ():
-                if frame.frame.digest not in seen:
-                    seen.add(frame.frame.digest)
-                    self._remember(frame, 0, None)
+                digest = frame.frame.digest
+                if digest not in seen:
+                    seen.add(digest)
+                    timestamps = frame.frame.timestamps
+                    self._remember(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])))
 
-    def _remember(self, frame: FrameEvidence, accepted: int, span: tuple[int, int] | None) -> None:
-        if frame.refusal is None:
+    def _remember(self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int]) -> None:
+        if frame.refusal is None and frame.token is not self._newest_of_frames:
+            self._newest_of_frames = frame.token
             self.newest = later(self.newest, frame.token)
-        self._trust_named.add(frame.frame.head.trust_number)
-        index_frame(self._index, frame, accepted, span)
+        self.trust_named.add(frame.frame.head.trust_number)
+        index_frame(self._index, frame, digest, accepted, span)
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}

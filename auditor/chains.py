@@ -105,6 +105,7 @@ class CeilingFact:
 
     record: CeilingRecord
     raw: bytes
+    token: SignedTime
     where: Evidence
 
 
@@ -173,7 +174,9 @@ def ceiling_chains(index: Index) -> dict[ShardName, CeilingChain]:
     facts: dict[ShardName, list[CeilingFact]] = {}
     for raw, where in index.ceilings():
         record, _ = open_ceiling(raw, where.path)
-        facts.setdefault((record.map_number, record.shard), []).append(CeilingFact(record, raw, where))
+        facts.setdefault((record.map_number, record.shard), []).append(
+            CeilingFact(record, raw, SignedTime.decode(record.time, where.path), where)
+        )
     signed_under = index.ceilings_signed_under()
     chains = {name: CeilingChain(name) for name in facts}
     for name, chain in chains.items():

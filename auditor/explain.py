@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
@@ -10,8 +10,9 @@ from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, Piece, piece_at
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import open_signed, open_stamped
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, SignedWitness, Stopped, Witness
+from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Revoked, SignedWitness, Stopped, Witness
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -19,6 +20,7 @@ from timeagent.units import rfc3339, span_text
 
 from .finding import printable
 from .load import PIECE_BYTES_MAX
+from .replay.words import event_words
 from .report import finding_lines, time_line
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Ending
     from appliance.formats.witness import Entry
 
+    from .context import Context
     from .finding import Evidence, Finding
     from .load import Tree
 
@@ -45,6 +48,51 @@ def explain_lines(finding: Finding, tree: Tree) -> Iterator[str]:
     for place in finding.evidence:
         yield ""
         yield from _evidence(place, tree)
+
+
+def evidence_fields(finding: Finding, tree: Tree) -> list[dict[str, Any]]:
+    """Return what each piece of evidence says, as JSON shows it: the lines that are for people."""
+    return [
+        {"path": printable(place.path), "offset": place.offset, "says": [line.strip() for line in lines[1:]]}
+        for place in finding.evidence
+        for lines in [list(_evidence(place, tree))]
+    ]
+
+
+def context_lines(context: Context) -> Iterator[str]:
+    """Yield what lies around a finding: leases before and after, restarts, clock events, what readers made of it."""
+    if context.leases:
+        yield ""
+        yield "The leases around it, in the order of their grants (* it rests on these):"
+    for span in context.leases:
+        ended = f"{span.outcome} at {rfc3339(span.ended_ns)}" if span.outcome and span.ended_ns else "no end is known"
+        yield printable(
+            f"  {'*' if span.concerned else ' '} {span.correlation_id.hex()} on {span.domain!r}: {span.mode}, "
+            f"{span.holder.node}:{span.holder.process}, fence {span.fence}"
+        )
+        yield (
+            f"      granted {rfc3339(span.granted_ns)}, renewed {len(span.renewed_ns)} times, "
+            f"expiry {rfc3339(span.expiry_ns)}, {ended}"
+        )
+    around: list[tuple[int, str]] = [
+        (
+            each.instant_ns,
+            f"shard {each.shard} began a new run on {each.node}, after "
+            + ("an orderly stop" if each.after_orderly else "a crash"),
+        )
+        for each in context.restarts
+    ]
+    around += [(each.instant_ns, f"clock of {each.node}: {each.what}") for each in context.clock_changes]
+    around += [(each.instant_ns, event_words(each)) for each in context.closings]
+    if around:
+        yield ""
+        yield "Around it:"
+        for instant, words in sorted(around):
+            yield f"  {rfc3339(instant)}  {words}"
+    if context.frames:
+        accepted, written = context.readers()
+        yield ""
+        yield f"Readers accept {accepted} of the {written} messages that it is about."
 
 
 def _evidence(place: Evidence, tree: Tree) -> Iterator[str]:
@@ -107,7 +155,7 @@ def _frame(piece: Piece, path: str) -> Iterator[str]:
     for raw in head.witnesses:
         try:
             signed = decode(SignedWitness, raw, "a witness")
-            yield from _entry(signed.witness())
+            yield from _entry(signed.statement())
             yield from _head(signed.batch_head())
         except Damaged as problem:
             yield f"what should be a witness is none: {problem.message}"
@@ -136,6 +184,23 @@ def _entry(entry: Entry) -> Iterator[str]:
                 yield f"    before it ended {_ending(entry.last_ended)}"
         case Ended():
             yield f"the end of {_ending(entry.ending)} on {entry.domain!r}; floor {rfc3339(entry.floor_ns)} since"
+        case Revoked():
+            yield (
+                f"{entry.by.node} (process {entry.by.process}) revoked lease {entry.correlation_id.hex()} on "
+                f"{entry.domain!r}: {entry.by.purpose!r}"
+            )
+        case SessionWitness():
+            yield (
+                f"{entry.kind} of session lease {entry.session_id.hex()} for {entry.holder.node} "
+                f"(process {entry.holder.process}), expiry {rfc3339(entry.expiry_ns)}"
+            )
+            if entry.ended:
+                yield f"    not for the leases {', '.join(name.hex() for name in entry.ended)}"
+        case SessionEnded():
+            yield (
+                f"the end of session lease {entry.session_id.hex()} ({entry.outcome} at {rfc3339(entry.ended_ns)}) "
+                f"with {entry.leases} leases, {entry.messages} messages; expiry {rfc3339(entry.expiry_ns)}"
+            )
         case CeilingCopy():
             yield "a copy of a ceiling record"
         case Stopped():

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Piece, pieces
-from appliance.formats.merkle import root_of_path
-from appliance.formats.witness import HEAD_CONTEXT, SignedWitness
+from appliance.formats.merkle import KnownPaths
+from appliance.formats.sessionlease import SessionWitness
+from appliance.formats.witness import HEAD_CONTEXT, SignedWitness, head_digest
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.trust import Purpose
@@ -17,14 +18,16 @@ from .finding import Evidence
 from .verification import misattributed
 
 if TYPE_CHECKING:
-    from appliance.formats.frame import Frame
+    from appliance.formats.frame import Frame, FrameHead
     from appliance.formats.witness import BatchHead, Witness
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
 
     from .verification import Signatures
 
-WITNESSES_KEPT: Final = 20_000
+WITNESSES_KEPT: Final = 4_000
+HEADS_KEPT: Final = 256
+"""So many batches, each with the nodes of its tree that are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,27 @@ class HeldWitness:
     refusal: Refusal | None
     stranger: str | None
     """Why the signed time is not that of the shard's node, though it verifies. Readers do not ask."""
+    head_digest: bytes
+    """What the next head names this one by."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSession:
+    """The same of a session lease."""
+
+    signed: SignedWitness
+    witness: SessionWitness
+    head: BatchHead
+    token: SignedTime
+    refusal: Refusal | None
+    stranger: str | None
+    head_digest: bytes
+
+    @property
+    def run(self) -> tuple[int, int, bytes, bytes]:
+        """Which session lease of which run: the two count only together."""
+        head = self.head
+        return head.map_number, head.shard, head.incarnation, self.witness.session_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +86,46 @@ class FrameEvidence:
     witnesses: tuple[HeldWitness, ...]
     unreadable: tuple[str, ...]
     """Why some of the bytes that stand for witnesses are none."""
+    sessions: tuple[HeldSession, ...] = ()
+    """Witnesses of session leases."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing at all is wrong with who signed what."""
+        return self.proven and self.stranger is None and all(w.stranger is None for w in self.witnesses)
 
     @property
     def proven(self) -> bool:
         """Whether every signature that readers ask for holds."""
-        return self.refusal is None and not self.unreadable and all(w.refusal is None for w in self.witnesses)
+        held = all(each.refusal is None for each in self.witnesses) and all(s.refusal is None for s in self.sessions)
+        return self.refusal is None and not self.unreadable and held
+
+    def sessions_of(self, held: HeldWitness) -> list[HeldSession]:
+        """Return the witnesses here of the session lease that a lease is under: of that run of its shard."""
+        head, name = held.head, held.witness.session_id
+        run = (head.map_number, head.shard, head.incarnation, name)
+        return [each for each in self.sessions if each.run == run]
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownToken:
+    """What a frame's signed time is worth: many frames share one."""
+
+    token: SignedTime
+    refusal: Refusal | None
+    stranger: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownHead:
+    """What a batch head is worth: all witnesses of a batch share it."""
+
+    head: BatchHead
+    token: SignedTime
+    refusal: Refusal | None
+    stranger: str | None
+    digest: bytes
+    paths: KnownPaths
 
 
 class FrameReader:
@@ -76,7 +135,11 @@ class FrameReader:
         """Take the answers so far."""
         self._signatures = signatures
         self._cluster_id = cluster_id
-        self._witnesses: dict[tuple[int, bytes], HeldWitness | str] = {}
+        self._witnesses: dict[tuple[int, bytes], HeldWitness | HeldSession | str] = {}
+        self._heads: dict[tuple[int, bytes, bytes], _KnownHead] = {}
+        self._tokens: dict[tuple[int, bytes, str], _KnownToken] = {}
+        self._keyrings: dict[int, Keyring | None] = {}
+        """Every keyring that answers were given for: kept, so that none of later has the same identity."""
 
     def frames(
         self, data: bytes, path: str, keyring: Keyring | None, begins_at: int = 0
@@ -100,21 +163,35 @@ class FrameReader:
 
     def _frame(self, piece: Piece, where: Evidence, keyring: Keyring | None) -> FrameEvidence:
         frame = open_frame(piece, where.path)
-        token = frame.head.signed_time(where.path)
-        reason = self._signatures.refuses_time(keyring, token) if keyring else None
-        stranger = misattributed(keyring, token, frame.head.writer)
+        head = frame.head
+        known = self._tokens.get((id(keyring), head.time, head.writer)) or self._token(head, keyring, where.path)
         held: list[HeldWitness] = []
+        sessions: list[HeldSession] = []
         unreadable: list[str] = []
         for raw in frame.head.witnesses:
             witness = self._witness(raw, keyring)
             if isinstance(witness, str):
                 unreadable.append(witness)
+            elif isinstance(witness, HeldSession):
+                sessions.append(witness)
             else:
                 held.append(witness)
-        refusal = Refusal("forged-time", reason) if reason else None
-        return FrameEvidence(frame, where, token, refusal, stranger, tuple(held), tuple(unreadable))
+        return FrameEvidence(
+            frame, where, known.token, known.refusal, known.stranger, tuple(held), tuple(unreadable), tuple(sessions)
+        )
 
-    def _witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | str:
+    def _token(self, head: FrameHead, keyring: Keyring | None, where: str) -> _KnownToken:
+        token = head.signed_time(where)
+        reason = self._signatures.refuses_time(keyring, token) if keyring else None
+        refusal = Refusal("forged-time", reason) if reason else None
+        known = _KnownToken(token, refusal, misattributed(keyring, token, head.writer))
+        if len(self._tokens) >= WITNESSES_KEPT:
+            self._tokens.clear()
+        self._keyrings[id(keyring)] = keyring
+        self._tokens[id(keyring), head.time, head.writer] = known
+        return known
+
+    def _witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | HeldSession | str:
         name = (id(keyring), raw)
         known = self._witnesses.get(name)
         if known is None:
@@ -123,19 +200,34 @@ class FrameReader:
             known = self._witnesses[name] = self._open_witness(raw, keyring)
         return known
 
-    def _open_witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | str:
+    def _open_witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | HeldSession | str:
         try:
             signed = decode(SignedWitness, raw, "a witness")
-            witness, head = signed.witness(), signed.batch_head()
-            token = head.signed_time()
+            witness = signed.statement()
+            name = (id(keyring), signed.head, signed.signature)
+            known = self._heads.get(name) or self._open_head(signed, keyring)
         except Damaged as problem:
             return problem.message
-        refusal = None
-        if root_of_path(signed.entry, signed.index, head.count, signed.path) != head.root:
+        refusal = known.refusal
+        if not known.paths.holds(signed.entry, signed.index, signed.path):
             refusal = Refusal("forged-witness", "the witness is not in the batch that its head signs")
-        elif keyring is not None:
+        if isinstance(witness, SessionWitness):
+            return HeldSession(signed, witness, known.head, known.token, refusal, known.stranger, known.digest)
+        return HeldWitness(signed, witness, known.head, known.token, refusal, known.stranger, known.digest)
+
+    def _open_head(self, signed: SignedWitness, keyring: Keyring | None) -> _KnownHead:
+        """Check a head once for all witnesses of its batch. Raises Damaged."""
+        head = signed.batch_head()
+        token, refusal = head.signed_time(), None
+        if keyring is not None:
             refusal = head_refusal(self._signatures, keyring, self._cluster_id, signed.head, head, signed.signature)
-        return HeldWitness(signed, witness, head, token, refusal, misattributed(keyring, token, head.node))
+        stranger = misattributed(keyring, token, head.node)
+        known = _KnownHead(head, token, refusal, stranger, head_digest(signed.head), KnownPaths(head.count, head.root))
+        if len(self._heads) >= HEADS_KEPT:
+            self._heads.clear()
+        self._keyrings[id(keyring)] = keyring
+        self._heads[id(keyring), signed.head, signed.signature] = known
+        return known
 
 
 def head_refusal(

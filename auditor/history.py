@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.witness import BatchHead, Ended, Witness, WitnessKind, decode_entry
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from .chains import Run
     from .finding import Evidence
     from .index import Index, Use
+    from .sessions import SessionHistory, SessionName, SessionTold
+
+GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED})
+"""How a lease ends with its holder's word about what it wrote."""
 
 type Position = tuple[int, int, bytes, int, int]
 """Map, first ceiling number of the run, incarnation, sequence of the batch, place in it: what a shard said when."""
@@ -42,6 +48,8 @@ class EndedFact:
 
     ending: Ending
     position: Position
+    token: SignedTime
+    """The shard's signed time when it said so."""
     where: Evidence
     entry: Ended | None
     """The ledger's entry; None where a later witness says it."""
@@ -52,6 +60,8 @@ class LeaseHistory:
     """All that is known of one grant."""
 
     correlation_id: bytes
+    session: SessionHistory | None = None
+    """The session lease that it is under: then that one's expiry counts."""
     told: list[Told] = field(default_factory=list)
     endings: list[EndedFact] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
@@ -98,8 +108,13 @@ class LeaseHistory:
         return any(told.witness.phase is Phase.HELD for told in self.told)
 
     @property
-    def last_expiry(self) -> Told:
-        """The witness with the latest expiry that is known."""
+    def last_expiry(self) -> Told | SessionTold:
+        """The witness with the latest expiry that is known; of its session lease none that was told after its end."""
+        if self.session is not None:
+            ended = self.ended
+            told = [each for each in self.session.told if ended is None or each.position < ended.position]
+            if told:
+                return max(told, key=lambda each: (each.witness.expiry_ns, each.position))
         return max(self.told, key=lambda told: (told.witness.expiry_ns, told.position))
 
     @property
@@ -111,6 +126,13 @@ class LeaseHistory:
     def run(self) -> bytes:
         """The incarnation of the shard that granted it."""
         return self.first.head.incarnation
+
+    def expiry_at(self, position: Position) -> int:
+        """Return the latest expiry that had been told up to a position, under a session lease of that."""
+        known = [told.witness.expiry_ns for told in self.told if told.position <= position]
+        if self.session is not None:
+            known = [told.witness.expiry_ns for told in self.session.told if told.position < position] or known
+        return max(known, default=self.first.witness.expiry_ns)
 
     def ended_before(self, position: Position) -> EndedFact | None:
         """Return the first word on its end that stands before, or in, what was told at a position."""
@@ -124,9 +146,9 @@ class LeaseHistory:
 
     @property
     def relinquished(self) -> EndedFact | None:
-        """The first word on its end, if it says that the holder relinquished it."""
+        """The first word on its end, if it says that the holder relinquished it, alone or with its session lease."""
         fact = self.ended
-        return fact if fact is not None and fact.ending.outcome is LeaseOutcome.RELINQUISHED else None
+        return fact if fact is not None and fact.ending.outcome in GIVEN_BACK else None
 
     @property
     def floor_ns(self) -> int:
@@ -146,26 +168,38 @@ class DomainHistory:
         return {lease.correlation_id: lease for lease in self.leases}
 
 
-def domain_history(index: Index, runs: Mapping[bytes, Run], domain: str) -> DomainHistory:
-    """Build the history of a domain from the index."""
+@lru_cache(maxsize=4096)
+def _opened(raw_head: bytes) -> tuple[BatchHead, SignedTime]:
+    """Read a head once for all the domains that its batch is about."""
+    head = decode(BatchHead, raw_head)
+    return head, head.signed_time()
+
+
+def domain_history(
+    index: Index,
+    runs: Mapping[bytes, Run],
+    domain: str,
+    sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({}),
+) -> DomainHistory:
+    """Build the history of a domain from the index. ``sessions``: all session leases that are known."""
     leases: dict[bytes, LeaseHistory] = {}
     endings: list[EndedFact] = []
-    heads: dict[bytes, tuple[BatchHead, SignedTime]] = {}
     for raw_head, place, raw, where in index.entries(domain):
-        if raw_head not in heads:
-            head = decode(BatchHead, raw_head)
-            heads[raw_head] = head, head.signed_time()
-        head, token = heads[raw_head]
+        head, token = _opened(raw_head)
         run = runs[head.incarnation]
         position = (head.map_number, run.first_ceiling, head.incarnation, head.sequence, place)
         entry = decode_entry(raw)
         if isinstance(entry, Ended):
-            endings.append(EndedFact(entry.ending, position, where, entry))
+            endings.append(EndedFact(entry.ending, position, token, where, entry))
         elif isinstance(entry, Witness):
             lease = leases.setdefault(entry.correlation_id, LeaseHistory(entry.correlation_id))
+            if entry.session_id is not None:
+                lease.session = sessions.get((head.incarnation, entry.session_id))
             lease.told.append(Told(entry, head, token, position, where))
             endings += [
-                EndedFact(ending, position, where, None) for ending in (entry.last_ended, entry.floor_set_by) if ending
+                EndedFact(ending, position, token, where, None)
+                for ending in (entry.last_ended, entry.floor_set_by)
+                if ending
             ]
     for fact in endings:
         known = leases.get(fact.ending.correlation_id)
@@ -179,5 +213,7 @@ def domain_history(index: Index, runs: Mapping[bytes, Run], domain: str) -> Doma
             known.doubtful += use.messages
     for lease in leases.values():
         lease.told.sort(key=lambda told: told.position)
+        if lease.session is not None:
+            lease.endings += lease.session.ends_of(lease, runs[lease.run])
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
     return DomainHistory(domain, ordered)

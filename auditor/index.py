@@ -6,22 +6,30 @@ keys; every row says where in the tree its bytes are. The only module of the aud
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
 
 import apsw
+import msgspec
+
+from timeagent.errors import BadRequest
 
 from .finding import Evidence, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
 type Value = str | bytes | int | None
 
+_APPLICATION: Final = 0x4C484C44
+"""Names a file as an index of ours."""
+
 _SCHEMA = """
-PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
+PRAGMA cache_size = -65536;
 CREATE TABLE head (
     incarnation BLOB, sequence INTEGER, digest BLOB, map INTEGER, shard INTEGER, ceiling INTEGER, in_ledger INTEGER,
     head BLOB, path TEXT, offset INTEGER, length INTEGER, PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
@@ -34,7 +42,7 @@ CREATE TABLE ceiling (
     PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
 CREATE TABLE use (
     domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
-    first INTEGER, last INTEGER, proven INTEGER);
+    first INTEGER, last INTEGER, proven INTEGER, settle_to INTEGER, signed INTEGER);
 CREATE TABLE frame (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
     first INTEGER, last INTEGER);
@@ -42,8 +50,12 @@ CREATE TABLE unread (writer TEXT, start INTEGER, end INTEGER, path TEXT, offset 
 CREATE TABLE committed (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
     named INTEGER);
-CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER);
+CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
+    closed_at INTEGER);
 """
+INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
+"""What a damaged index file, or a full disk, raises."""
+_TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,46 +71,152 @@ class Use:
     """The lowest and the highest timestamp that is accepted; of all of them where none is."""
     proven: bool
     """Whether its signatures hold. One that is not proven counts for nothing but as a reason to doubt a count."""
+    settle_to_ns: int
+    """What the witness that the frame carries asks its holder to settle a log to."""
+    signed_ns: int
+    """The latest instant at which the frame can have been stamped, by its signed time."""
+
+    @property
+    def log(self) -> str:
+        """The log that it was written to."""
+        return self.where.path.split("/")[1]
 
 
-class Index:
-    """Evidence by domain, run and writer."""
+def encode_rows(rows: Sequence[tuple[Value, ...]]) -> bytes:
+    """Return a chunk of rows as bytes, as ``Index.take`` reads them."""
+    return msgspec.msgpack.encode(rows)
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Make an empty index, in memory or in a new file."""
-        self._db = apsw.Connection(":memory:" if path is None else str(path))
+
+class Rows:
+    """The writing half of an index: what the walks tell."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
         self._closed_to: dict[str, int] = {}
-        self._db.execute(_SCHEMA).fetchall()
-        self._db.execute("BEGIN")
+        self._last = ("", "")
 
-    def close(self) -> None:
-        """Let go of it."""
-        self._db.execute("COMMIT")
-        self._db.close()
+    def _insert(self, table: str, verb: str, row: tuple[Value, ...]) -> None:
+        raise NotImplementedError
 
-    def ready(self) -> None:
-        """Say that all evidence is in: what is asked by name is indexed."""
-        self._db.execute("CREATE INDEX use_of ON use (domain, cid)")
-        self._db.execute("CREATE INDEX frame_of ON frame (writer, incarnation, sequence)")
+    def _printable(self, path: str) -> str:
+        """Return a path as it is shown; most rows in a row are of one file."""
+        if path != self._last[0]:
+            self._last = path, printable(path)
+        return self._last[1]
 
     def add(
         self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = (), better: bool = False
     ) -> None:
         """Insert a row: its values, its place, and what follows. What is there stays, unless this is ``better``."""
-        row = (*values, printable(where.path), where.offset, where.length, *rest)
+        row = (*values, self._printable(where.path), where.offset, where.length, *rest)
         verb = "REPLACE" if better else "IGNORE"
-        self._db.execute(f"INSERT OR {verb} INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
+        self._insert(table, verb, row)
 
-    def add_bag(self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool) -> None:
-        """Insert a bag. ``blind``: some of what it was closed with cannot be read."""
-        self._db.execute(
-            "INSERT INTO bag VALUES (?, ?, ?, ?, ?, ?)",
-            (printable(path), printable(log), start_ns, end_ns, closed, blind),
-        )
+    def add_bag(
+        self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool, closed_ns: int = 0
+    ) -> None:
+        """Insert a bag. ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not before."""
+        row = (printable(path), printable(log), start_ns, end_ns, closed, blind, closed_ns)
+        self._insert("bag", "IGNORE", row)
 
     def closed_to(self, log: str, instant: int) -> None:
         """Say that a log is closed up to an instant, at least."""
         self._closed_to[log] = max(instant, self._closed_to.get(log, 0))
+
+
+def _passing_directory() -> TemporaryDirectory[str] | None:
+    """Return a directory for an index that others read; None where none can be made: then nobody else reads it."""
+    try:
+        return TemporaryDirectory(prefix="leasehold-audit-")
+    except OSError:
+        return None
+
+
+class Index(Rows):
+    """Evidence by domain, run and writer."""
+
+    def __init__(self, path: Path | None = None, *, shared: bool = False) -> None:
+        """Make an empty index: in a file, whose parts are kept, or in memory, which spills over to a file without name.
+
+        ``shared``: other processes can read it; without a file of its own, in one that is gone with it. Raises
+        BadRequest for a file that is no index, or that another audit has.
+        """
+        super().__init__()
+        self._passing = _passing_directory() if shared and path is None else None
+        self._file = Path(self._passing.name) / "index" if self._passing else path
+        self.db = apsw.Connection("" if self._file is None else str(self._file))
+        try:
+            if path is not None:
+                self._claim(path)
+            self.db.execute(_SCHEMA).fetchall()
+            self.db.execute("BEGIN IMMEDIATE")
+        except (apsw.NotADBError, apsw.CorruptError):
+            raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file") from None
+        except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
+            raise BadRequest(
+                "index-in-use", f"{path} cannot be written: {problem}", hint="wait for the other audit, or name another"
+            ) from None
+
+    def _claim(self, path: Path) -> None:
+        """Make sure that a file is new, or an index of ours; forget what an earlier audit concluded from its parts."""
+        ours = self._number("PRAGMA application_id")
+        if ours not in (0, _APPLICATION) or (ours == 0 and self._number("SELECT count(*) FROM sqlite_schema")):
+            raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file")
+        self.db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        for table in _TABLES:
+            self.db.execute(f"DROP TABLE IF EXISTS {table}")
+
+    def clear(self) -> None:
+        """Forget all evidence."""
+        self._closed_to.clear()
+        for table in _TABLES:
+            self.db.execute(f"DELETE FROM {table}")  # noqa: S608
+
+    def _insert(self, table: str, verb: str, row: tuple[Value, ...]) -> None:
+        self.db.execute(f"INSERT OR {verb} INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
+
+    def take(self, rows: Mapping[str, Sequence[bytes]], closed_to: Mapping[str, int]) -> None:
+        """Insert what a walk over a part has gathered: chunks of encoded rows, by verb and table."""
+        for name, chunks in rows.items():
+            verb, table = name.split()
+            for chunk in chunks:
+                several = msgspec.msgpack.decode(chunk)
+                marks = ",".join("?" * len(several[0]))
+                self.db.executemany(f"INSERT OR {verb} INTO {table} VALUES ({marks})", several)  # noqa: S608
+        for log, instant in closed_to.items():
+            self.closed_to(log, instant)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes can read it."""
+        return self._file is not None
+
+    def publish(self) -> None:
+        """Let other processes see what is in it."""
+        if self.db.in_transaction:
+            self.db.execute("COMMIT")
+
+    def view(self) -> Index:
+        """Return the same index by a connection of its own, in another process: to read, once it is published."""
+        view = object.__new__(Index)
+        Rows.__init__(view)
+        view._closed_to = self._closed_to
+        view._file, view._passing = self._file, None
+        view.db = apsw.Connection(str(self._file), flags=apsw.SQLITE_OPEN_READONLY)
+        return view
+
+    def close(self) -> None:
+        """Let go of it. What cannot be written any more is lost, and nothing is said: it was, where it failed."""
+        with suppress(apsw.Error):
+            self.publish()
+        self.db.close()
+        if self._passing:
+            self._passing.cleanup()
+
+    def ready(self) -> None:
+        """Say that all evidence is in: what is asked by name is indexed."""
+        self.db.execute("CREATE INDEX use_of ON use (domain, cid)")
+        self.db.execute("CREATE INDEX frame_of ON frame (writer, incarnation, sequence)")
 
     def witnesses(self) -> int:
         """Return how many different witnesses are known."""
@@ -106,26 +224,27 @@ class Index:
 
     def domains(self) -> list[str]:
         """Return every domain that an entry names, sorted."""
-        return [row[0] for row in self._db.execute("SELECT DISTINCT domain FROM entry ORDER BY 1")]
+        return [row[0] for row in self.db.execute("SELECT DISTINCT domain FROM entry WHERE domain <> '' ORDER BY 1")]
 
     def entries(self, domain: str) -> Iterator[tuple[bytes, int, bytes, Evidence]]:
-        """Yield (head, position in the batch, entry, where) of a domain."""
+        """Yield (head, position in the batch, entry, where) of a domain; of session leases, which are of none: ""."""
         sql = (
             "SELECT h.head, e.position, e.entry, e.path, e.offset, e.length FROM entry e JOIN head h"
             " ON h.incarnation = e.incarnation AND h.sequence = e.sequence AND h.digest = e.head WHERE e.domain = ?"
         )
-        for head, position, entry, path, offset, length in self._db.execute(sql, (domain,)):
+        for head, position, entry, path, offset, length in self.db.execute(sql, (domain,)):
             yield head, position, entry, Evidence(path, offset, length)
 
     def uses(self, domain: str) -> Iterator[tuple[bytes, Use]]:
         """Yield (correlation id, use) of a domain, in order of place."""
         sql = (
-            "SELECT cid, path, offset, length, messages, accepted, first, last, proven FROM use"
+            "SELECT cid, path, offset, length, messages, accepted, first, last, proven, settle_to, signed FROM use"
             " WHERE domain = ? ORDER BY path, offset"
         )
-        for cid, path, offset, length, *numbers in self._db.execute(sql, (domain,)):
-            messages, accepted, first, last, proven = numbers
-            yield cid, Use(Evidence(path, offset, length), messages, accepted, first, last, bool(proven))
+        for cid, path, offset, length, *numbers in self.db.execute(sql, (domain,)):
+            messages, accepted, first, last, proven, settle_to, signed = numbers
+            where = Evidence(path, offset, length)
+            yield cid, Use(where, messages, accepted, first, last, bool(proven), settle_to, signed)
 
     def heads(self) -> Iterator[tuple[bytes, int, bytes, bool, bytes, Evidence]]:
         """Yield (incarnation, sequence, digest, in ledger, head, where), run by run, in order of sequence."""
@@ -133,18 +252,18 @@ class Index:
             "SELECT incarnation, sequence, digest, in_ledger, head, path, offset, length FROM head"
             " ORDER BY map, shard, incarnation, sequence, digest"
         )
-        for incarnation, sequence, digest, in_ledger, head, path, offset, length in self._db.execute(sql):
+        for incarnation, sequence, digest, in_ledger, head, path, offset, length in self.db.execute(sql):
             yield incarnation, sequence, digest, bool(in_ledger), head, Evidence(path, offset, length)
 
     def ceilings(self) -> Iterator[tuple[bytes, Evidence]]:
         """Yield (file bytes, where) of every ceiling record, chain by chain, in order of number."""
         sql = "SELECT record, path, offset, length FROM ceiling ORDER BY map, shard, number, path, offset"
-        for record, path, offset, length in self._db.execute(sql):
+        for record, path, offset, length in self.db.execute(sql):
             yield record, Evidence(path, offset, length)
 
     def ceilings_signed_under(self) -> set[tuple[bytes, int]]:
         """Return (incarnation, number of the ceiling record) of every batch that is known."""
-        return set(self._db.execute("SELECT DISTINCT incarnation, ceiling FROM head"))
+        return set(self.db.execute("SELECT DISTINCT incarnation, ceiling FROM head"))
 
     def reused_sequences(self) -> Iterator[tuple[str, bytes, int, list[Evidence]]]:
         """Yield (writer, incarnation, sequence, places) of numbers that stand for several frames."""
@@ -155,12 +274,31 @@ class Index:
         places = (
             "SELECT path, offset, length FROM frame WHERE writer = ? AND incarnation = ? AND sequence = ? ORDER BY 1, 2"
         )
-        for writer, incarnation, sequence in self._db.execute(sql).fetchall():
-            named = self._db.execute(places, (writer, incarnation, sequence))
+        for writer, incarnation, sequence in self.db.execute(sql).fetchall():
+            named = self.db.execute(places, (writer, incarnation, sequence))
             assert isinstance(writer, str)
             assert isinstance(incarnation, bytes)
             assert isinstance(sequence, int)
             yield writer, incarnation, sequence, [Evidence(*row) for row in named]
+
+    def disordered_frames(self) -> Iterator[tuple[str, bytes, int, int, Evidence, int, int, Evidence]]:
+        """Yield (writer, incarnation, sequence, last timestamp, where, next sequence, its first timestamp, where).
+
+        Of each two frames that follow each other where the later one does not lie above the earlier.
+        """
+        sql = (
+            "SELECT * FROM (SELECT writer, incarnation, lag(sequence) OVER run AS before, lag(last) OVER run AS top,"
+            " lag(path) OVER run AS there, lag(offset) OVER run, lag(length) OVER run, sequence, first, path, offset,"
+            " length FROM frame WINDOW run AS (PARTITION BY writer, incarnation ORDER BY sequence, first))"
+            " WHERE before < sequence AND first <= top ORDER BY writer, incarnation, sequence, path, offset"
+        )
+        for writer, incarnation, *rest in self.db.execute(sql):
+            before, top, path, offset, length, sequence, first, *where = rest
+            yield writer, incarnation, before, top, Evidence(path, offset, length), sequence, first, Evidence(*where)
+
+    def closings(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (log, start of a bag, the instant before which it surely was not closed), in order."""
+        yield from self.db.execute("SELECT log, start, closed_at FROM bag WHERE closed_at > 0 ORDER BY log, start")
 
     def lost_frames(self) -> Iterator[tuple[str, bytes, int, int, list[Evidence]]]:
         """Yield (writer, incarnation, sequence, named when, who names it) of committed frames that are nowhere.
@@ -173,7 +311,7 @@ class Index:
             " AND f.digest = c.digest"
             " WHERE f.writer IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
-        for writer, incarnation, sequence, named, path, offset, length in list(self._db.execute(sql)):
+        for writer, incarnation, sequence, named, path, offset, length in list(self.db.execute(sql)):
             if not self._may_be_unread(writer, incarnation, sequence, named):
                 yield writer, incarnation, sequence, named, [Evidence(path, offset, length)]
 
@@ -197,7 +335,7 @@ class Index:
         return min(self._closed_to.values(), default=0)
 
     def _number(self, sql: str, *values: Value) -> int:
-        for (number,) in self._db.execute(sql, values):
+        for (number,) in self.db.execute(sql, values):
             assert isinstance(number, int)
             return number
         raise AssertionError(sql)

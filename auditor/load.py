@@ -20,17 +20,28 @@ from appliance.formats.framing import (
     HEADER_BYTES,
     OVERHEAD_BYTES,
     PAYLOAD_BYTES_MAX,
+    SEAL_BYTES_MAX,
     Kind,
     Piece,
     pack,
     piece_at,
 )
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, TMP, parse_ledger_name, parse_record_name
+from appliance.formats.paths import (
+    LOCK,
+    LOGS,
+    MARKER,
+    PRELOCK,
+    RETAINED,
+    SEAL,
+    TMP,
+    parse_ledger_name,
+    parse_record_name,
+)
 from timeagent.errors import Damaged, Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from appliance.formats.paths import Bag, Grid, Rack
 
@@ -38,10 +49,12 @@ WINDOW_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 3
 """Days, racks and bags below a log."""
 PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
+SEAL_FILE_BYTES_MAX: Final = SEAL_BYTES_MAX + OVERHEAD_BYTES
 TAIL_ENDS_MAX: Final = 64
 """So many places are tried where a torn block might end."""
 _TEMPLATE: Final = pack(Kind.LEDGER, b"")[:8]
 _MAGIC: Final = _TEMPLATE[:4]
+_OF_A_RACK: Final = frozenset({PRELOCK, SEAL, PACK, RETAINED})
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 
@@ -66,6 +79,11 @@ def find_root(path: Path) -> Path:
         if inner
         else "name the directory that holds it: the root of the cluster, or a copy of it",
     )
+
+
+def foreign_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that somebody put there, sorted. Hidden ones are left by NFS clients and by copying."""
+    return tuple(sorted(name for name in names if not name.startswith(".")))
 
 
 class Tail(Enum):
@@ -116,8 +134,12 @@ class BagListing:
 
     bag: Bag
     files: tuple[str, ...]
-    """Names of the data files in it, sorted. Everything else but prelock and lock is foreign, and ignored."""
+    """Names of the data files in it, sorted."""
     locked: bool
+    begun: bool = True
+    """Whether there is a prelock."""
+    foreign: tuple[str, ...] = ()
+    """Names of files in it that are nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +152,45 @@ class RackListing:
     bags: tuple[BagListing, ...]
     off_grid: tuple[str, ...]
     """Paths of directories in it that are no bags."""
+    begun: bool = True
+    """Whether there is a prelock."""
+    retained: bool = False
+    """Whether retention says that it deleted the pack."""
+    pack_directory: bool = False
+    """Whether a directory stands in the place of the pack."""
+    foreign: tuple[str, ...] = ()
+    """Names of files in it that are nobody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file that is open: where its bytes stand in the descriptor's, and how many they were when it was opened."""
+
+    descriptor: int
+    base: int
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return at most so many bytes from an offset in the file. Raises OSError."""
+        length = min(length, self.size - offset)
+        parts = []
+        while length > 0:
+            part = os.pread(self.descriptor, length, self.base + offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self.descriptor)
+
+
+def open_at(path: Path, base: int, size: int) -> Opened:
+    """Open a range of a file. Raises OSError."""
+    return Opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC), base, size)
 
 
 class Tree:
@@ -153,49 +214,48 @@ class Tree:
 
     def read(self, path: str, limit: int = -1) -> bytes | None:
         """Return a file's bytes, or None where there is no file that can be read."""
-        descriptor = self._open(path)
-        if descriptor is None:
-            return None
-        try:
-            with open(descriptor, "rb", buffering=0) as file:
-                return _read_all(file.fileno(), limit)
-        except OSError as problem:
-            self.unreadable[path] = str(problem.strerror)
-            return None
+        return self.read_range(path, 0, limit)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes | None:
-        """Return at most so many bytes of a file from an offset, or None where there is no file that can be read."""
-        descriptor = self._open(path)
-        if descriptor is None:
+        """Return at most so many bytes (-1: all) of a file from an offset, or None where none can be read."""
+        opened = self._open(path)
+        if opened is None:
             return None
         try:
-            return _read_at(descriptor, offset, length)
+            return opened.read(offset, opened.size if length < 0 else length)
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None
         finally:
-            os.close(descriptor)
+            opened.close()
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes; 0 where there is no file that can be read."""
-        descriptor = self._open(path)
-        if descriptor is None:
+        opened = self._open(path)
+        if opened is None:
             return 0
+        opened.close()
+        return opened.size
+
+    def identity(self, path: str) -> str:
+        """Return what tells whether a file is still the one that it was, short of reading it."""
         try:
-            return os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
+            found = os.lstat(self.root / path)
+        except OSError as problem:
+            return str(problem.strerror)
+        return f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
 
     def pieces(self, path: str) -> Iterator[Piece | Rest]:
         """Yield the whole pieces of a file, their offsets in the file, and at last what is left over, if anything."""
-        descriptor = self._open(path)
-        if descriptor is None:
+        opened = self._open(path)
+        if opened is None:
             return
-        with open(descriptor, "rb", buffering=0) as file:
-            try:
-                yield from _pieces(file.fileno())
-            except OSError as problem:
-                self.unreadable[path] = str(problem.strerror)
+        try:
+            yield from _pieces(opened)
+        except OSError as problem:
+            self.unreadable[path] = str(problem.strerror)
+        finally:
+            opened.close()
 
     def files_below(self, directory: str) -> Iterator[str]:
         """Yield the paths of all files in and below a directory, as deep as bags lie."""
@@ -237,6 +297,11 @@ class Tree:
 
     def racks(self, grid: Grid) -> Iterator[RackListing | str]:
         """Yield a log's racks in order of time, each with its bags; the path of each directory that is no rack."""
+        for place in self.rack_places(grid):
+            yield place if isinstance(place, str) else self.listing(grid, place)
+
+    def rack_places(self, grid: Grid) -> Iterator[Rack | str]:
+        """Yield a log's racks in order of time, unread; the path of each directory that is no rack."""
         for day, is_directory in self.names(grid.log_path):
             if not is_directory or day == TMP:
                 continue
@@ -246,24 +311,39 @@ class Tree:
                 yield f"{grid.log_path}/{day}"
                 continue
             for name, rack in racks:
-                yield f"{grid.log_path}/{day}/{name}" if rack is None else self._rack(grid, rack)
+                yield f"{grid.log_path}/{day}/{name}" if rack is None else rack
 
-    def _rack(self, grid: Grid, rack: Rack) -> RackListing:
-        bags, off_grid, sealed, packed = [], [], False, False
-        for name, is_directory in self.names(rack.path):
-            sealed |= name == SEAL and not is_directory
-            packed |= name == PACK and not is_directory
-            if not is_directory:
-                continue
+    def listing(self, grid: Grid, rack: Rack) -> RackListing:
+        """Return what a rack's directory holds."""
+        entries = self.names(rack.path)
+        files = {name for name, is_directory in entries if not is_directory}
+        bags, off_grid, pack_directory = [], [], False
+        for name in (name for name, is_directory in entries if is_directory):
             bag = grid.parse_bag(rack, name)
-            if bag is None:
+            if bag is not None:
+                bags.append(self._bag(grid, bag))
+            elif name == PACK:
+                pack_directory = True
+            else:
                 off_grid.append(f"{rack.path}/{name}")
-                continue
-            inside = [entry for entry, is_inner in self.names(bag.path) if not is_inner]
-            files = tuple(entry for entry in inside if grid.data_name(entry))
-            bags.append(BagListing(bag, files, LOCK in inside))
         bags.sort(key=lambda listing: listing.bag.start_ns)
-        return RackListing(rack, sealed, packed, tuple(bags), tuple(off_grid))
+        return RackListing(
+            rack,
+            sealed=SEAL in files,
+            packed=PACK in files,
+            bags=tuple(bags),
+            off_grid=tuple(off_grid),
+            begun=PRELOCK in files,
+            retained=RETAINED in files,
+            pack_directory=pack_directory,
+            foreign=foreign_names(files - _OF_A_RACK),
+        )
+
+    def _bag(self, grid: Grid, bag: Bag) -> BagListing:
+        inside = {name for name, is_directory in self.names(bag.path) if not is_directory}
+        files = tuple(sorted(name for name in inside if grid.data_name(name)))
+        foreign = foreign_names(inside.difference(files, (PRELOCK, LOCK)))
+        return BagListing(bag, files, LOCK in inside, PRELOCK in inside, foreign)
 
     def _shards(self, top: str) -> Iterator[tuple[int, int, str]]:
         for map_name, is_map in self.names(top):
@@ -274,41 +354,25 @@ class Tree:
                 if is_directory and name.isascii() and name.isdecimal() and f"{int(name):04d}" == name:
                     yield map_number, int(name), f"{top}/{map_name}/{name}"
 
-    def _open(self, path: str) -> int | None:
+    def _open(self, path: str) -> Opened | None:
         try:
             descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as problem:
             if problem.errno not in _ABSENT:
                 self.unreadable[path] = str(problem.strerror)
             return None
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             self.unreadable[path] = "it is not a regular file"
             return None
-        return descriptor
+        return Opened(descriptor, 0, found.st_size)
 
 
-def _read_all(descriptor: int, limit: int) -> bytes:
-    size = os.fstat(descriptor).st_size
-    return _read_at(descriptor, 0, size if limit < 0 else min(size, limit))
-
-
-def _read_at(descriptor: int, offset: int, length: int) -> bytes:
-    parts = []
-    while length > 0:
-        part = os.pread(descriptor, length, offset)
-        if not part:
-            break
-        parts.append(part)
-        offset += len(part)
-        length -= len(part)
-    return b"".join(parts)
-
-
-def _pieces(descriptor: int) -> Iterator[Piece | Rest]:
-    size = os.fstat(descriptor).st_size
+def _pieces(opened: Opened) -> Iterator[Piece | Rest]:
+    size = opened.size
     start = 0
-    window = _read_at(descriptor, 0, WINDOW_BYTES)
+    window = opened.read(0, WINDOW_BYTES)
     offset = 0
     while start + offset < size:
         piece = piece_at(window, offset)
@@ -319,7 +383,7 @@ def _pieces(descriptor: int) -> Iterator[Piece | Rest]:
         reaches_end = start + len(window) >= size
         if not reaches_end and (offset or len(window) < PIECE_BYTES_MAX):
             start += offset
-            window = _read_at(descriptor, start, WINDOW_BYTES if offset else PIECE_BYTES_MAX)
+            window = opened.read(start, WINDOW_BYTES if offset else PIECE_BYTES_MAX)
             offset = 0
             continue
         tail = tail_of(window[offset:]) if reaches_end else Tail.ALTERED

@@ -40,6 +40,17 @@ def json_bytes(audit: Audit) -> bytes:
     return msgspec.json.encode({"schema": SCHEMA, "version": VERSION} | json_fields(audit)) + b"\n"
 
 
+def jsonl_lines(audit: Audit, chosen: dict[str, Any]) -> Iterator[bytes]:
+    """Yield one JSON object per line: every finding (``type`` finding), and last what the audit says as a whole.
+
+    ``chosen``: what was left out on purpose, for that last line.
+    """
+    for finding in audit.findings:
+        yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "finding"} | finding.fields())
+    rest = {name: value for name, value in json_fields(audit).items() if name != "findings"}
+    yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "summary"} | rest | chosen)
+
+
 def text_lines(audit: Audit) -> Iterator[str]:
     """Yield the report's lines: the root key, the findings, and last the verdict in one line."""
     yield _root_key(audit)

@@ -16,7 +16,7 @@ from .finding import Evidence, Verdict
 from .rules.registry import found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from appliance.formats.lockfile import RackSeal
     from appliance.formats.paths import Grid, Rack
@@ -100,4 +100,15 @@ def damaged_inside(seal: RackSeal) -> str | None:
             open_lock(entry.lock, f"the lock file of {entry.bag} in the seal")
         except Damaged as problem:
             return problem.message
+    return None
+
+
+def first_unlisted(grid: Grid, rack: Rack, locks: Mapping[str, bytes]) -> int | None:
+    """Return where the first bag of a sealed rack begins that its seal does not list; None where it lists all."""
+    start = max(rack.start_ns, grid.first_ns)
+    while start < rack.end_ns:
+        bag = grid.bag(start)
+        if bag.name not in locks:
+            return start
+        start = bag.end_ns
     return None

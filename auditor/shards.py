@@ -8,6 +8,7 @@ from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.ledger import open_block
 from appliance.formats.paths import record_name
+from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, head_digest
 from timeagent.errors import Damaged
 
@@ -21,13 +22,13 @@ from .rules.signatures import ceiling_findings
 from .verification import misattributed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from appliance.formats.framing import Piece
     from appliance.formats.witness import BatchHead, Entry
 
     from .finding import Finding
-    from .index import Index
+    from .index import Rows
     from .load import ChainFile, LedgerFile, Tree
     from .records import ClusterRecords
     from .verification import Signatures
@@ -43,7 +44,7 @@ class ShardWalk:
         tree: Tree,
         records: ClusterRecords,
         signatures: Signatures,
-        index: Index,
+        index: Rows,
         report: Callable[[Finding], None],
     ) -> None:
         """Take where evidence comes from and findings go to."""
@@ -65,20 +66,18 @@ class ShardWalk:
             if data is not None:
                 self._ceiling(data, Evidence(file.path, 0, len(data)), file)
 
-    def walk_ledgers(self) -> Iterator[str]:
-        """Audit every ledger block, by itself; yield the path of each file when it is done."""
-        for file in self._tree.ledgers():
-            self._map(file.map_number)
-            self.torn.discard(file.incarnation)  # a torn block was written again, to the next file
-            for piece in self._tree.pieces(file.path):
-                if isinstance(piece, Rest):
-                    self._rest(file, piece)
-                else:
-                    self._block(file, piece)
-            self.ledgers.there.add(file.incarnation)
-            if file.path in self._tree.unreadable:
-                self.ledgers.stopped.add(file.incarnation)
-            yield file.path
+    def ledger(self, file: LedgerFile) -> None:
+        """Audit every block of a ledger file, by itself."""
+        self._map(file.map_number)
+        self.torn.discard(file.incarnation)  # a torn block was written again, to the next file
+        for piece in self._tree.pieces(file.path):
+            if isinstance(piece, Rest):
+                self._rest(file, piece)
+            else:
+                self._block(file, piece)
+        self.ledgers.there.add(file.incarnation)
+        if file.path in self._tree.unreadable:
+            self.ledgers.stopped.add(file.incarnation)
 
     def _map(self, number: int) -> None:
         if number not in self._missing_maps and self._records.missing(Kind.MAP, number):
@@ -117,9 +116,15 @@ class ShardWalk:
             return
         reason = f"{file.path}, offset {rest.offset}: {rest.length} bytes are no block, nor a torn one: {rest.reason}"
         verdict = Verdict.INDETERMINATE if rest.tail is Tail.UNCLEAR else None
+        self.ledgers.damaged.add(file.incarnation)
         self._report(found("damaged-ledger", file.path, reason, [where], verdict=verdict))
 
     def _block(self, file: LedgerFile, piece: Piece) -> None:
+        """Take one block, if it holds."""
+        if not self._good_block(file, piece):
+            self.ledgers.damaged.add(file.incarnation)
+
+    def _good_block(self, file: LedgerFile, piece: Piece) -> bool:
         where = Evidence(file.path, piece.offset, piece.end - piece.offset)
         try:
             if piece.kind is not Kind.LEDGER:
@@ -130,15 +135,15 @@ class ShardWalk:
             entries = list(block.decoded(file.path))
         except Damaged as problem:
             self._report(found("damaged-ledger", file.path, problem.message, [where]))
-            return
+            return False
         if (head.map_number, head.shard, head.incarnation) != (file.map_number, file.shard, file.incarnation):
             reason = f"{file.path} holds a block of run {head.incarnation.hex()} of shard {head.shard}"
             self._report(found("damaged-ledger", file.path, reason, [where]))
-            return
+            return False
         if not block.entries_match(head):
             reason = f"{file.path}, block {head.sequence}: the entries are not those that the head signs"
             self._report(found("forged-witness", f"{file.path} block {head.sequence}", reason, [where]))
-            return
+            return False
         keys = self._records.keys
         refusal = (
             head_refusal(self._signatures, keys, self._records.cluster_id, block.head, head, block.signature)
@@ -148,12 +153,13 @@ class ShardWalk:
         if refusal:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
             self._report(found(refusal.code, f"{file.path} block {head.sequence}", reason, [where]))
-            return
+            return False
         stranger = misattributed(keys, head.signed_time(), head.node)
         if stranger:
             reason = f"{file.path}, block {head.sequence}: {stranger}"
             self._report(found("forged-time", f"{file.path} block {head.sequence}", reason, [where]))
         self._take(head, block.head, entries, block.entries, where)
+        return True
 
     def _take(
         self, head: BatchHead, raw: bytes, entries: list[Entry], raw_entries: tuple[bytes, ...], where: Evidence
@@ -173,6 +179,12 @@ class ShardWalk:
                     lease = (entry.domain, entry.ending.correlation_id)
                     self._index.add(
                         "entry", *lease, *run, position, digest, raw_entry, where=where, rest=(1,), better=True
+                    )
+                case SessionWitness() | SessionEnded():
+                    rest = (int(isinstance(entry, SessionEnded)),)
+                    name = ("", entry.session_id)
+                    self._index.add(
+                        "entry", *name, *run, position, digest, raw_entry, where=where, rest=rest, better=True
                     )
                 case CeilingCopy():
                     self._ceiling(entry.record, where, None)

@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from appliance.formats.framing import pieces
-from appliance.formats.paths import parse_data_name
+from appliance.formats.pack import PACK
+from appliance.formats.paths import SEAL, parse_data_name
 from auditor.finding import Evidence, NamedInterval, Verdict
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339
@@ -131,12 +132,44 @@ def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Findi
         yield found("ghost-bag", bag.path, reason, [*evidence, seal])
 
 
-def gone(rack: Rack, files: int) -> str:
+def pack_without_seal(rack: Rack) -> Iterator[Finding]:
+    """lost-file: a pack is made from its rack's seal, minutes after it."""
+    pack, seal = Evidence(f"{rack.path}/{PACK}"), Evidence(f"{rack.path}/{SEAL}")
+    reason = f"{pack.path} was made from a seal, and {seal.path} is not there"
+    yield found("lost-file", seal.path, reason, [seal, pack])
+
+
+def missing_prelock(path: str, what: str) -> Iterator[Finding]:
+    """missing-prelock: by it a late writer learns that closing has begun."""
+    reason = f"{path} is not there, and the {what}: whoever closes makes it first, and nobody deletes it before that"
+    yield found("missing-prelock", path, reason, [Evidence(path)])
+
+
+def filled_prelock(path: str, size: int) -> Iterator[Finding]:
+    """damaged-record: a prelock is a name, and holds nothing."""
+    if size:
+        yield found("damaged-record", path, f"{path} holds {size} bytes; a prelock is empty", [Evidence(path, 0, size)])
+
+
+def foreign_files(directory: str, names: Iterable[str]) -> Iterator[Finding]:
+    """foreign-file: files under names that mean nothing here, all of a directory at once."""
+    places = [Evidence(f"{directory}/{name}".removeprefix("/")) for name in names]
+    if places:
+        what = "a file that is" if len(places) == 1 else f"{len(places)} files that are"
+        reason = f"{directory or 'the root'} holds {what} nobody's, {places[0].path}: nothing reads it"
+        yield found("foreign-file", directory or ".", reason, places)
+
+
+def gone(rack: Rack, files: int, *, by_retention: bool) -> str:
     """Return what is said of a rack that was sealed and of which nothing is left."""
+    said = (
+        "Retention says that it deleted the pack: what it held is not audited"
+        if by_retention
+        else "retention, which deletes old packs, did not say that it was here"
+    )
     return (
         f"{rack.path} was sealed with {files} files, for timestamps from {rfc3339(rack.start_ns)} until "
-        f"{rfc3339(rack.end_ns)}; neither its bags nor a pack are there. Retention deletes packs, and a pack that "
-        "was deleted by hand looks the same: what it held is not audited"
+        f"{rfc3339(rack.end_ns)}; neither its bags nor a pack are there. {said}"
     )
 
 

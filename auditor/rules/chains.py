@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.paths import chain_path
+from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD
-from auditor.chains import layouts
-from auditor.finding import NamedInterval
+from auditor.chains import RECORDS_KEPT, layouts
+from auditor.finding import Evidence, NamedInterval, Verdict
 from timeagent.rules import r2_holds
-from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
 from .registry import found
 
+SHARDS: Final = "shards/"
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from appliance.formats.shardmap import ShardMap
     from auditor.chains import CeilingChain, CeilingFact, HeadFact, ShardName
     from auditor.finding import Finding
 
 
-def check_heads(facts: Iterable[HeadFact]) -> Iterator[Finding]:
-    """chain-fork and r2-breach: each head of a run names the one before it, and is not signed before it."""
+def check_heads(facts: Iterable[HeadFact], chains: Mapping[ShardName, CeilingChain]) -> Iterator[Finding]:
+    """chain-fork and r2-breach: each head names the one before it and its ceiling record, and is signed after both."""
     last: HeadFact | None = None
     for fact in facts:
         same_run = last is not None and last.head.incarnation == fact.head.incarnation
@@ -34,6 +35,7 @@ def check_heads(facts: Iterable[HeadFact]) -> Iterator[Finding]:
             yield found("chain-fork", _head(fact), reason, [fact.where])
         if last is not None and same_run:
             yield from _pair(last, fact)
+        yield from _under(fact, chains.get((fact.head.map_number, fact.head.shard)))
         last = fact
 
 
@@ -55,6 +57,20 @@ def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
         yield found("r2-breach", _head(after), reason, evidence, times)
 
 
+def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
+    """r2-breach: what is granted under a ceiling record is signed after the record."""
+    for ceiling in chain.at(fact.head.ceiling_number) if chain else ():
+        record = ceiling.record
+        if record.incarnation != fact.head.incarnation or r2_holds(ceiling.token, fact.token):
+            continue
+        reason = f"{_head(fact)} was signed surely before ceiling record {record.number}, which it names as its right"
+        times = [
+            NamedInterval.of(f"ceiling record {record.number}", ceiling.token.interval),
+            NamedInterval.of(f"batch {fact.head.sequence}", fact.token.interval),
+        ]
+        yield found("r2-breach", _head(fact), reason, [ceiling.where, fact.where], times)
+
+
 def _head(fact: HeadFact) -> str:
     head = fact.head
     return f"batch {head.sequence} of shard {head.shard}, run {head.incarnation.hex()}"
@@ -65,6 +81,25 @@ def check_ceilings(chains: Mapping[ShardName, CeilingChain]) -> Iterator[Finding
     for chain in chains.values():
         yield from _ceiling_order(chain)
         yield from _run_starts(chain)
+
+
+def check_records_there(chains: Mapping[ShardName, CeilingChain], there: Callable[[str], bool]) -> Iterator[Finding]:
+    """lost-file: a ledger has a copy of a record that its owner does not prune yet, and its file is not there.
+
+    ``there``: whether a file is there now: a shard at work may have linked it since its chain was read. Where nothing
+    newer is there either, the copy may have taken the chain before the ledger.
+    """
+    for chain in chains.values():
+        files = {fact.record.number for fact in chain.facts if fact.where.path.startswith(SHARDS)}
+        newest = max(fact.record.number for fact in chain.facts)
+        for fact in chain.facts:
+            number = fact.record.number
+            path = f"{chain_path(*chain.shard)}/{record_name(number)}"
+            if number in files or number <= newest - RECORDS_KEPT or there(path):
+                continue
+            verdict = Verdict.VIOLATION if max(files, default=0) > number else Verdict.INDETERMINATE
+            reason = f"{path} is not there; a ledger has a copy of it, and the newest {RECORDS_KEPT} are never pruned"
+            yield found("lost-file", path, reason, [Evidence(path), fact.where], verdict=verdict)
 
 
 def check_layouts(chains: Mapping[ShardName, CeilingChain], maps: Mapping[int, ShardMap]) -> Iterator[Finding]:
@@ -92,10 +127,8 @@ def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
             f"asks for {rfc3339(old.floor_ns)} and {rfc3339(old.settle_to_ns)}"
         )
         yield found("floor-fell", subject, reason, [end.where, first.where])
-    earlier = SignedTime.decode(old.time, end.where.path)
-    later = SignedTime.decode(new.time, first.where.path)
-    if not r2_holds(earlier, later):
-        times = [NamedInterval.of("the end", earlier.interval), NamedInterval.of("record 1", later.interval)]
+    if not r2_holds(end.token, first.token):
+        times = [NamedInterval.of("the end", end.token.interval), NamedInterval.of("record 1", first.token.interval)]
         reason = f"the chain began surely before {ended}, which its first record rests on"
         yield found("r2-breach", subject, reason, [end.where, first.where], times)
 
@@ -117,6 +150,15 @@ def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
         elif before.record.kind is CeilingKind.TERMINAL:
             reason = f"record {after.record.number} follows a terminal record, which nobody may link after"
             yield found("chain-fork", subject, reason, evidence)
+        elif after.record.number == before.record.number + 1 and not r2_holds(before.token, after.token):
+            reason = (
+                f"record {after.record.number} was signed surely before record {before.record.number}, which it follows"
+            )
+            times = [
+                NamedInterval.of(f"record {before.record.number}", before.token.interval),
+                NamedInterval.of(f"record {after.record.number}", after.token.interval),
+            ]
+            yield found("r2-breach", subject, reason, evidence, times)
 
 
 def _run_starts(chain: CeilingChain) -> Iterator[Finding]:

@@ -8,18 +8,20 @@ written in them, follow each other in the order of the fences.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.witness import WitnessKind
 from auditor.finding import NamedInterval, Verdict
+from auditor.history import GIVEN_BACK
 from timeagent.errors import Damaged
 from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
 from .registry import found
+from .settling import Closings, check_settling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,6 +46,8 @@ class Cluster:
     term_ns_max: int | None
     r1_tolerance_ns: int | None
     coverage: Coverage
+    closings: Closings = field(default_factory=Closings)
+    """When bags were closed; none: not asked."""
 
 
 def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
@@ -56,6 +60,7 @@ def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
     yield from _fences_and_floors(history)
     yield from _grants(history, cluster)
     yield from _record(history)
+    yield from check_settling(history, cluster.closings)
 
 
 # What one witness may say.
@@ -190,7 +195,7 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
     outcome = ended.ending.outcome if ended else None
     if outcome is LeaseOutcome.WITHDRAWN and not earlier.held:
         return None, True
-    if ended is not None and outcome is LeaseOutcome.RELINQUISHED:
+    if ended is not None and outcome in GIVEN_BACK:
         watermark = ended.ending.watermark_ns
         if earlier.held and watermark is not None and told.witness.floor_ns < watermark:
             what = f"it was relinquished with the watermark {rfc3339(watermark)}"
@@ -198,10 +203,10 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
         return None, True
     if ended is None and not _would_be_known(earlier, lease, told, cluster):
         return None, True
-    if same_run and outcome is not LeaseOutcome.REVOKED:
+    if same_run and outcome not in (LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED):
         verdict = _too_early(told, earlier.expiry_ns)
-        if ended is not None and outcome is LeaseOutcome.EXPIRED and ended.ending.ended_ns <= earlier.expiry_ns:
-            verdict = Verdict.VIOLATION  # the shard says itself when it ended the lease: no staleness to allow for
+        if ended is not None and _broken_early(earlier, ended):
+            return None, True  # it is told there; what was granted after it follows from it
         if verdict is not None:
             what = f"it was held until {rfc3339(earlier.expiry_ns)}, and not relinquished"
             return _overlap("early-grant", earlier, lease, told, what, verdict), True
@@ -294,7 +299,36 @@ def _record(history: DomainHistory) -> Iterator[Finding]:
 # How a lease ended.
 
 
+def _broken_early(lease: LeaseHistory, fact: EndedFact) -> bool:
+    """Whether a shard ended a lease as expired before its expiry, by its own word: no staleness to allow for."""
+    return fact.ending.outcome is LeaseOutcome.EXPIRED and fact.ending.ended_ns <= lease.expiry_at(fact.position)
+
+
+def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
+    """broken-early and renewed-after-end."""
+    fact = lease.ended
+    if fact is None:
+        return
+    if _broken_early(lease, fact):
+        expiry = lease.expiry_at(fact.position)
+        reason = f"{lease.name} was broken at {rfc3339(fact.ending.ended_ns)}, before it expired at {rfc3339(expiry)}"
+        times = [NamedInterval.at("the end", fact.ending.ended_ns), NamedInterval.at("the expiry", expiry)]
+        yield found("broken-early", lease.name, reason, [lease.last_expiry.where, fact.where], times)
+    late = next((told for told in lease.told if told.position > fact.position), None)
+    if late is not None:
+        reason = (
+            f"{lease.name} ended as {fact.ending.outcome} at {rfc3339(fact.ending.ended_ns)}; "
+            f"batch {late.head.sequence} holds a {late.witness.kind} of it that came after"
+        )
+        times = [
+            NamedInterval.at("the end", fact.ending.ended_ns),
+            NamedInterval.of(f"the {late.witness.kind}", late.token.interval),
+        ]
+        yield found("renewed-after-end", lease.name, reason, [fact.where, late.where], times)
+
+
 def _ending(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
+    yield from _after_its_end(lease)
     fact = lease.relinquished
     if fact is None:
         return
@@ -311,8 +345,9 @@ def _ending(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
         verdict = None if _renewals_known(lease, fact, cluster) else Verdict.INDETERMINATE
         reason = f"{lease.name} was relinquished with a watermark at or beyond {rfc3339(lease.expiry_ns)}"
         yield found("watermark-beyond-expiry", lease.name, reason, [fact.where], times, verdict=verdict)
-    yield from _watermark_time(lease, fact, watermark, cluster)
-    yield from _count(lease, fact, watermark, cluster)
+    if ending.outcome is LeaseOutcome.RELINQUISHED:  # of a dropped session lease the word is about all of its leases
+        yield from _watermark_time(lease, fact, watermark, cluster)
+        yield from _count(lease, fact, watermark, cluster)
 
 
 def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: Cluster) -> bool:
@@ -343,6 +378,10 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
                 NamedInterval.of("the watermark", token.interval),
             ]
             yield found("r2-breach", f"{lease.name}, watermark", reason, [told.where, fact.where], times)
+    if not r2_holds(token, fact.token):
+        reason = f"the shard said that {lease.name} ended surely before the time in its watermark was signed"
+        times = [NamedInterval.of("the watermark", token.interval), NamedInterval.of("the shard", fact.token.interval)]
+        yield found("r2-breach", f"{lease.name}, watermark", reason, [fact.where], times)
 
 
 def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from .registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from auditor.chains import CeilingChain, HeadFact, ShardName
+    from auditor.chains import CeilingChain, CeilingFact, HeadFact, Run, ShardName
     from auditor.finding import Finding
     from timeagent.signedtime import SignedTime
 
@@ -31,6 +31,8 @@ class LedgersSeen:
     """Runs that have a file, be it empty or unreadable."""
     stopped: set[bytes] = field(default_factory=set)
     """Runs whose file says that they stopped, or cannot be read."""
+    damaged: set[bytes] = field(default_factory=set)
+    """Runs of whose file some is no block that counts: what is missing there is told already."""
 
 
 def check_ledgers(
@@ -38,13 +40,15 @@ def check_ledgers(
     chains: Mapping[ShardName, CeilingChain],
     ledgers: LedgersSeen,
     newest: SignedTime | None,
+    runs: Mapping[bytes, Run],
 ) -> Iterator[Finding]:
-    """missing-ledger and truncated-ledger. ``newest``: the latest signed time in the tree."""
+    """missing-ledger, truncated-ledger and ledger-gap. ``newest``: the latest signed time in the tree."""
     told: set[bytes] = set()
+    last: dict[bytes, HeadFact] = {}
     for chain in chains.values():
         for fact in chain.facts:
             run = fact.record.incarnation
-            if fact.record.kind is not CeilingKind.ORDERLY or run in told or run in ledgers.stopped:
+            if fact.record.kind is not CeilingKind.ORDERLY or run in told | ledgers.stopped | ledgers.damaged:
                 continue
             told.add(run)
             path = ledger_path(*chain.shard, run)
@@ -59,6 +63,7 @@ def check_ledgers(
             yield found(code, path, reason, [Evidence(path), fact.where])
     for head in heads:
         run = head.head.incarnation
+        last[run] = head
         if run in told or run in ledgers.there or newest is None:
             continue
         if head.token.interval.latest + DRAINED_NS >= newest.interval.earliest:
@@ -70,3 +75,42 @@ def check_ledgers(
             f"ledger {path} is not there"
         )
         yield found("missing-ledger", path, reason, [Evidence(path), head.where])
+    for each in runs.values():
+        if each.incarnation not in told | ledgers.damaged:
+            yield from _gap(each)
+    for chain in chains.values():
+        yield from _behind(chain, last, runs, told | ledgers.damaged | ledgers.stopped)
+
+
+def _gap(run: Run) -> Iterator[Finding]:
+    """ledger-gap: the file goes on behind what it lacks, so that no crash explains it."""
+    ends = [0, *(last for _, last in run.stretches)]
+    lacks = [
+        f"{end + 1} to {start - 1}" for end, (start, _) in zip(ends, run.stretches, strict=False) if start > end + 1
+    ]
+    if lacks:
+        path = ledger_path(*run.shard, run.incarnation)
+        reason = f"the ledger {path} lacks batches {', '.join(lacks[:8])}, and goes on after them"
+        yield found("ledger-gap", path, reason, [Evidence(path)])
+
+
+def _behind(
+    chain: CeilingChain, last: Mapping[bytes, HeadFact], runs: Mapping[bytes, Run], told: set[bytes]
+) -> Iterator[Finding]:
+    """truncated-ledger: a run linked a ceiling record long after the end of its ledger, which has a copy of each."""
+    newest: dict[bytes, CeilingFact] = {}
+    for fact in chain.facts:
+        if fact.record.kind is not CeilingKind.TERMINAL and fact.where.path.startswith("shards/"):
+            newest[fact.record.incarnation] = fact
+    for run, fact in newest.items():
+        known = runs.get(run)
+        if run in told or known is None or not known.ledger_end or known.ledger_end < known.highest:
+            continue
+        end = last[run]
+        if end.token.interval.latest + DRAINED_NS < fact.token.interval.earliest:
+            path = ledger_path(*chain.shard, run)
+            reason = (
+                f"the ledger {path} ends at {rfc3339(end.token.midpoint_ns)}; its run linked ceiling record "
+                f"{fact.record.number} at {rfc3339(fact.token.midpoint_ns)}"
+            )
+            yield found("truncated-ledger", path, reason, [Evidence(path), fact.where])

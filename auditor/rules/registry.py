@@ -1,4 +1,4 @@
-"""Every finding code there is: title, verdict, severity. Each has its anchor in docs/findings.md, under its own name.
+"""Every rule there is: number, code, title, verdict, severity. Each has its section in docs/findings.md.
 
 A code is for ever: scripts and people look for it. A rule module makes findings with ``found`` only, so that no code
 can be used that is not listed here.
@@ -21,76 +21,107 @@ if TYPE_CHECKING:
 class Rule:
     """What all findings of one code share."""
 
+    number: int
+    """For ever, like the code: hundreds by subject."""
     code: str
     title: str
     verdict: Verdict = Verdict.VIOLATION
     severity: Severity = Severity.ERROR
 
 
-_BREACHES: Final = {
+_ALL: Final = (
     # bytes and signatures
-    "damaged-record": "a marker, policy, trust, map, birth or ceiling record is damaged or misplaced",
-    "damaged-lock": "a lock file is damaged",
-    "damaged-seal": "a seal is damaged",
-    "damaged-ledger": "a witness ledger has been altered",
-    "damaged-frame": "a listed file holds a frame that is no frame, or one of another place",
-    "forged-record": "a record's signature does not verify",
-    "forged-time": "a signed time does not verify",
-    "forged-witness": "a witness does not verify",
+    Rule(101, "damaged-record", "a marker, policy, trust, map, birth or ceiling record is damaged or misplaced"),
+    Rule(102, "damaged-lock", "a lock file is damaged"),
+    Rule(103, "damaged-seal", "a seal is damaged"),
+    Rule(104, "damaged-ledger", "a witness ledger has been altered"),
+    Rule(105, "missing-ledger", "the witness ledger of a run is not there", Verdict.INDETERMINATE, Severity.WARNING),
+    Rule(106, "truncated-ledger", "the witness ledger of a run lacks its end", Verdict.INDETERMINATE, Severity.WARNING),
+    Rule(
+        107,
+        "ledger-gap",
+        "the witness ledger of a run lacks batches in its middle",
+        Verdict.INDETERMINATE,
+        Severity.WARNING,
+    ),
+    Rule(108, "damaged-frame", "a listed file holds a frame that is no frame, or one of another place"),
+    Rule(109, "forged-record", "a record's signature does not verify"),
+    Rule(110, "forged-time", "a signed time does not verify"),
+    Rule(111, "forged-witness", "a witness does not verify"),
     # bags
-    "altered-file": "a listed file does not hold the bytes that its bag was closed with",
-    "lost-file": "a file that its bag was closed with is missing",
-    "overwritten-lock": "a lock file is not the one that the rack was sealed with",
-    "stale-lock": "a lock file names older records than a frame that it lists",
-    "damaged-pack": "a pack is not what its seal and its files make",
-    "misplaced-pack": "a pack is not that of its rack's seal",
+    Rule(201, "altered-file", "a listed file does not hold the bytes that its bag was closed with"),
+    Rule(202, "lost-file", "a file that its bag was closed with is missing"),
+    Rule(
+        203,
+        "missing-prelock",
+        "a bag or rack was closed, and its prelock is not there",
+        Verdict.INDETERMINATE,
+        Severity.WARNING,
+    ),
+    Rule(204, "damaged-pack", "a pack is not what its seal and its files make"),
+    Rule(205, "misplaced-pack", "a pack is not that of its rack's seal"),
+    Rule(206, "overwritten-lock", "a lock file is not the one that the rack was sealed with"),
+    Rule(207, "late-writer", "a file came too late for its bag, and is void", Verdict.OK, Severity.INFO),
+    Rule(208, "stale-lock", "a lock file names older records than a frame that it lists"),
+    Rule(
+        209,
+        "ghost-bag",
+        "a bag that its rack was not sealed with holds files, which are void",
+        Verdict.OK,
+        Severity.INFO,
+    ),
+    Rule(210, "off-grid", "a directory is not on its log's grid, and does not exist", Verdict.OK, Severity.WARNING),
+    Rule(211, "premature-lock", "a bag or rack was closed before its time", Verdict.OK, Severity.INFO),
+    Rule(212, "foreign-file", "a file is nobody's: nothing reads it", Verdict.OK, Severity.INFO),
     # time
-    "r1-breach": "a timestamp is too far from its signed time",
-    "r2-breach": "what came after was signed before",
-    "timestamp-outside-bag": "a message lies in a bag of another time",
-    "timestamp-after-expiry": "a message has a timestamp at or after the expiry of its lease",
-    "timestamp-below-floor": "a message has a timestamp at or below the floor of its lease",
+    Rule(301, "r1-breach", "a timestamp is too far from its signed time"),
+    Rule(302, "r2-breach", "what came after was signed before"),
+    Rule(303, "timestamp-outside-bag", "a message lies in a bag of another time"),
+    Rule(304, "timestamp-after-expiry", "a message has a timestamp at or after the expiry of its lease"),
+    Rule(305, "timestamp-below-floor", "a message has a timestamp at or below the floor of its lease"),
+    Rule(306, "unsettled-write", "a message was written before the log was settled as its lease asks"),
     # leases
-    "tentative-write": "a message was written under a lease that was not held",
-    "read-mode-write": "a message was written under a lease of a mode that may not write",
-    "foreign-lease": "a message was written under a lease of somebody else",
-    "watermark-below-message": "a holder relinquished with a watermark below what it wrote",
-    "watermark-beyond-expiry": "a holder relinquished with a watermark at or beyond its expiry",
-    "count-mismatch": "a holder relinquished with another number of messages than there are",
-    "early-grant": "a lease was granted while another holder had one that conflicts with it",
-    "grant-overlap": "what two holders wrote, or were allowed to write, overlaps",
-    "fence-not-growing": "a fence is not above the one before it",
-    "floor-fell": "a floor or settle_to is below what came before it",
-    "chain-fork": "two records claim the same place in a chain",
-    "grant-above-ceiling": "a lease was granted beyond the ceiling",
-    "grant-without-right": "a shard granted under a ceiling record that is not its own",
-    "ceiling-fell": "a ceiling is below the one before it",
-    "term-above-policy": "a lease was granted for longer than the policy allows",
-    "wrong-shard": "a lease was granted by a shard that does not own its domain",
+    Rule(401, "tentative-write", "a message was written under a lease that was not held"),
+    Rule(402, "read-mode-write", "a message was written under a lease of a mode that may not write"),
+    Rule(403, "foreign-lease", "a message was written under a lease of somebody else"),
+    Rule(404, "watermark-below-message", "a holder relinquished with a watermark below what it wrote"),
+    Rule(405, "watermark-beyond-expiry", "a holder relinquished with a watermark at or beyond its expiry"),
+    Rule(406, "count-mismatch", "a holder relinquished with another number of messages than there are"),
+    Rule(407, "early-grant", "a lease was granted while another holder had one that conflicts with it"),
+    Rule(408, "broken-early", "a lease was broken before its expiry"),
+    Rule(409, "renewed-after-end", "a lease was renewed or changed after it had ended"),
+    Rule(410, "grant-overlap", "what two holders wrote, or were allowed to write, overlaps"),
+    Rule(411, "fence-not-growing", "a fence is not above the one before it"),
+    Rule(412, "floor-fell", "a floor or settle_to is below what came before it"),
+    Rule(413, "chain-gap", "a grant names one before it that is not known", Verdict.INDETERMINATE, Severity.WARNING),
+    Rule(414, "chain-fork", "two records claim the same place in a chain"),
+    Rule(415, "grant-above-ceiling", "a lease was granted beyond the ceiling"),
+    Rule(416, "grant-without-right", "a shard granted under a ceiling record that is not its own"),
+    Rule(417, "ceiling-fell", "a ceiling is below the one before it"),
+    Rule(418, "term-above-policy", "a lease was granted for longer than the policy allows"),
+    Rule(419, "wrong-shard", "a lease was granted by a shard that does not own its domain"),
+    Rule(420, "session-witness-missing", "a message was written under a lease without its session lease's witness"),
+    Rule(
+        421, "ended-lease-write", "a message was written under a lease that its session lease's witness names as ended"
+    ),
+    Rule(422, "ended-lease-forgotten", "a session lease was renewed without naming a lease that was ended alone"),
+    Rule(423, "session-outlived", "a shard granted or renewed under a session lease that was over"),
     # sequences
-    "lost-frame": "a frame that its writer knew to be committed is not in the record",
-    "sequence-reused": "a writer used one sequence number for two frames",
-}
-
-_OTHERS: Final = (
-    Rule("late-writer", "a file came too late for its bag, and is void", Verdict.OK, Severity.INFO),
-    Rule("ghost-bag", "a bag that its rack was not sealed with holds files, which are void", Verdict.OK, Severity.INFO),
-    Rule("premature-lock", "a bag or rack was closed before its time", Verdict.OK, Severity.INFO),
-    Rule("off-grid", "a directory is not on its log's grid, and does not exist", Verdict.OK, Severity.WARNING),
-    Rule("chain-gap", "a grant names one before it that is not known", Verdict.INDETERMINATE, Severity.WARNING),
-    Rule("missing-ledger", "the witness ledger of a run is not there", Verdict.INDETERMINATE, Severity.WARNING),
-    Rule("truncated-ledger", "the witness ledger of a run lacks its end", Verdict.INDETERMINATE, Severity.WARNING),
-    Rule("unverifiable-trust", "a trust record is missing", Verdict.UNVERIFIABLE),
-    Rule("unverifiable-policy", "a policy record is missing", Verdict.UNVERIFIABLE),
-    Rule("unverifiable-map", "a shard map is missing", Verdict.UNVERIFIABLE),
-    Rule("unverifiable-log", "a log has no birth record", Verdict.UNVERIFIABLE),
-    Rule("retained-rack", "what a sealed rack held is not there any more", Verdict.UNVERIFIABLE, Severity.WARNING),
-    Rule("unreadable", "a file or directory of the copy cannot be read", Verdict.UNVERIFIABLE),
+    Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record"),
+    Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),
+    Rule(503, "sequence-disorder", "a writer's later frame has a timestamp that is not above that of an earlier one"),
+    # copies
+    Rule(601, "forked-history", "two copies of one tree tell different stories of the same thing"),
+    # what cannot be verified
+    Rule(701, "unverifiable-trust", "a trust record is missing", Verdict.UNVERIFIABLE),
+    Rule(702, "unverifiable-policy", "a policy record is missing", Verdict.UNVERIFIABLE),
+    Rule(703, "unverifiable-map", "a shard map is missing", Verdict.UNVERIFIABLE),
+    Rule(704, "unverifiable-log", "a log has no birth record", Verdict.UNVERIFIABLE),
+    Rule(705, "retained-rack", "what a sealed rack held is not there any more", Verdict.UNVERIFIABLE, Severity.WARNING),
+    Rule(706, "unreadable", "a file or directory of the copy cannot be read", Verdict.UNVERIFIABLE),
 )
 
-RULES: Final[dict[str, Rule]] = {code: Rule(code, title) for code, title in _BREACHES.items()} | {
-    rule.code: rule for rule in _OTHERS
-}
+RULES: Final[dict[str, Rule]] = {rule.code: rule for rule in _ALL}
 
 
 def found(

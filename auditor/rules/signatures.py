@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import CONTEXTS, body_digest
 from auditor.finding import NamedInterval
-from auditor.frames import Refusal
+from auditor.frames import HeldSession, Refusal
 from auditor.verification import misattributed
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, TimeFlags
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from appliance.formats.ceiling import CeilingRecord
     from appliance.formats.stamped import Signed, Stamped
     from auditor.finding import Evidence, Finding
-    from auditor.frames import FrameEvidence
+    from auditor.frames import FrameEvidence, HeldWitness
     from auditor.verification import Signatures
     from timeagent.trust import Keyring
 
@@ -95,11 +95,16 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
         yield found("forged-time", path, reason, [evidence.where])
     for reason in evidence.unreadable:
         yield found("forged-witness", path, f"the frame carries a witness that is none: {reason}", [evidence.where])
-    for held in evidence.witnesses:
+    all_held: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
+    for held in all_held:
         refusal = held.refusal or (Refusal("forged-time", held.stranger) if held.stranger else None)
         if refusal is None:
             continue
         times = [NamedInterval.of("the witness", held.token.interval)]
-        lease = f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"
+        lease = f"session lease {held.witness.session_id.hex()}" if isinstance(held, HeldSession) else _lease(held)
         reason = f"{path} carries a witness of {lease} that is refused: {refusal.reason}"
         yield found(refusal.code, f"{path} under {lease}", reason, [evidence.where], times)
+
+
+def _lease(held: HeldWitness) -> str:
+    return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

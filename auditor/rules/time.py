@@ -7,7 +7,7 @@ says so. Columns are compared whole: no loop per message.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Bag
     from appliance.formats.policy import Policy
     from auditor.finding import Finding
-    from auditor.frames import FrameEvidence, HeldWitness
+    from auditor.frames import FrameEvidence, HeldSession, HeldWitness
     from timeagent.signedtime import SignedTime
+
+
+_KEPT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,69 @@ class Judgement:
     findings: list[Finding]
     accepted: NDArray[np.bool_]
 
+    def span(self, timestamps: NDArray[np.int64]) -> tuple[int, int, int]:
+        """Return how many messages are accepted, and the first and the last of them; of all where none is."""
+        if self.accepted is _ALL.get(len(timestamps)):
+            return len(timestamps), int(timestamps[0]), int(timestamps[-1])
+        chosen = timestamps[self.accepted]
+        shown = chosen if len(chosen) else timestamps
+        return len(chosen), int(shown[0]), int(shown[-1])
+
+
+_ALL: Final[dict[int, NDArray[np.bool_]]] = {}
+"""Columns that accept everything, by length: most frames are clean. Never written to."""
+
+
+def _all(count: int) -> NDArray[np.bool_]:
+    found = _ALL.get(count)
+    if found is None:
+        if len(_ALL) >= _KEPT:
+            _ALL.clear()
+        found = _ALL[count] = np.full(count, fill_value=True)
+        found.flags.writeable = False
+    return found
+
+
+def _clean(evidence: FrameEvidence, bag: Bag, policy: Policy | None) -> bool:
+    """Whether no rule about timestamps is broken: they increase, so that the first and the last of them decide."""
+    timestamps, token = evidence.frame.timestamps, evidence.token
+    first, last = int(timestamps[0]), int(timestamps[-1])
+    if policy is None or not evidence.proven or not bag.start_ns <= first <= last < bag.end_ns:
+        return False
+    allowed = policy.r1_tolerance_ns + token.radius_ns
+    if first < token.midpoint_ns - allowed or last > token.midpoint_ns + allowed:
+        return False
+    return all(_clean_lease(evidence, held, policy, first, last) for held in evidence.witnesses) and all(
+        _clean_session(evidence, held, policy) for held in evidence.sessions
+    )
+
+
+def _clean_lease(evidence: FrameEvidence, held: HeldWitness, policy: Policy, first: int, last: int) -> bool:
+    witness, head = held.witness, evidence.frame.head
+    return (
+        witness.floor_ns < first
+        and last < _expiry_ns(evidence, held)
+        and _stands(evidence, held)
+        and witness.holder.incarnation == head.incarnation
+        and witness.holder.node == head.writer
+        and not _unfit(held, policy)
+        and r2_holds(held.token, evidence.token)
+    )
+
+
+def _clean_session(evidence: FrameEvidence, held: HeldSession, policy: Policy) -> bool:
+    return (
+        held.witness.holder.incarnation == evidence.frame.head.incarnation
+        and not _too_long(held, policy)
+        and r2_holds(held.token, evidence.token)
+    )
+
 
 def judge_frame(evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, misplaced: bool) -> Judgement:
     """Apply every rule about timestamps to one frame of a closed bag, by the policy that its lock file names."""
     timestamps = evidence.frame.timestamps
+    if not misplaced and _clean(evidence, bag, policy):
+        return Judgement([], _all(len(timestamps)))
     findings: list[Finding] = []
     accepted = np.full(len(timestamps), evidence.proven and not misplaced)
 
@@ -63,12 +125,18 @@ def judge_frame(evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, mis
             continue
         witness = held.witness
         name = _lease(held)
-        times = [NamedInterval.at("the expiry", witness.expiry_ns), NamedInterval.at("the floor", witness.floor_ns)]
-        late = timestamps >= witness.expiry_ns
-        refuse("timestamp-after-expiry", late, f"{name} expires at {rfc3339(witness.expiry_ns)}", times)
+        expiry = _expiry_ns(evidence, held)
+        times = [NamedInterval.at("the expiry", expiry), NamedInterval.at("the floor", witness.floor_ns)]
+        late = timestamps >= expiry
+        refuse("timestamp-after-expiry", late, f"{name} expires at {rfc3339(expiry)}", times)
         low = timestamps <= witness.floor_ns
         refuse("timestamp-below-floor", low, f"{name} has the floor {rfc3339(witness.floor_ns)}", times)
-        if _unfit(held, policy) or held.witness.holder.incarnation != evidence.frame.head.incarnation:
+        foreign = held.witness.holder.incarnation != evidence.frame.head.incarnation
+        if foreign or _unfit(held, policy) or not _stands(evidence, held):
+            accepted[:] = False
+    for session in evidence.sessions:
+        foreign = session.witness.holder.incarnation != evidence.frame.head.incarnation
+        if foreign or _too_long(session, policy):
             accepted[:] = False
     findings += _lease_findings(evidence)
     return Judgement(findings, accepted)
@@ -76,10 +144,31 @@ def judge_frame(evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, mis
 
 def _unfit(held: HeldWitness, policy: Policy | None) -> bool:
     """Whether readers drop every frame with this witness."""
+    witness = held.witness
+    return witness.phase is not Phase.HELD or not witness.mode.may_write or _too_long(held, policy)
+
+
+def _too_long(held: HeldWitness | HeldSession, policy: Policy | None) -> bool:
     witness, token = held.witness, held.token
-    too_long = policy is not None and witness.expiry_ns > token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
-    alone = witness.session_id is None
-    return witness.phase is not Phase.HELD or not witness.mode.may_write or too_long or not alone
+    return policy is not None and witness.expiry_ns > token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
+
+
+def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
+    """Return the expiry of a lease: under a session lease that one's, as the frame's witness of it says."""
+    sessions = evidence.sessions_of(held) if held.witness.session_id is not None else []
+    return sessions[0].witness.expiry_ns if sessions else held.witness.expiry_ns
+
+
+def _stands(evidence: FrameEvidence, held: HeldWitness) -> bool:
+    """Whether a lease that is under a session lease counts: with one witness of that, which does not name it."""
+    if held.witness.session_id is None:
+        return True
+    sessions = evidence.sessions_of(held)
+    return (
+        len(sessions) == 1
+        and sessions[0].witness.holder == held.witness.holder
+        and held.witness.correlation_id not in sessions[0].witness.ended
+    )
 
 
 def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
@@ -95,6 +184,8 @@ def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
         if not witness.mode.may_write:
             reason = f"{path} was written under {name} in mode {witness.mode}"
             yield found("read-mode-write", subject, reason, [evidence.where])
+        if not _stands(evidence, held):
+            yield _without_session(evidence, held, subject, name)
         holder = witness.holder
         if (holder.node, holder.incarnation) != (head.writer, head.incarnation):
             reason = (
@@ -106,6 +197,25 @@ def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
             reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
             times = [NamedInterval.of("the witness", held.token.interval), _frame_time(evidence)]
             yield found("r2-breach", subject, reason, [evidence.where], times)
+    for session in evidence.sessions:
+        if session.refusal is None and evidence.refusal is None and not r2_holds(session.token, evidence.token):
+            name = f"session lease {session.witness.session_id.hex()}"
+            reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
+            times = [NamedInterval.of("the witness", session.token.interval), _frame_time(evidence)]
+            yield found("r2-breach", f"{path} under {name}", reason, [evidence.where], times)
+
+
+def _without_session(evidence: FrameEvidence, held: HeldWitness, subject: str, name: str) -> Finding:
+    path, sessions = evidence.where.path, evidence.sessions_of(held)
+    session_id = held.witness.session_id
+    assert session_id is not None
+    which = f"session lease {session_id.hex()}"
+    if sessions and held.witness.correlation_id in sessions[0].witness.ended:
+        reason = f"{path} was written under {name}, which the witness of {which} that it carries names as ended"
+        return found("ended-lease-write", subject, reason, [evidence.where])
+    what = "none" if not sessions else f"{len(sessions)}, or one of another holder"
+    reason = f"{path} was written under {name}, which counts only with one witness of {which}; it carries {what}"
+    return found("session-witness-missing", subject, reason, [evidence.where])
 
 
 def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Finding]:

@@ -1,0 +1,145 @@
+"""Two copies of one tree, held against each other: what is written once is the same in every copy.
+
+A copy may be older than the other, lack files, or end in the middle of an append; it may not say something else. Where
+both hold, and differ, the tree has two histories: it was restored and went on twice, or two servers took the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.ceiling import open_ceiling
+from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.pack import PACK
+from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, TMP, parse_data_name
+from timeagent.errors import BadRequest, Damaged
+from timeagent.signedtime import SignedTime
+from timeagent.units import rfc3339
+
+from .finding import Evidence, NamedInterval, Verdict, in_order
+from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from .rules.registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .audit import Audit
+    from .finding import Finding
+    from .load import Tree
+
+CHUNK_BYTES: Final = 1024 * 1024
+DEPTH_MAX: Final = 5
+"""Log, day, rack, bag, file."""
+TOPS: Final = ("policy", "trust", "map", "shards", "ledger", LOGS)
+_ONCE: Final = frozenset({LOCK, SEAL, PACK, BIRTH})
+
+
+def compared(one: Audit, other: Audit, tree: Tree, twin: Tree) -> Audit:
+    """Return the audit of a copy with what it and another copy contradict each other in.
+
+    A file that either audit calls damaged is told there, and is no fork. Raises BadRequest for another cluster's tree.
+    """
+    if one.cluster_id != other.cluster_id:
+        raise BadRequest(
+            "another-cluster",
+            f"the two trees are of cluster {one.cluster_id.hex()} and {other.cluster_id.hex()}",
+            hint="compare two copies of one tree",
+        )
+    told = {place.path for audit in (one, other) for each in audit.findings for place in each.evidence[:1]}
+    forks = [each for each in contradictions(tree, twin) if each.subject not in told]
+    findings = tuple(in_order([*one.findings, *forks]))
+    violations = sum(each.verdict is Verdict.VIOLATION for each in findings)
+    return replace(one, findings=findings, summary=replace(one.summary, violations=violations))
+
+
+def contradictions(tree: Tree, twin: Tree) -> Iterator[Finding]:
+    """forked-history: yield whatever is written once, or only appended to, and differs."""
+    yield from _file(tree, twin, MARKER)
+    for top in TOPS:
+        yield from _directory(tree, twin, top, 0)
+
+
+def _directory(tree: Tree, twin: Tree, directory: str, depth: int) -> Iterator[Finding]:
+    theirs = dict(twin.names(directory))
+    mine = dict(tree.names(directory))
+    for name in sorted(mine.keys() & theirs.keys()):
+        if mine[name] != theirs[name] or (depth == 1 and name == TMP):
+            continue
+        path = f"{directory}/{name}"
+        if not mine[name]:
+            yield from _file(tree, twin, path)
+        elif depth < DEPTH_MAX:
+            yield from _directory(tree, twin, path, depth + 1)
+    yield from _sealed_elsewhere(tree, twin, directory, mine, theirs, "the other copy")
+    yield from _sealed_elsewhere(twin, tree, directory, theirs, mine, "this copy")
+
+
+def _file(tree: Tree, twin: Tree, path: str) -> Iterator[Finding]:
+    name = path.rpartition("/")[2]
+    data = parse_data_name(name)
+    grows = path.startswith("ledger/") or (data is not None and data.suffix == "log")
+    once = name in _ONCE or data is not None or not path.startswith((LOGS, "ledger"))
+    if not grows and not once:
+        return
+    sizes = tree.size(path), twin.size(path)
+    at = _differs_at(tree, twin, path, min(sizes))
+    if at is None and (grows or sizes[0] == sizes[1]):
+        return
+    at = min(sizes) if at is None else at
+    what = "they are only appended to" if grows else "it is written once"
+    reason = f"the two copies of {path} ({sizes[0]} and {sizes[1]} bytes) differ from offset {at} on; {what}"
+    yield found("forked-history", path, reason, [Evidence(path, 0, sizes[0])], _times(tree, twin, path))
+
+
+def _differs_at(tree: Tree, twin: Tree, path: str, size: int) -> int | None:
+    for start in range(0, size, CHUNK_BYTES):
+        length = min(CHUNK_BYTES, size - start)
+        mine, theirs = tree.read_range(path, start, length), twin.read_range(path, start, length)
+        if mine is None or theirs is None:
+            return None  # said to be unreadable by its own audit
+        if mine != theirs:
+            return start + next(n for n, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
+    return None
+
+
+def _sealed_elsewhere(
+    open_one: Tree, sealed_one: Tree, rack: str, names: dict[str, bool], sealed: dict[str, bool], which: str
+) -> Iterator[Finding]:
+    """forked-history: a bag was closed otherwise than its rack was sealed with in the copy that went on longer."""
+    if SEAL not in sealed or SEAL in names:
+        return
+    try:
+        seal, _ = open_seal(sealed_one.read(f"{rack}/{SEAL}", SEAL_FILE_BYTES_MAX + 1) or b"", rack)
+    except Damaged:
+        return
+    for entry in seal.entries:
+        path = f"{rack}/{entry.bag}/{LOCK}"
+        lock = open_one.read(path, PIECE_BYTES_MAX + 1) if names.get(entry.bag) else None
+        if lock is not None and lock != entry.lock:
+            reason = f"{path} is another lock file than the one that {which} sealed its rack with"
+            yield found("forked-history", path, reason, [Evidence(path, 0, len(lock)), Evidence(f"{rack}/{SEAL}")])
+
+
+def _times(tree: Tree, twin: Tree, path: str) -> list[NamedInterval]:
+    """Return when each copy's file was signed, where it says so."""
+    times = []
+    for copy, which in ((tree, "this copy's"), (twin, "the other copy's")):
+        token = _token(path, copy.read(path, PIECE_BYTES_MAX) or b"")
+        if token is not None:
+            times.append(NamedInterval.of(f"{which} file, {rfc3339(token.midpoint_ns)}", token.interval))
+    return times
+
+
+def _token(path: str, data: bytes) -> SignedTime | None:
+    name = path.rpartition("/")[2]
+    try:
+        if name == LOCK:
+            return open_lock(data, path)[1].signed_time(path)
+        if name == SEAL:
+            return open_seal(data, path)[1].signed_time(path)
+        if path.startswith("shards/"):
+            return SignedTime.decode(open_ceiling(data, path)[0].time, path)
+    except Damaged:
+        pass
+    return None

@@ -1,0 +1,195 @@
+"""One finding's signed objects and keys in a tar file that somebody else can audit.
+
+What is needed is found by trial: a few files first, then what lies around them, until the audit of the bundle itself
+comes to the same finding, by the same id. So a bundle that is handed out has been audited as it is.
+
+A bundle shows what is in it. That something is *not* in a tree cannot be shown by one: who makes a bundle chooses its
+files. A finding about what is missing rests on the word of whoever made the copy.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL
+from timeagent.errors import Damaged
+
+from .audit import audit
+from .finding import printable
+from .replay.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
+from .tarred import TarTree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .audit import Audit
+    from .context import Context
+    from .finding import Finding
+    from .load import Tree
+
+MANIFEST: Final = "BUNDLE"
+SCHEMA: Final = "leasehold.bundle"
+VERSION: Final = 1
+MANIFEST_BYTES_MAX: Final = 1024 * 1024
+_REGISTERS: Final = ("policy", "trust", "map")
+_DEPTH_MAX: Final = 8
+_RACK_PARTS: Final = 4
+_BAG_PARTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was made, in a file that is to be read once."""
+
+    file: IO[bytes]
+    paths: tuple[str, ...]
+    confirmed: bool
+    """Whether its own audit comes to the finding. False: not even the whole tree in a tar file does."""
+    absent: tuple[str, ...]
+    """What the finding says is not there: a bundle cannot show that."""
+
+
+def make_bundle(finding: Finding, tree: Tree, context: Context, root_key: bytes | None) -> Bundle:
+    """Return the smallest bundle of those tried that shows the finding. Reads the tree, writes a temporary file."""
+    absent = tuple(each.path for each in finding.evidence if not _exists(tree, each.path))
+    tried: set[str] = set()
+    for paths in _choices(finding, tree, context):
+        chosen = sorted(path for path in paths if _exists(tree, path))
+        if tried.issuperset(chosen):
+            continue
+        tried.update(chosen)
+        file = NamedTemporaryFile(suffix=".tar")  # noqa: SIM115 - handed to the caller
+        _write(file, finding, tree, chosen)
+        if _shows(Path(file.name), finding, root_key):
+            return Bundle(file, tuple(chosen), confirmed=True, absent=absent)
+        last = file
+    return Bundle(last, tuple(sorted(tried)), confirmed=False, absent=absent)
+
+
+def manifest_of(tree: Tree) -> dict[str, Any] | None:
+    """Return what a tree says of itself, if it is a bundle. Raises Damaged for a manifest that is none."""
+    if not any(name == MANIFEST for name, _ in tree.names("")):
+        return None
+    data = tree.read(MANIFEST, MANIFEST_BYTES_MAX) or b""
+    try:
+        document = json.loads(data)
+        if (document["schema"], document["version"]) == (SCHEMA, VERSION) and isinstance(document["finding"], str):
+            fields: dict[str, Any] = document
+            return fields
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise Damaged("bad-bundle", f"{MANIFEST} is no manifest of version {VERSION}", hint="have the bundle made again")
+
+
+def shows(result: Audit, identifier: str) -> bool:
+    """Whether the audit of a bundle comes to its finding, by keys that the root key vouches for."""
+    strangers = any(each.code == "forged-record" and each.subject.startswith("trust/") for each in result.findings)
+    found = [each for each in result.findings if each.id == identifier]
+    return bool(found) and (not strangers or found[0].code == "forged-record")
+
+
+def _shows(path: Path, finding: Finding, root_key: bytes | None) -> bool:
+    result = audit(TarTree(path), root_key=root_key)
+    same = any(each.id == finding.id and each.verdict is finding.verdict for each in result.findings)
+    return same and shows(result, finding.id)
+
+
+def _exists(tree: Tree, path: str) -> bool:
+    parent, _, name = path.rpartition("/")
+    return any(name == each for each, _ in tree.names(parent))
+
+
+def _is_directory(tree: Tree, path: str) -> bool:
+    parent, _, name = path.rpartition("/")
+    return (name, True) in tree.names(parent)
+
+
+# What goes in.
+
+
+def _choices(finding: Finding, tree: Tree, context: Context) -> Iterator[set[str]]:
+    paths = {MARKER, *(path for register in _REGISTERS for _, path in tree.numbered(register))}
+    for each in finding.evidence:
+        paths |= {each.path, *_companions(each.path)}
+    shards = {event.shard for event in context.events if isinstance(event, LeaseTold | LeaseEnded | CeilingLinked)}
+    for shard in shards:
+        paths |= {file.path for file in tree.chains() if (file.map_number, file.shard) == shard}
+    yield set(paths)
+    paths |= {file.path for file in tree.ledgers() if (file.map_number, file.shard) in shards}
+    for frame in context.frames:
+        paths |= {frame.file, frame.where.path, *_companions(frame.file), *_companions(frame.where.path)}
+    yield set(paths)
+    paths |= {file.path for file in tree.ledgers()} | {file.path for file in tree.chains()}
+    yield set(paths)
+    racks = {"/".join(path.split("/")[:_RACK_PARTS]) for path in paths if path.startswith(f"{LOGS}/")}
+    for rack in sorted(racks):
+        paths |= set(tree.files_below(rack))
+    yield set(paths)
+    frames = [event for event in context.frames if isinstance(event, FrameWritten)]
+    for log in {frame.log for frame in frames} | {path.split("/")[1] for path in paths if path.startswith(f"{LOGS}/")}:
+        paths |= set(_everything(tree, f"{LOGS}/{log}"))
+    yield set(paths)
+    yield set(_everything(tree, ""))
+
+
+def _companions(path: str) -> Iterator[str]:
+    """Yield what says what counts of a path in a log: birth record, the bag's lock file, the rack's seal."""
+    parts = path.split("/")
+    if parts[0] != LOGS or len(parts) < 2:  # noqa: PLR2004
+        return
+    yield "/".join([*parts[:2], BIRTH])
+    if len(parts) > _RACK_PARTS:
+        rack = "/".join(parts[:_RACK_PARTS])
+        yield from (f"{rack}/{PRELOCK}", f"{rack}/{SEAL}")
+    if len(parts) > _BAG_PARTS:
+        bag = "/".join(parts[:_BAG_PARTS])
+        yield from (f"{bag}/{PRELOCK}", f"{bag}/{LOCK}")
+
+
+def _everything(tree: Tree, directory: str, depth: int = 0) -> Iterator[str]:
+    for name, is_directory in tree.names(directory):
+        path = f"{directory}/{name}" if directory else name
+        if not is_directory:
+            yield path
+        elif depth < _DEPTH_MAX:
+            yield from _everything(tree, path, depth + 1)
+
+
+# The file.
+
+
+def _write(file: IO[bytes], finding: Finding, tree: Tree, paths: list[str]) -> None:
+    """Write the tar file: the same finding of the same tree gives the same bytes."""
+    document = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "finding": finding.id,
+        "code": finding.code,
+        "verdict": finding.verdict.value,
+        "subject": printable(finding.subject),
+        "files": len(paths),
+    }
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        _add(archive, MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
+        for path in paths:
+            data = None if _is_directory(tree, path) else tree.read(path)
+            _add(archive, path, data)
+    file.flush()
+
+
+def _add(archive: tarfile.TarFile, path: str, data: bytes | None) -> None:
+    """Add a file, or a directory where there are no bytes; owner, mode and time say nothing."""
+    member = tarfile.TarInfo(path)
+    member.mode = 0o644 if data is not None else 0o755
+    if data is None:
+        member.type = tarfile.DIRTYPE
+        archive.addfile(member)
+        return
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))

@@ -1,0 +1,141 @@
+"""The command ``audit``: judge a tree, in one of five formats; ``audit diff`` and ``audit export`` go on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from auditor.bundle import manifest_of, shows
+from auditor.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
+from auditor.junit import junit_lines
+from auditor.report import SCHEMA, VERSION, json_fields, jsonl_lines, text_lines
+from auditor.sarif import sarif_fields
+from auditor.selecting import FailOn, by_id, exit_status, only
+from timeagent.console import note, print_json, say
+from timeagent.errors import BadRequest
+
+from .exporting import run_export
+from .running import narrowing, path_arguments, run_audit
+from .trying import against, run_selftest
+
+if TYPE_CHECKING:
+    import argparse
+
+    from auditor.audit import Audit
+
+FORMATS: Final = ("text", "json", "jsonl", "sarif", "junit")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``audit`` takes."""
+    path_arguments(parser, needed=False)
+    parser.add_argument(
+        "reports",
+        metavar="REPORT",
+        type=Path,
+        nargs="*",
+        help="only after a word in the place of PATH: diff and two reports of --json, or export and the PATH",
+    )
+    parser.add_argument("--parquet", metavar="DIR", type=Path, help="with export: where its files are written; new")
+    parser.add_argument(
+        "--against", metavar="COPY", type=Path, help="another copy of the tree: say where the two contradict each other"
+    )
+    parser.add_argument(
+        "--selftest", action="store_true", help="instead of PATH: plant each fault into a tree, and find exactly it"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="text", help="how it is reported (default: text)")
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="one JSON object: --format json"
+    )
+    parser.add_argument(
+        "--jsonl", dest="format", action="store_const", const="jsonl", help="one JSON object a line: --format jsonl"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="CODE",
+        action="append",
+        default=[],
+        help="report this code, these codes (r2-*) or this verdict only; repeatable, or with commas",
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=[each.value for each in FailOn],
+        default=FailOn.ANY.value,
+        help="which findings make the exit code other than 0: that verdict and what is worse (default: any)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit a tree and report. Returns the exit code (docs/exit-codes.md)."""
+    if arguments.path == Path("diff") and arguments.reports:
+        return _diff(arguments.reports, arguments.format)
+    if arguments.path == Path("export") and arguments.reports:
+        return run_export(arguments)
+    if arguments.parquet is not None:
+        raise BadRequest("no-export", "--parquet goes with export", hint="leasehold audit export PATH --parquet DIR")
+    if arguments.reports:
+        raise BadRequest(
+            "two-paths",
+            f"{arguments.reports[0]} is one path too many",
+            hint="audit one tree, or audit diff A.json B.json",
+        )
+    if arguments.selftest:
+        return run_selftest(arguments.format)
+    if arguments.path is None:
+        raise BadRequest("no-path", "there is no PATH to audit", hint="name a copy of a root; or --selftest")
+    tree, result = run_audit(arguments)
+    manifest = manifest_of(tree)
+    if manifest is not None:
+        return _bundle(manifest, result, arguments.format)
+    if arguments.against is not None:
+        result = against(arguments, tree, result)
+    patterns = [part for each in arguments.only for part in each.split(",") if part]
+    result = only(result, patterns)
+    status = exit_status(result, FailOn(arguments.fail_on))
+    _report(result, arguments.format, status, narrowing(arguments).fields() | ({"only": patterns} if patterns else {}))
+    return status
+
+
+def _bundle(manifest: dict[str, Any], result: Audit, form: str) -> int:
+    """Report of a bundle whether its finding holds. What else is not there was left out by whoever made it."""
+    confirmed = shows(result, manifest["finding"])
+    result = by_id(result, manifest["finding"] if confirmed else "")
+    status = result.exit_status if confirmed else 3
+    _report(result, form, status, {"bundle": {"finding": manifest["finding"], "confirmed": confirmed}})
+    if not confirmed:
+        note(f"the bundle is of finding {manifest['finding']}, and what is in it does not show that")
+    return status
+
+
+def _diff(reports: list[Path], form: str) -> int:
+    if len(reports) != 2 or form not in ("text", "json"):  # noqa: PLR2004
+        raise BadRequest(
+            "bad-diff", "audit diff compares two reports, in text or JSON", hint="audit diff A.json B.json"
+        )
+    diff = compare(*map(read_report, reports))
+    if form == "json":
+        print_json(DIFF_SCHEMA, diff_fields(diff))
+    else:
+        for line in diff_lines(diff):
+            say(line)
+    return 0 if diff.same else 1
+
+
+def _report(result: Audit, form: str, status: int, chosen: dict[str, Any]) -> None:
+    """Print the report. ``chosen``: what was left out on purpose, for the two forms that are ours."""
+    match form:
+        case "json":
+            print_json(SCHEMA, json_fields(result) | chosen, version=VERSION)
+        case "jsonl":
+            for line in jsonl_lines(result, chosen):
+                say(line.decode())
+        case "sarif":
+            say(msgspec.json.encode(sarif_fields(result, status)).decode())
+        case "junit":
+            for text in junit_lines(result):
+                say(text)
+        case _:
+            for text in text_lines(result):
+                say(text)

@@ -1,0 +1,89 @@
+"""The command ``explain``: a finding in words, as JSON, or as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from auditor.context import context_fields, context_of
+from auditor.explain import context_lines, evidence_fields, explain_lines
+from auditor.picture import draw
+from auditor.replay.reading import read_timeline
+from timeagent.console import note, print_json, say
+from timeagent.errors import BadRequest
+
+from .running import path_arguments, pinned, run_audit
+
+if TYPE_CHECKING:
+    import argparse
+
+    from auditor.audit import Audit
+    from auditor.finding import Finding
+    from auditor.load import Tree
+    from auditor.replay.timeline import Timeline
+
+SCHEMA: Final = "leasehold.explain"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``explain`` takes."""
+    parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
+    path_arguments(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    form.add_argument("--svg", action="store_true", help="a picture of one finding on a time line, as SVG")
+
+
+def chosen_findings(result: Audit, name: str, path: object) -> list[Finding]:
+    """Return the findings whose id begins so. Raises BadRequest where there is none."""
+    wanted = name.lower()
+    chosen = [finding for finding in result.findings if finding.id.startswith(wanted)]
+    if not chosen or not wanted:
+        raise BadRequest(
+            "no-such-finding",
+            f"the audit of {path} has no finding {name}; it has {len(result.findings)}",
+            hint="leasehold audit PATH lists them with their ids",
+        )
+    return chosen
+
+
+def one_finding(result: Audit, name: str, path: object) -> Finding:
+    """Return the only finding whose id begins so. Raises BadRequest where there is none, or several."""
+    chosen = chosen_findings(result, name, path)
+    if len(chosen) > 1:
+        raise BadRequest(
+            "several-findings", f"{name} is the beginning of {len(chosen)} findings", hint="write more of the id"
+        )
+    return chosen[0]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show findings with their evidence. Returns the exit code (docs/exit-codes.md)."""
+    tree, result = run_audit(arguments)
+    chosen = chosen_findings(result, arguments.finding, arguments.path)
+    if arguments.svg:
+        chosen = [one_finding(result, arguments.finding, arguments.path)]
+    timeline = read_timeline(tree, root_key=pinned(arguments.root_key), findings=result.findings)
+    if arguments.svg:
+        say(draw(chosen[0], context_of(chosen[0], timeline)).rstrip())
+    elif arguments.json:
+        print_json(SCHEMA, {"findings": [_fields(finding, tree, timeline) for finding in chosen]})
+    else:
+        _text(arguments.finding, chosen, tree, timeline)
+    return 1
+
+
+def _fields(finding: Finding, tree: Tree, timeline: Timeline) -> dict[str, Any]:
+    context = context_fields(context_of(finding, timeline))
+    return finding.fields() | {"contents": evidence_fields(finding, tree), "context": context}
+
+
+def _text(name: str, chosen: list[Finding], tree: Tree, timeline: Timeline) -> None:
+    if len(chosen) > 1:
+        note(f"{name} is the beginning of {len(chosen)} findings")
+    for position, finding in enumerate(chosen):
+        if position:
+            say()
+        for line in explain_lines(finding, tree):
+            say(line)
+        for line in context_lines(context_of(finding, timeline)):
+            say(line)

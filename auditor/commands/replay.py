@@ -1,0 +1,220 @@
+"""The command ``replay``: the state at an instant, step by step, and what if."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from auditor.audit import audit
+from auditor.finding import printable
+from auditor.opening import open_tree
+from auditor.replay.delivery import newest_delivered
+from auditor.replay.events import BagClosed
+from auditor.replay.judging import changes, judged_timeline
+from auditor.replay.lens import AS_IT_WAS, WhatIf
+from auditor.replay.reading import read_timeline
+from auditor.replay.report import SCHEMA, clock, json_fields, text_lines
+from auditor.replay.words import event_fields, event_words
+from auditor.verification import Signatures
+from timeagent.console import Progress, print_json, say
+from timeagent.errors import BadRequest
+from timeagent.units import parse_instant, parse_span, rfc3339
+
+from .running import path_arguments, pinned
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from auditor.load import Tree
+    from auditor.replay.delivery import Delivered
+    from auditor.replay.events import Event
+    from auditor.replay.judging import Changes
+    from auditor.replay.state import StateAt
+    from auditor.replay.timeline import Timeline
+
+CHANGES_SHOWN: Final = 20
+STEPS_SHOWN_MAX: Final = 100_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``replay`` takes."""
+    path_arguments(parser, index=False)
+    parser.add_argument(
+        "--at", metavar="T", help="the instant: RFC 3339 in UTC, nanoseconds, start or end (default: end)"
+    )
+    parser.add_argument("--from", dest="first", metavar="T", help="with --step: where to begin (default: start)")
+    parser.add_argument("--to", dest="last", metavar="T", help="with --step: where to end (default: end)")
+    parser.add_argument("--step", choices=("event", "bag"), help="one line per event, or per bag that was closed")
+    parser.add_argument("--domain", metavar="NAME", help="follow one domain only")
+    parser.add_argument("--log", metavar="NAME", help="with --step: one log only")
+    parser.add_argument(
+        "--newest", metavar="N", type=int, default=0, help="show the last N messages delivered of each log"
+    )
+    parser.add_argument("--drop-late", action="store_true", help="what if: leave out what came after its bag was due")
+    parser.add_argument(
+        "--shift",
+        metavar="NODE=SPAN",
+        action="append",
+        default=[],
+        help="what if: its clock had shown so much more (-: less)",
+    )
+    parser.add_argument("--grace", metavar="SPAN", help="what if: bags had been closed so long after their end")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the state at an instant, or the steps between two. Returns the exit code (docs/exit-codes.md)."""
+    _check(arguments)
+    lens = _lens(arguments)
+    tree = open_tree(arguments.path)
+    progress = Progress("replay")
+    try:
+        timeline, changed = _read(tree, lens, pinned(arguments.root_key), progress)
+    finally:
+        progress.done()
+    unknown = sorted(set(lens.shifts) - set(timeline.state_at().clocks))
+    if unknown:
+        known = ", ".join(sorted(timeline.state_at().clocks)) or "none"
+        raise BadRequest("no-such-node", f"nothing in the tree is signed by {unknown[0]!r}", hint=f"its nodes: {known}")
+    if arguments.step:
+        return _steps(arguments, timeline, changed)
+    instant = _instant(arguments.at or "end", timeline)
+    state = timeline.state_at(instant)
+    if arguments.domain is not None and arguments.domain not in timeline.state_at().domains:
+        raise BadRequest(
+            "no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint="replay PATH lists them"
+        )
+    delivered = _delivered(timeline, state, tree, arguments)
+    if arguments.json:
+        fields = json_fields(state, delivered, domain=arguments.domain)
+        print_json(SCHEMA, fields | _changed_fields(lens, changed))
+        return 0
+    for line in text_lines(state, delivered, domain=arguments.domain):
+        say(line)
+    for line in _changed_lines(changed):
+        say(line)
+    return 0
+
+
+def _read(tree: Tree, lens: WhatIf, root_key: bytes | None, progress: Progress) -> tuple[Timeline, Changes | None]:
+    """Read the tree, as it was with the findings of its audit, or through a lens with those that this can change."""
+    signatures = Signatures()
+    if not lens.any:
+        result = audit(tree, root_key=root_key, signatures=signatures)
+        timeline = read_timeline(
+            tree, root_key=root_key, signatures=signatures, findings=result.findings, progress=progress.show
+        )
+        return timeline, None
+    _, before = judged_timeline(tree, AS_IT_WAS, root_key=root_key, signatures=signatures, progress=progress.show)
+    timeline, after = judged_timeline(tree, lens, root_key=root_key, signatures=signatures, progress=progress.show)
+    return timeline, changes(before, after)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.step is None and (arguments.first or arguments.last or arguments.log):
+        raise BadRequest("no-step", "--from, --to and --log go with --step", hint="add --step event, or use --at")
+    if arguments.step == "bag" and arguments.domain is not None:
+        raise BadRequest("bag-of-domain", "a bag is no domain's: --step bag goes with --log", hint="use --step event")
+    if arguments.step is not None and arguments.at:
+        raise BadRequest("two-instants", "--at is one instant, --step goes over many", hint="use --from and --to")
+
+
+def _lens(arguments: argparse.Namespace) -> WhatIf:
+    shifts = {}
+    for each in arguments.shift:
+        node, equals, span = each.partition("=")
+        if not equals or not node or not span:
+            raise BadRequest("bad-shift", f"{each!r} is not NODE=SPAN", hint="write n1=+1.5s or n1=-200ms")
+        sign = -1 if span[0] == "-" else 1
+        shifts[node] = sign * parse_span(span.lstrip("+-"))
+    grace = None if arguments.grace is None else parse_span(arguments.grace)
+    return WhatIf(shifts, grace, arguments.drop_late)
+
+
+def _instant(text: str, timeline: Timeline) -> int:
+    if text in ("start", "end"):
+        return timeline.start_ns if text == "start" else timeline.end_ns
+    return parse_instant(text)
+
+
+def _delivered(
+    timeline: Timeline, state: StateAt, tree: Tree, arguments: argparse.Namespace
+) -> dict[str, list[Delivered]]:
+    return {
+        log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
+        for log in state.logs
+        if arguments.newest > 0
+    }
+
+
+def _steps(arguments: argparse.Namespace, timeline: Timeline, changed: Changes | None) -> int:
+    first = _instant(arguments.first or "start", timeline)
+    last = _instant(arguments.last or "end", timeline)
+    if arguments.json:
+        steps = [
+            _step_fields(timeline, position, event) for position, event in _chosen(arguments, timeline, first, last)
+        ]
+        print_json(f"{SCHEMA}.steps", {"steps": steps} | _changed_fields(_lens(arguments), changed))
+        return 0
+    for position, event in _chosen(arguments, timeline, first, last):
+        say(f"{rfc3339(event.instant_ns)}  {event_words(event)}{_after(timeline, position, event)}")
+    for line in _changed_lines(changed):
+        say(line)
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace, timeline: Timeline, first: int, last: int) -> Iterator[tuple[int, Event]]:
+    shown = 0
+    for position, event in timeline.between(first, last, domain=arguments.domain, log=arguments.log):
+        if arguments.step == "bag" and not isinstance(event, BagClosed):
+            continue
+        shown += 1
+        if shown > STEPS_SHOWN_MAX:
+            raise BadRequest(
+                "too-many-steps",
+                f"more than {STEPS_SHOWN_MAX:,} events",
+                hint="narrow it with --from, --to or --domain",
+            )
+        yield position, event
+
+
+def _after(timeline: Timeline, position: int, event: Event) -> str:
+    if not isinstance(event, BagClosed):
+        return ""
+    log = timeline.state_after(position).logs.get(event.log)
+    return "" if log is None else f"; settled up to {clock(log.horizon_ns)}, {log.delivered} delivered"
+
+
+def _step_fields(timeline: Timeline, position: int, event: Event) -> dict[str, Any]:
+    fields = {"position": position, **event_fields(event)}
+    if isinstance(event, BagClosed):
+        log = timeline.state_after(position).logs.get(event.log)
+        fields |= {"delivered": log.delivered if log else None, "horizon_ns": log.horizon_ns if log else None}
+    return fields
+
+
+def _changed_lines(changed: Changes | None) -> Iterator[str]:
+    if changed is None:
+        return
+    yield ""
+    more, fewer = len(changed.appear), len(changed.vanish)
+    yield f"What if: {more} findings would be there that are not, {fewer} that are would not"
+    for sign, findings in (("+", changed.appear), ("-", changed.vanish)):
+        for each in findings[:CHANGES_SHOWN]:
+            yield f"  {sign} {each.code}: {printable(each.explanation)}"
+        if len(findings) > CHANGES_SHOWN:
+            yield f"  {sign} … {len(findings) - CHANGES_SHOWN:,} more: --json"
+
+
+def _changed_fields(lens: WhatIf, changed: Changes | None) -> dict[str, Any]:
+    if changed is None:
+        return {"what_if": None}
+    return {
+        "what_if": {
+            "shift_ns": dict(sorted(lens.shifts.items())),
+            "grace_ns": lens.grace_ns,
+            "drop_late": lens.drop_late,
+            "findings_more": [each.fields() for each in changed.appear],
+            "findings_fewer": [each.fields() for each in changed.vanish],
+        }
+    }

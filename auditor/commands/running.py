@@ -1,0 +1,117 @@
+"""What every command that audits a tree shares: its arguments, and the run with its progress."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from auditor.audit import Options, audit
+from auditor.narrowing import Narrowing
+from auditor.opening import open_tree
+from auditor.pool import JOBS_MAX
+from auditor.progress import AuditProgress
+from timeagent.errors import BadRequest
+from timeagent.keys import parse_public_line
+from timeagent.units import INSTANT_MAX, parse_instant
+
+if TYPE_CHECKING:
+    from auditor.audit import Audit
+    from auditor.load import Tree
+
+
+def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
+    """Add PATH and what says how it is read. ``index``: whether it keeps one; ``needed``: PATH must be there."""
+    what = "a copy of a root, or a directory with one in it"
+    parser.add_argument("path", metavar="PATH", type=Path, nargs=None if needed else "?", help=what)
+    parser.add_argument(
+        "--root-key",
+        metavar="FILE",
+        type=Path,
+        help="the cluster's public root key, one ssh-ed25519 line; without it the tree's own is taken",
+    )
+    if not index:
+        return
+    parser.add_argument(
+        "--db",
+        metavar="FILE",
+        type=Path,
+        help="keep what was read in this file: an interrupted audit goes on, and a second one reads only what changed",
+    )
+    parser.add_argument("--reread", action="store_true", help="with --db: read everything again")
+    parser.add_argument(
+        "--jobs", metavar="N", type=_jobs, default=0, help="how many processes read (default: as many as are worth it)"
+    )
+    parser.add_argument("--since", metavar="TIME", type=_instant, help="read no rack that ends before this (RFC 3339)")
+    parser.add_argument("--until", metavar="TIME", type=_instant, help="read no rack that begins after this")
+    parser.add_argument("--log", metavar="NAME", action="append", default=[], help="read this log only; repeatable")
+    parser.add_argument(
+        "--domain",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="judge the leases of this domain only; NAME* for all that begin so; repeatable",
+    )
+
+
+def _jobs(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= JOBS_MAX:
+        raise ValueError
+    return number
+
+
+_jobs.__name__ = f"number of processes, 1 to {JOBS_MAX}"
+
+
+def _instant(text: str) -> int:
+    try:
+        return parse_instant(text)
+    except BadRequest as problem:
+        raise argparse.ArgumentTypeError(problem.message) from None
+
+
+def narrowing(arguments: argparse.Namespace) -> Narrowing:
+    """Return what the arguments leave of the tree."""
+    return Narrowing(
+        since_ns=arguments.since or 0,
+        until_ns=INSTANT_MAX if arguments.until is None else arguments.until,
+        logs=tuple(sorted(arguments.log)),
+        domains=tuple(sorted(arguments.domain)),
+    )
+
+
+def run_audit(arguments: argparse.Namespace) -> tuple[Tree, Audit]:
+    """Audit the tree that the arguments name. Raises BadRequest, Damaged where there is no tree."""
+    tree = open_tree(arguments.path)
+    there = tree.logs()
+    absent = next((log for log in arguments.log if log not in there), None)
+    if absent is not None:
+        raise BadRequest(
+            "no-such-log", f"{arguments.path} holds no log {absent!r}", hint=f"it holds {', '.join(there) or 'none'}"
+        )
+    options = Options(
+        jobs=arguments.jobs, index_file=arguments.db, reread=arguments.reread, narrowing=narrowing(arguments)
+    )
+    progress = AuditProgress()
+    try:
+        result = audit(tree, root_key=pinned(arguments.root_key), options=options, progress=progress.show)
+    finally:
+        progress.done()
+    return tree, result
+
+
+def pinned(path: Path | None) -> bytes | None:
+    """Return the raw root key in a file; None where none is named. Raises BadRequest."""
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError as problem:
+        raise BadRequest(
+            "root-key-unreadable",
+            f"cannot read {path}: {problem.strerror}",
+            hint="name a file with one ssh-ed25519 line",
+        ) from None
+    line = next((line for line in text.splitlines() if line.startswith("ssh-ed25519 ")), text.strip())
+    return parse_public_line(line, str(path))

@@ -1,0 +1,306 @@
+"""What lies around a finding in time, from the timeline of the same tree. Judges nothing.
+
+The leases before and after in the witness chain, what was written and closed, restarts, clocks, and what readers made
+of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from appliance.formats.witness import WitnessKind
+from timeagent.console import instant_fields
+from timeagent.units import SECOND
+
+from .finding import printable
+from .replay.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed
+from .replay.timeline import about_domain
+from .replay.words import event_fields
+
+if TYPE_CHECKING:
+    from appliance.formats.lease import Holder, LeaseOutcome, Mode
+    from timeagent.units import Instant
+
+    from .finding import Finding
+    from .replay.events import ClockReading, Event
+    from .replay.timeline import Timeline
+
+NEIGHBOURS: Final = 2
+"""So many leases before the ones concerned, and after, belong to the picture."""
+FRAMES_MAX: Final = 200
+READINGS_MAX: Final = 400
+MARGIN_NS: Final = SECOND
+FAR_NS: Final = 3600 * SECOND
+"""An instant so far outside the tree's own time is no place in the picture: a floor of zero, a forged time."""
+
+
+@dataclass(slots=True)
+class LeaseSpan:
+    """One lease as a stretch of time."""
+
+    domain: str
+    correlation_id: bytes
+    holder: Holder
+    mode: Mode
+    fence: int
+    granted_ns: Instant
+    expiry_ns: Instant
+    floor_ns: Instant
+    renewed_ns: list[Instant] = field(default_factory=list)
+    ended_ns: Instant | None = None
+    outcome: LeaseOutcome | None = None
+    watermark_ns: Instant | None = None
+    concerned: bool = False
+    """Whether the finding rests on it."""
+
+    @property
+    def over_ns(self) -> Instant:
+        """When nobody could write under it any more: its end, or its expiry."""
+        return self.expiry_ns if self.ended_ns is None else min(self.ended_ns, self.expiry_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A run of a shard that begins while another was known."""
+
+    instant_ns: Instant
+    node: str
+    shard: int
+    incarnation: bytes
+    after_orderly: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A node's clock says of itself something else than before."""
+
+    instant_ns: Instant
+    node: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The surroundings of one finding."""
+
+    complete_ns: Instant
+    """When its evidence was complete."""
+    first_ns: Instant
+    last_ns: Instant
+    """The window that all the rest lies in."""
+    leases: tuple[LeaseSpan, ...]
+    frames: tuple[FrameWritten, ...]
+    closings: tuple[BagClosed | RackSealed, ...]
+    restarts: tuple[Restart, ...]
+    clock_changes: tuple[ClockChange, ...]
+    readings: tuple[ClockReading, ...]
+    """What the clocks of the nodes concerned said, in order."""
+    events: tuple[Event, ...]
+    """The statements that the finding rests on."""
+
+    def readers(self) -> tuple[int, int]:
+        """Return how many messages of the frames concerned readers accept, and of how many."""
+        frames = self.frames
+        return sum(each.accepted_count if each.listed else 0 for each in frames), sum(each.messages for each in frames)
+
+
+def context_of(finding: Finding, timeline: Timeline) -> Context:
+    """Return what lies around a finding of the tree that the timeline was read from."""
+    paths = {each.path for each in finding.evidence}
+    places = {(each.path, each.offset) for each in finding.evidence}
+    concerned = [event for event in timeline.events if _rests_on(event, paths, places)]
+    domains = {name for event in concerned for name in _domains(event)}
+    named = {identifier for event in concerned for identifier in _leases(event)}
+    spans = [span for domain in sorted(domains) for span in _spans(timeline, domain, named)]
+    instants = [event.instant_ns for event in concerned]
+    instants += [end for each in finding.times for end in (each.earliest_ns, each.latest_ns)]
+    instants += [end for span in spans if span.concerned for end in (span.granted_ns, span.expiry_ns)]
+    low, high = timeline.start_ns - FAR_NS, timeline.end_ns + FAR_NS
+    instants = [each for each in instants if low <= each <= high] or [timeline.start_ns, timeline.end_ns]
+    margin = max(MARGIN_NS, (max(instants) - min(instants)) // 12)
+    first, last = min(instants) - margin, max(instants) + margin
+    window = [event for _, event in timeline.between(first, last)]
+    frames = [event for event in window if isinstance(event, FrameWritten) and _near(event, paths, named)]
+    bags = {(event.log, event.bag_ns) for event in frames}
+    nodes = {event.clock.node for event in (*concerned, *frames) if event.clock is not None}
+    complete = [when for when, each in timeline.findings if each.id == finding.id]
+    return Context(
+        complete_ns=complete[0] if complete else max(instants),
+        first_ns=first,
+        last_ns=last,
+        leases=tuple(span for span in spans if span.granted_ns <= last and span.expiry_ns >= first),
+        frames=tuple(frames[:FRAMES_MAX]),
+        closings=tuple(
+            event
+            for event in window
+            if (isinstance(event, BagClosed) and ((event.log, event.bag_ns) in bags or event.where.path in paths))
+            or (isinstance(event, RackSealed) and event.where.path in paths)
+        ),
+        restarts=tuple(each for each in _restarts(timeline) if first <= each.instant_ns <= last),
+        clock_changes=tuple(each for each in _clock_changes(timeline) if first <= each.instant_ns <= last),
+        readings=tuple(each.clock for each in window if each.clock is not None and each.clock.node in nodes)[
+            :READINGS_MAX
+        ],
+        events=tuple(concerned),
+    )
+
+
+def _rests_on(event: Event, paths: set[str], places: set[tuple[str, int]]) -> bool:
+    if isinstance(event, FrameWritten) and event.file in paths:
+        return True
+    return (event.where.path, event.where.offset) in places
+
+
+def _near(event: FrameWritten, paths: set[str], leases: set[bytes]) -> bool:
+    return event.file in paths or any(identifier in leases for _, identifier in event.leases)
+
+
+def _domains(event: Event) -> list[str]:
+    match event:
+        case LeaseTold():
+            return [event.witness.domain]
+        case LeaseEnded():
+            return [event.domain]
+        case FrameWritten():
+            return [name for name, _ in event.leases]
+        case _:
+            return []
+
+
+def _leases(event: Event) -> list[bytes]:
+    match event:
+        case LeaseTold():
+            return [event.witness.correlation_id]
+        case LeaseEnded():
+            return [event.ending.correlation_id]
+        case FrameWritten():
+            return [identifier for _, identifier in event.leases]
+        case _:
+            return []
+
+
+def _spans(timeline: Timeline, domain: str, named: set[bytes]) -> list[LeaseSpan]:
+    """Return the leases of a domain that are concerned, and their neighbours in the chain."""
+    spans: dict[bytes, LeaseSpan] = {}
+    for event in timeline.events:
+        if not about_domain(event, domain):
+            continue
+        if isinstance(event, LeaseTold):
+            _tell(spans, event)
+        elif isinstance(event, LeaseEnded) and event.ending.correlation_id in spans:
+            span = spans[event.ending.correlation_id]
+            span.ended_ns, span.outcome = event.ending.ended_ns, event.ending.outcome
+            span.watermark_ns = event.ending.watermark_ns
+    ordered = list(spans.values())
+    chosen: set[int] = set()
+    for number, span in enumerate(ordered):
+        if span.correlation_id in named:
+            span.concerned = True
+            chosen |= set(range(number - NEIGHBOURS, number + NEIGHBOURS + 1))
+    return [span for number, span in enumerate(ordered) if number in chosen]
+
+
+def _tell(spans: dict[bytes, LeaseSpan], event: LeaseTold) -> None:
+    witness = event.witness
+    span = spans.get(witness.correlation_id)
+    if span is None:
+        spans[witness.correlation_id] = LeaseSpan(
+            witness.domain,
+            witness.correlation_id,
+            witness.holder,
+            witness.mode,
+            witness.fence,
+            event.instant_ns,
+            witness.expiry_ns,
+            witness.floor_ns,
+        )
+        return
+    span.expiry_ns = max(span.expiry_ns, witness.expiry_ns)
+    if witness.kind is not WitnessKind.GRANT:
+        span.mode = witness.mode
+        span.renewed_ns.append(event.instant_ns)
+
+
+def _restarts(timeline: Timeline) -> list[Restart]:
+    found: list[Restart] = []
+    last: dict[tuple[int, int], CeilingLinked] = {}
+    for event in timeline.events:
+        if isinstance(event, CeilingLinked):
+            before = last.get(event.shard)
+            record = event.record
+            if before is not None and before.record.incarnation != record.incarnation:
+                orderly = before.record.kind.value != "running"
+                found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, orderly))
+            last[event.shard] = event
+    return found
+
+
+def _clock_changes(timeline: Timeline) -> list[ClockChange]:
+    found: list[ClockChange] = []
+    last: dict[str, ClockReading] = {}
+    epochs: dict[str, set[int]] = {}
+    for event in timeline.events:
+        clock = event.clock
+        if clock is None:
+            continue
+        before = last.get(clock.node)
+        if before is not None and before.status is not clock.status:
+            words = clock.status.name.lower().replace("_", "-")
+            found.append(ClockChange(event.instant_ns, clock.node, f"{words} from here on"))
+        if before is not None and clock.clock_epoch not in epochs[clock.node]:
+            found.append(ClockChange(event.instant_ns, clock.node, "a new clock epoch: a step, suspend, boot or stall"))
+        epochs.setdefault(clock.node, set()).add(clock.clock_epoch)
+        last[clock.node] = clock
+    return found
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def context_fields(context: Context) -> dict[str, Any]:
+    """Return what JSON shows of it."""
+    accepted, written = context.readers()
+    return {
+        **instant_fields("complete", context.complete_ns),
+        **instant_fields("first", context.first_ns),
+        **instant_fields("last", context.last_ns),
+        "rests_on": [event_fields(event) for event in context.events],
+        "leases": [_lease_fields(span) for span in context.leases],
+        "frames": [event_fields(event) for event in context.frames],
+        "closings": [event_fields(event) for event in context.closings],
+        "restarts": [
+            {
+                **instant_fields("instant", each.instant_ns),
+                "node": each.node,
+                "shard": each.shard,
+                "incarnation": each.incarnation.hex(),
+                "after_orderly_stop": each.after_orderly,
+            }
+            for each in context.restarts
+        ],
+        "clock_changes": [
+            {**instant_fields("instant", each.instant_ns), "node": each.node, "what": each.what}
+            for each in context.clock_changes
+        ],
+        "readers": {"accept": accepted, "of": written},
+    }
+
+
+def _lease_fields(span: LeaseSpan) -> dict[str, Any]:
+    return {
+        "domain": printable(span.domain),
+        "correlation_id": span.correlation_id.hex(),
+        "concerned": span.concerned,
+        "node": span.holder.node,
+        "process": span.holder.process,
+        "mode": span.mode.value,
+        "fence": span.fence,
+        **instant_fields("granted", span.granted_ns),
+        **instant_fields("expiry", span.expiry_ns),
+        **instant_fields("floor", span.floor_ns),
+        "renewals": len(span.renewed_ns),
+        **instant_fields("ended", span.ended_ns),
+        "outcome": span.outcome.value if span.outcome else None,
+        **instant_fields("watermark", span.watermark_ns),
+    }

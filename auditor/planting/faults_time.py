@@ -1,0 +1,94 @@
+"""Planted faults in signed times and timestamps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timeagent.units import MS, SECOND
+
+from .plants import plants
+from .stories import Story
+from .tree import ClusterTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@plants("r1-breach")
+def r1_breach(root: Path) -> ClusterTree:
+    story = Story(root)
+    old = story.tree.nodes["n2"].time.token()
+    lease = story.lease()
+    story.tree.advance(1200 * MS)
+    story.writer.publish(story.grid, lease, change={"time": old.encode()})
+    return story.done()
+
+
+@plants("r1-breach")
+def watermark_far_from_its_time(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease, change={"watermark_ns": story.tree.now_ns + 2 * SECOND})
+    return story.done()
+
+
+@plants("r2-breach")
+def message_signed_before_its_witness(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.nodes["n2"].time.midpoint_ns -= 400 * MS
+    story.writer.publish(story.grid, lease, at=story.tree.now_ns + MS)
+    story.tree.nodes["n2"].time.midpoint_ns += 400 * MS
+    return story.done()
+
+
+@plants("r2-breach")
+def batch_signed_before_the_one_before(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.lease()
+    story.tree.nodes["n1"].time.midpoint_ns -= 400 * MS
+    story.shard.grant("bob", story.writer)
+    story.tree.nodes["n1"].time.midpoint_ns += 400 * MS
+    return story.done()
+
+
+@plants("r2-breach")
+def bag_closed_before_its_message(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.nodes["n2"].time.advance(890 * MS)
+    story.writer.publish(story.grid, lease, at=story.grid.first_ns + 1990 * MS)
+    # By its own time the closer is not early, and yet it closed over what was signed after that.
+    story.tree.nodes["n2"].time.advance(50 * MS)
+    story.writer.publish(story.grid, lease, at=story.grid.first_ns + 1995 * MS)
+    story.tree.nodes["n1"].time.midpoint_ns = story.grid.first_ns + 1996 * MS
+    story.tree.close(story.grid.bag(story.grid.first_ns + SECOND), node="n1")
+    return story.tree
+
+
+@plants("timestamp-outside-bag")
+def message_in_another_bag(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.advance(MS)
+    story.writer.publish(story.grid, lease, bag=story.grid.bag(story.grid.first_ns))
+    return story.done()
+
+
+@plants("timestamp-after-expiry")
+def message_after_expiry(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.until(lease.witness.expiry_ns - MS)
+    story.writer.publish(story.grid, lease, at=lease.witness.expiry_ns - 1)
+    return story.done()
+
+
+@plants("timestamp-below-floor")
+def message_below_floor(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    after = story.shard.grant("alice", story.other)
+    story.other.publish(story.grid, after, at=after.witness.floor_ns)
+    return story.done()

@@ -1,0 +1,232 @@
+"""What happened, as far as the evidence tells: one value per signed statement in a tree, with the instant it names.
+
+An event's instant is the midpoint of the signed time that its maker put into it (of an ended lease: what its shard
+said). It is no more exact than that node's clock: ``clock`` has the bounds. Two events of different nodes may be shown
+in the wrong order by as much as their bounds overlap; nothing here decides anything by such an order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.signedtime import TimeFlags
+
+if TYPE_CHECKING:
+    from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.lease import Ending
+    from appliance.formats.sessionlease import SessionEnded, SessionWitness
+    from appliance.formats.witness import Witness
+    from auditor.chains import ShardName
+    from auditor.finding import Evidence
+    from timeagent.signedtime import ClockStatus, SignedTime
+    from timeagent.units import Instant, Span
+
+type Place = tuple[str, bytes, int, int]
+"""Orders events of one maker that name the same instant: who, which run of it, sequence, place in the batch."""
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """What a node's clock said when it signed."""
+
+    node: str
+    midpoint_ns: Instant
+    radius_ns: Span
+    status: ClockStatus
+    clock_epoch: int
+    sequence: int
+    assumed: bool
+    """The radius is a statement of the policy, not a measurement."""
+
+    @classmethod
+    def of(cls, node: str, token: SignedTime) -> ClockReading:
+        """Take the bounds of a signed time."""
+        return cls(
+            node,
+            token.midpoint_ns,
+            token.radius_ns,
+            token.status,
+            token.clock_epoch,
+            token.sequence,
+            bool(token.flags & TimeFlags.ASSUMED),
+        )
+
+    @property
+    def earliest_ns(self) -> Instant:
+        """The least that it can have been."""
+        return self.midpoint_ns - self.radius_ns
+
+    @property
+    def latest_ns(self) -> Instant:
+        """The most that it can have been."""
+        return self.midpoint_ns + self.radius_ns
+
+
+class LeaseTold(msgspec.Struct, frozen=True):
+    """A shard granted, renewed or upgraded a lease: ``witness.kind`` says which."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    shard: ShardName
+    witness: Witness
+
+
+class LeaseEnded(msgspec.Struct, frozen=True):
+    """A shard ended a lease, in the way that ``ending.outcome`` says."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    shard: ShardName
+    domain: str
+    ending: Ending
+    floor_ns: Instant | None
+    """The domain's floor since; None where only a later witness tells of the end."""
+    settle_to_ns: Instant | None
+
+
+class SessionTold(msgspec.Struct, frozen=True):
+    """A shard granted or renewed a session lease."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    shard: ShardName
+    witness: SessionWitness
+
+
+class SessionOver(msgspec.Struct, frozen=True):
+    """A shard ended a session lease, and every lease under it that was out."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    shard: ShardName
+    ending: SessionEnded
+
+
+class CeilingLinked(msgspec.Struct, frozen=True):
+    """A node linked a record of a ceiling chain: a run of a shard began, goes on, or ended."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    shard: ShardName
+    record: CeilingRecord
+
+
+class FrameWritten(msgspec.Struct, frozen=True):
+    """A writer signed the time of a frame. Whether it counts is decided by the bag's lock file: ``listed``."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    log: str
+    bag_ns: Instant
+    """Where its bag begins."""
+    file: str
+    """The path of the data file under the root, also where a pack holds its bytes."""
+    writer: str
+    incarnation: bytes
+    sequence: int
+    messages: int
+    first_ns: Instant
+    last_ns: Instant
+    """Lowest and highest timestamp."""
+    accepted: tuple[int, int]
+    """The messages that readers accept: from this index up to and without that one."""
+    accepted_ns: tuple[Instant, Instant] | None
+    """The lowest and the highest timestamp among those."""
+    listed: bool | None
+    """Whether the bag was closed with it; None: the bag is open in this copy."""
+    void_because: str
+    """Why readers do not see it though it is there; empty where they do."""
+    leases: tuple[tuple[str, bytes], ...]
+    """Domain and correlation id of each lease that it was written under."""
+
+    @property
+    def accepted_count(self) -> int:
+        """How many messages readers accept."""
+        return self.accepted[1] - self.accepted[0]
+
+
+class BagClosed(msgspec.Struct, frozen=True):
+    """A closer signed the list of a bag's contents: from then on nothing else is in it."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading | None
+    """None: its signed time does not verify. The list counts nevertheless."""
+    where: Evidence
+    closer: str
+    """Who signed the list."""
+    log: str
+    bag_ns: Instant
+    end_ns: Instant
+    due_ns: Instant
+    path: str
+    files: int
+    missing: int
+    """How many of them cannot be read in this copy, or are not what the list says."""
+    accepted: int
+    rejected: int
+    """Messages in listed files, by what readers make of them."""
+    void_files: int
+    """Data files in the directory that the list does not name."""
+
+
+class RackSealed(msgspec.Struct, frozen=True):
+    """A sealer signed the list of a rack's bags: no other bag of that stretch of time exists."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading | None
+    """None: its signed time does not verify. The list counts nevertheless."""
+    where: Evidence
+    sealer: str
+    log: str
+    start_ns: Instant
+    end_ns: Instant
+    path: str
+    bags: int
+
+
+class LogBorn(msgspec.Struct, frozen=True):
+    """A log was made."""
+
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    log: str
+    first_ns: Instant
+    """Its first bag begins here."""
+    span_ns: Span
+    grace_ns: Span
+    rack_ns: Span
+    kind: str
+
+
+type ShardEvent = LeaseTold | LeaseEnded | SessionTold | SessionOver | CeilingLinked
+type Event = ShardEvent | FrameWritten | BagClosed | RackSealed | LogBorn
+
+
+def order(event: Event) -> tuple[Instant, int, Place]:
+    """Return by what events are sorted: the instant, then cause before effect, then each maker's own order."""
+    return event.instant_ns, _RANK[type(event)], event.place
+
+
+_RANK: Final[dict[type, int]] = {
+    kind: rank
+    for rank, kind in enumerate(
+        (LogBorn, CeilingLinked, SessionOver, LeaseEnded, SessionTold, LeaseTold, FrameWritten, BagClosed, RackSealed)
+    )
+}

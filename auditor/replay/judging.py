@@ -1,0 +1,201 @@
+"""What if: the timeline and the findings of a tree as a lens shows it, and what that changes.
+
+Only what a clock, a grace or a late file can change is judged, by the audit's own rules: timestamps, R1 and R2, grants
+and their overlaps, what came late, what was closed early. Two readings are compared that were judged alike; damage is
+the same in both and is not looked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from auditor.chains import CeilingChain, CeilingFact, Run
+from auditor.coverage import Coverage
+from auditor.finding import Evidence, NamedInterval, in_order
+from auditor.frames import FrameReader
+from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
+from auditor.index import Index, Use
+from auditor.records import load_records
+from auditor.rules.chains import check_heads
+from auditor.rules.leases import Cluster, check_domain
+from auditor.rules.registry import found
+from auditor.rules.time import judge_frame, stamp_after_frame
+from timeagent.signedtime import SignedTime
+from timeagent.units import rfc3339
+
+from .bags import BagReading
+from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, order
+from .reading import made_timeline, read_frames
+from .shards import ShardReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from auditor.chains import HeadFact, ShardName
+    from auditor.finding import Finding, Verdict
+    from auditor.history import Position
+    from auditor.load import Tree
+    from auditor.records import ClusterRecords
+    from auditor.verification import Signatures
+
+    from .bags import JudgedFrame
+    from .lens import WhatIf
+    from .timeline import Timeline
+
+
+class _NothingMissing(Coverage):
+    """Says nothing about what is not there: a lens takes nothing away."""
+
+    def missing(self, at_ns: int) -> Verdict | None:  # noqa: ARG002
+        return None
+
+    def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:  # noqa: ARG002
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a lens changes."""
+
+    appear: tuple[Finding, ...]
+    """Findings that there are only as the lens shows it."""
+    vanish: tuple[Finding, ...]
+    """Findings that there are only as it was."""
+
+
+def changes(as_it_was: list[Finding], otherwise: list[Finding]) -> Changes:
+    """Compare two lists of findings of one tree by code, subject and evidence."""
+    before, after = {each.id for each in as_it_was}, {each.id for each in otherwise}
+    return Changes(
+        tuple(each for each in otherwise if each.id not in before),
+        tuple(each for each in as_it_was if each.id not in after),
+    )
+
+
+def judged_timeline(
+    tree: Tree,
+    lens: WhatIf,
+    *,
+    root_key: bytes | None,
+    signatures: Signatures,
+    progress: Callable[[int, str], None],
+) -> tuple[Timeline, list[Finding]]:
+    """Read a tree through a lens. Returns its timeline and the findings that a lens can change, in order."""
+    records, _ = load_records(tree, signatures, root_key)
+    shards = ShardReading(tree, records, signatures, lens)
+    bags = BagReading(tree, records, signatures, FrameReader(signatures, records.cluster_id), lens)
+    findings: list[Finding] = []
+    for frame in read_frames(tree, shards, bags, progress):
+        findings += _frame(frame, records, lens)
+    for event in bags.events:
+        if isinstance(event, BagClosed):
+            findings += _closed(event)
+    findings += _leases(shards, bags, records)
+    ordered = in_order(findings)
+    return made_timeline(shards, bags, ordered), ordered
+
+
+def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterator[Finding]:
+    event = judged.event
+    if event.listed is None:
+        return
+    if not event.listed:
+        if not lens.drop_late:
+            reason = f"{event.file} is void: {event.void_because}"
+            code = "ghost-bag" if judged.closed is None else "late-writer"
+            yield found(code, event.file, reason, [Evidence(event.where.path)])
+        return
+    yield from judge_frame(judged.evidence, judged.bag, records.newest_policy, misplaced=False).findings
+    yield from stamp_after_frame(judged.evidence, judged.closed)
+
+
+def _closed(event: BagClosed) -> Iterator[Finding]:
+    clock = event.clock
+    if clock is not None and clock.latest_ns < event.end_ns:
+        reason = f"the bag was closed at {rfc3339(clock.midpoint_ns)}, before its end at {rfc3339(event.end_ns)}"
+        stamp = NamedInterval("the stamp", clock.earliest_ns, clock.latest_ns)
+        times = [stamp, NamedInterval.at("the end", event.end_ns)]
+        yield found("premature-lock", event.where.path, reason, [event.where], times)
+
+
+# Leases: the audit's own histories, from events instead of from its index.
+
+
+def _leases(shards: ShardReading, bags: BagReading, records: ClusterRecords) -> Iterator[Finding]:
+    heads = [fact for fact, _ in shards.heads.values()]
+    heads.sort(key=lambda fact: (fact.head.map_number, fact.head.shard, fact.head.incarnation, fact.head.sequence))
+    ceilings = _ceilings(shards)
+    yield from check_heads(heads, ceilings)
+    runs = _runs(heads, {fact.digest for fact, in_ledger in shards.heads.values() if in_ledger})
+    policy = records.newest_policy
+    index = Index()
+    cluster = Cluster(
+        runs=runs,
+        ceilings=ceilings,
+        finished=frozenset(shards.stopped),
+        maps=records.maps,
+        term_ns_max=records.term_ns_max,
+        r1_tolerance_ns=policy.r1_tolerance_ns if policy else None,
+        coverage=_NothingMissing(index, 0, 0),
+    )
+    for history in _histories(shards, bags, runs):
+        yield from check_domain(history, cluster)
+    index.close()
+
+
+def _runs(heads: list[HeadFact], in_ledger: set[bytes]) -> dict[bytes, Run]:
+    runs: dict[bytes, Run] = {}
+    for fact in heads:
+        head = fact.head
+        run = runs.setdefault(
+            head.incarnation, Run(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
+        )
+        run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
+        run.take(head.sequence, in_ledger=fact.digest in in_ledger)
+    return runs
+
+
+def _ceilings(shards: ShardReading) -> dict[ShardName, CeilingChain]:
+    chains: dict[ShardName, CeilingChain] = {}
+    for raw, event in sorted(shards.ceilings.items(), key=lambda each: each[1].record.number):
+        chain = chains.setdefault(event.shard, CeilingChain(event.shard))
+        chain.take(CeilingFact(event.record, raw, SignedTime.decode(event.record.time), event.where))
+    return chains
+
+
+def _histories(shards: ShardReading, bags: BagReading, runs: dict[bytes, Run]) -> Iterator[DomainHistory]:
+    def position(event: LeaseTold | LeaseEnded) -> Position:
+        _, incarnation, sequence, place = event.place
+        return event.shard[0], runs[incarnation].first_ceiling, incarnation, sequence, place
+
+    tokens = {(fact.head.incarnation, fact.head.sequence): fact.token for fact, _ in shards.heads.values()}
+    domains: dict[str, dict[bytes, LeaseHistory]] = {}
+    for (digest, _), event in shards.told.items():
+        fact = shards.heads[digest][0]
+        told = Told(event.witness, fact.head, fact.token, position(event), event.where)
+        leases = domains.setdefault(event.witness.domain, {})
+        identifier = event.witness.correlation_id
+        leases.setdefault(identifier, LeaseHistory(identifier)).told.append(told)
+    for ended in shards.endings():
+        known = domains.get(ended.domain, {}).get(ended.ending.correlation_id)
+        if known is not None:
+            token = tokens[ended.place[1:3]]
+            known.endings.append(EndedFact(ended.ending, position(ended), token, ended.where, None))
+    for written in sorted((each for each in bags.events if isinstance(each, FrameWritten)), key=order):
+        for domain, identifier in written.leases:
+            known = domains.get(domain, {}).get(identifier)
+            if known is not None and written.listed is not False:
+                known.uses.append(_use(written))
+    for name in sorted(domains):
+        leases = domains[name]
+        for lease in leases.values():
+            lease.told.sort(key=lambda told: told.position)
+        yield DomainHistory(name, sorted(leases.values(), key=lambda lease: lease.first.position))
+
+
+def _use(written: FrameWritten) -> Use:
+    accepted = written.accepted_count if written.listed else 0
+    first, last = written.accepted_ns or (written.first_ns, written.last_ns)
+    signed_ns = written.clock.latest_ns
+    return Use(written.where, written.messages, accepted, first, last, proven=True, settle_to_ns=0, signed_ns=signed_ns)

@@ -1,0 +1,289 @@
+"""A state as text and as JSON. The same tree and instant give the same bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from auditor.finding import printable
+from timeagent.console import instant_fields
+from timeagent.units import SECOND, rfc3339, span_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .delivery import Delivered
+    from .state import BagState, LeaseState, StateAt
+
+SCHEMA: Final = "leasehold.replay"
+BAGS_SHOWN: Final = 12
+LEASES_SHOWN: Final = 200
+
+
+def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain: str | None = None) -> Iterator[str]:
+    """Yield the state in words: shards, leases, logs and their bags, clocks, findings, newest deliveries."""
+    end = clock(state.end_ns)
+    yield f"state at {rfc3339(state.instant_ns)}, after {state.position:,} events; the copy ends at {end}"
+    yield ""
+    yield from _table("Shards", ("shard", "node", "run", "ceiling", "number", "kind", "floor"), _shards(state))
+    yield ""
+    leases = _lease_rows(state, domain)
+    head = ("domain", "phase", "mode", "holder", "expiry", "left", "fence", "floor", "msgs", "previous")
+    yield from _table("Leases", head, leases[:LEASES_SHOWN])
+    if len(leases) > LEASES_SHOWN:
+        yield f"  … {len(leases) - LEASES_SHOWN:,} more: --domain NAME, or --json"
+    for name, log in sorted(state.logs.items()):
+        yield ""
+        yield (
+            f"Log {name}: settled up to {clock(log.horizon_ns)}, {log.delivered:,} messages delivered, "
+            f"{log.rejected:,} rejected, {log.pending:,} pending"
+            + (f", {log.unread_bags} bags that cannot be read" if log.unread_bags else "")
+        )
+        bags = state.bags_of(name, newest=BAGS_SHOWN)
+        yield from _table(
+            "",
+            ("bag", "phase", "due", "written", "listed", "void", "msgs", "closed", "sealed"),
+            [_bag(state, bag) for bag in bags],
+        )
+        for each in delivered.get(name, ()):
+            domains = ", ".join(map(printable, each.domains)) or "no lease"
+            message = f"{each.writer} {each.sequence}[{each.index}]  {each.length} bytes"
+            yield f"    {clock(each.timestamp_ns)}  {message}  under {domains}"
+    yield ""
+    yield from _table("Clocks", ("node", "status", "said", "±", "epochs", "widest", "as of"), _clocks(state))
+    if state.findings:
+        yield ""
+        yield "Findings by then"
+        for finding in state.findings:
+            yield f"  {finding.id}  {finding.verdict:<13}  {finding.code}: {printable(finding.subject)}"
+
+
+def clock(instant: int | None) -> str:
+    """Return the time of day of an instant, to the millisecond; a dash where it is not known."""
+    return "-" if instant is None else rfc3339(instant)[11:23]
+
+
+def _left(span: int) -> str:
+    return f"{span / SECOND:.1f} s" if span >= 0 else "-"
+
+
+def _shards(state: StateAt) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{each.shard[0]}/{each.shard[1]}",
+            each.node,
+            each.incarnation.hex(),
+            clock(each.ceiling_ns),
+            str(each.ceiling_number),
+            each.kind.value,
+            clock(each.floor_ns),
+        )
+        for _, each in sorted(state.shards.items())
+    ]
+
+
+def _lease_rows(state: StateAt, domain: str | None) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for name in sorted(state.domains) if domain is None else [domain] if domain in state.domains else []:
+        known = state.domains[name]
+        previous = "-" if known.previous is None else state.phase(known.previous).value
+        rows += [_lease_row(state, lease, previous) for lease in known.leases]
+        if not known.leases and domain is not None:
+            rows.append((printable(name), "free", "-", "-", "-", "-", "-", clock(known.floor_ns), "-", previous))
+    return rows
+
+
+def _lease_row(state: StateAt, lease: LeaseState, previous: str) -> tuple[str, ...]:
+    return (
+        printable(lease.domain),
+        state.phase(lease).value,
+        lease.mode.value,
+        f"{lease.holder.node}:{lease.holder.process}",
+        clock(state.expiry(lease)),
+        _left(state.expiry(lease) - state.instant_ns),
+        f"…{lease.fence % 10**12 // 10**6:06d}",
+        clock(lease.floor_ns),
+        str(lease.messages),
+        previous,
+    )
+
+
+def _bag(state: StateAt, bag: BagState) -> tuple[str, ...]:
+    return (
+        clock(bag.start_ns),
+        state.bag_phase(bag).value,
+        clock(bag.due_ns),
+        str(bag.written),
+        "-" if bag.listed is None else f"{bag.listed}" + (f" ({bag.missing} missing)" if bag.missing else ""),
+        str(bag.void_files),
+        str(bag.messages if bag.listed is None else bag.accepted),
+        "-" if bag.closed_ns is None else f"{clock(bag.closed_ns)} {bag.closer}",
+        "-" if bag.sealed_ns is None else f"{clock(bag.sealed_ns)} {bag.sealer}",
+    )
+
+
+def _clocks(state: StateAt) -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            each.reading.status.name.lower().replace("_", "-"),
+            clock(each.reading.midpoint_ns),
+            span_text(each.reading.radius_ns) + (" assumed" if each.reading.assumed else ""),
+            str(len(each.epochs)),
+            span_text(each.widest_ns),
+            clock(each.as_of_ns),
+        )
+        for name, each in sorted(state.clocks.items())
+    ]
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if title:
+        yield title
+    if not rows:
+        yield "  none"
+        return
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def json_fields(state: StateAt, delivered: dict[str, list[Delivered]], *, domain: str | None = None) -> dict[str, Any]:
+    """Return the state as JSON shows it. What is not known is null, never zero."""
+    chosen = sorted(state.domains) if domain is None else [domain] if domain in state.domains else []
+    return {
+        **instant_fields("instant", state.instant_ns),
+        **instant_fields("end", state.end_ns),
+        "events": state.position,
+        "shards": [_shard_fields(state, name) for name in sorted(state.shards)],
+        "domains": [_domain_fields(state, name) for name in chosen],
+        "logs": [_log_fields(state, name, delivered.get(name, [])) for name in sorted(state.logs)],
+        "clocks": [_clock_fields(state, name) for name in sorted(state.clocks)],
+        "findings": [
+            {"id": each.id, "code": each.code, "verdict": each.verdict.value, "subject": printable(each.subject)}
+            for each in state.findings
+        ],
+    }
+
+
+def _shard_fields(state: StateAt, name: tuple[int, int]) -> dict[str, Any]:
+    each = state.shards[name]
+    return {
+        "map": name[0],
+        "shard": name[1],
+        "node": each.node,
+        "incarnation": each.incarnation.hex(),
+        "ceiling_number": each.ceiling_number,
+        **instant_fields("ceiling", each.ceiling_ns),
+        "kind": each.kind.value,
+        **instant_fields("floor", each.floor_ns),
+        **instant_fields("settle_to", each.settle_to_ns),
+        **instant_fields("started", each.started_ns),
+        "runs": each.runs,
+    }
+
+
+def _domain_fields(state: StateAt, name: str) -> dict[str, Any]:
+    known = state.domains[name]
+    return {
+        "domain": printable(name),
+        "map": known.shard[0],
+        "shard": known.shard[1],
+        **instant_fields("floor", known.floor_ns),
+        **instant_fields("settle_to", known.settle_to_ns),
+        "fence": known.fence,
+        "grants": known.grants,
+        "leases": [lease_fields(state, lease) for lease in known.leases],
+        "previous": None if known.previous is None else lease_fields(state, known.previous),
+    }
+
+
+def lease_fields(state: StateAt, lease: LeaseState) -> dict[str, Any]:
+    """Return one lease as JSON shows it."""
+    holder = lease.holder
+    return {
+        "correlation_id": lease.correlation_id.hex(),
+        "phase": state.phase(lease).value,
+        "mode": lease.mode.value,
+        "node": holder.node,
+        "process": holder.process,
+        "incarnation": holder.incarnation.hex(),
+        "purpose": printable(holder.purpose),
+        "session": None if lease.session_id is None else lease.session_id.hex(),
+        "fence": lease.fence,
+        **instant_fields("expiry", state.expiry(lease)),
+        **instant_fields("floor", lease.floor_ns),
+        **instant_fields("settle_to", lease.settle_to_ns),
+        **instant_fields("granted", lease.granted_ns),
+        "renewals": lease.renewals,
+        **instant_fields("ended", lease.ended_ns),
+        **instant_fields("watermark", lease.watermark_ns),
+        "messages_claimed": lease.messages_claimed,
+        "frames": lease.frames,
+        "messages": lease.messages,
+        **instant_fields("newest", lease.newest_ns),
+    }
+
+
+def _log_fields(state: StateAt, name: str, delivered: list[Delivered]) -> dict[str, Any]:
+    log = state.logs[name]
+    return {
+        "log": name,
+        "kind": log.kind,
+        **instant_fields("horizon", log.horizon_ns),
+        "delivered": log.delivered,
+        "rejected": log.rejected,
+        "pending": log.pending,
+        "unread_bags": log.unread_bags,
+        "bags": [_bag_fields(state, bag) for bag in state.bags_of(name)],
+        "newest": [
+            {
+                **instant_fields("timestamp", each.timestamp_ns),
+                "writer": each.writer,
+                "incarnation": each.incarnation.hex(),
+                "sequence": each.sequence,
+                "index": each.index,
+                "length": each.length,
+                "domains": [printable(domain) for domain in each.domains],
+                "path": printable(each.where.path),
+                "offset": each.where.offset,
+            }
+            for each in delivered
+        ],
+    }
+
+
+def _bag_fields(state: StateAt, bag: BagState) -> dict[str, Any]:
+    return {
+        **instant_fields("start", bag.start_ns),
+        **instant_fields("due", bag.due_ns),
+        "phase": state.bag_phase(bag).value,
+        "written": bag.written,
+        "messages": bag.messages,
+        "listed": bag.listed,
+        "missing": bag.missing,
+        "void_files": bag.void_files,
+        "accepted": bag.accepted if bag.listed is not None else None,
+        "rejected": bag.rejected if bag.listed is not None else None,
+        **instant_fields("closed", bag.closed_ns),
+        "closer": bag.closer,
+        **instant_fields("sealed", bag.sealed_ns),
+        "sealer": bag.sealer,
+    }
+
+
+def _clock_fields(state: StateAt, name: str) -> dict[str, Any]:
+    each = state.clocks[name]
+    return {
+        "node": name,
+        "status": each.reading.status.name.lower().replace("_", "-"),
+        **instant_fields("earliest", each.reading.earliest_ns),
+        **instant_fields("latest", each.reading.latest_ns),
+        "radius_ns": each.reading.radius_ns,
+        "assumed": each.reading.assumed,
+        "clock_epochs": len(each.epochs),
+        "widest_radius_ns": each.widest_ns,
+        **instant_fields("as_of", each.as_of_ns),
+    }

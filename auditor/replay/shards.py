@@ -1,0 +1,183 @@
+"""Ledgers and ceiling chains as events: what each shard said of its leases and of its own right to grant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from appliance.formats.ceiling import open_ceiling
+from appliance.formats.framing import Kind, Piece
+from appliance.formats.ledger import open_block
+from appliance.formats.sessionlease import SessionEnded, SessionWitness
+from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, head_digest
+from auditor.chains import HeadFact
+from auditor.finding import Evidence
+from auditor.frames import head_refusal
+from auditor.records import RECORD_BYTES_MAX
+from auditor.rules.signatures import ceiling_findings
+from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
+
+from .events import CeilingLinked, ClockReading, LeaseEnded, LeaseTold, SessionOver, SessionTold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.lease import Ending
+    from appliance.formats.witness import BatchHead
+    from auditor.chains import ShardName
+    from auditor.frames import FrameEvidence
+    from auditor.load import LedgerFile, Tree
+    from auditor.records import ClusterRecords
+    from auditor.verification import Signatures
+
+    from .events import Place, ShardEvent
+    from .lens import WhatIf
+
+type Statement = tuple[bytes, int]
+"""Digest of a batch head, and the place in the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Where a statement stands, by whom and when it was made."""
+
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    shard: ShardName
+
+
+class ShardReading:
+    """Reads every chain and ledger of a tree, and the witnesses that frames carry. Each statement counts once."""
+
+    def __init__(self, tree: Tree, records: ClusterRecords, signatures: Signatures, lens: WhatIf) -> None:
+        """Take where evidence comes from."""
+        self._tree = tree
+        self._records = records
+        self._signatures = signatures
+        self._lens = lens
+        self.told: dict[Statement, LeaseTold] = {}
+        self.heads: dict[bytes, tuple[HeadFact, bool]] = {}
+        """Every batch head by its digest, and whether a ledger has it."""
+        self.ceilings: dict[bytes, CeilingLinked] = {}
+        """Every ceiling record by its bytes."""
+        self.stopped: set[bytes] = set()
+        """Runs whose ledger says that they stopped orderly."""
+        self._said_of_sessions: list[SessionTold | SessionOver] = []
+        self._ended: dict[tuple[str, bytes], LeaseEnded] = {}
+        self._hearsay: dict[tuple[str, bytes], LeaseEnded] = {}
+
+    def read(self) -> Iterator[str]:
+        """Read chains and ledgers; yield the path of each ledger file when it is done."""
+        for file in self._tree.chains():
+            data = self._tree.read(file.path, RECORD_BYTES_MAX)
+            if data is not None:
+                self._ceiling(data, Evidence(file.path, 0, len(data)))
+        for ledger in self._tree.ledgers():
+            for piece in self._tree.pieces(ledger.path):
+                if isinstance(piece, Piece):
+                    self._block(ledger, piece)
+            yield ledger.path
+
+    def carried(self, evidence: FrameEvidence) -> None:
+        """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
+        for held in evidence.witnesses:
+            if held.refusal is None:
+                digest = head_digest(held.signed.head)
+                self.heads.setdefault(digest, (HeadFact(held.head, digest, held.token, evidence.where), False))
+                self._witness(
+                    held.witness,
+                    digest,
+                    held.signed.index,
+                    self._said(held.head, held.token, evidence.where, held.signed.index),
+                )
+
+    def events(self) -> list[ShardEvent]:
+        """Return all of it, in no order."""
+        return [*self.told.values(), *self.endings(), *self._said_of_sessions, *self.ceilings.values()]
+
+    def endings(self) -> list[LeaseEnded]:
+        """Return the first word on the end of each lease: its shard's own, or else a later witness's."""
+        return [*self._ended.values(), *(end for name, end in self._hearsay.items() if name not in self._ended)]
+
+    def _said(self, head: BatchHead, token: SignedTime, where: Evidence, position: int) -> Said:
+        name = f"shard {head.map_number}/{head.shard:04d}"
+        place = (name, head.incarnation, head.sequence, position)
+        return Said(place, ClockReading.of(head.node, token), where, (head.map_number, head.shard))
+
+    def _block(self, file: LedgerFile, piece: Piece) -> None:
+        where = Evidence(file.path, piece.offset, piece.end - piece.offset)
+        try:
+            if piece.kind is not Kind.LEDGER:
+                return
+            block = open_block(piece, file.path)
+            head = block.batch_head(file.path)
+            token = head.signed_time(file.path)
+            entries = list(block.decoded(file.path))
+        except Damaged:
+            return
+        keys = self._records.keys
+        if (head.map_number, head.shard, head.incarnation) != (file.map_number, file.shard, file.incarnation):
+            return
+        if not block.entries_match(head) or (
+            keys is not None
+            and head_refusal(self._signatures, keys, self._records.cluster_id, block.head, head, block.signature)
+        ):
+            return
+        token = self._lens.token(head.node, token)
+        digest = head_digest(block.head)
+        self.heads[digest] = HeadFact(head, digest, token, where), True
+        for position, entry in enumerate(entries):
+            said = self._said(head, token, where, position)
+            match entry:
+                case Witness():
+                    self._witness(entry, digest, position, said)
+                case Ended():
+                    self._end(entry.domain, entry.ending, said, (entry.floor_ns, entry.settle_to_ns))
+                case SessionWitness():
+                    self._said_of_sessions.append(
+                        SessionTold(said.clock.midpoint_ns, said.place, said.clock, where, said.shard, entry)
+                    )
+                case SessionEnded():
+                    ended = entry.ended_ns + self._lens.shifts.get(head.node, 0)
+                    self._said_of_sessions.append(SessionOver(ended, said.place, said.clock, where, said.shard, entry))
+                case CeilingCopy():
+                    self._ceiling(entry.record, where)
+                case Stopped():
+                    self.stopped.add(head.incarnation)
+                case _:
+                    pass
+
+    def _witness(self, witness: Witness, digest: bytes, position: int, said: Said) -> None:
+        if (digest, position) in self.told:
+            return
+        midpoint = said.clock.midpoint_ns
+        self.told[digest, position] = LeaseTold(midpoint, said.place, said.clock, said.where, said.shard, witness)
+        for ending in (witness.last_ended, witness.floor_set_by):
+            if ending is not None:
+                self._end(witness.domain, ending, said, None)
+
+    def _end(self, domain: str, ending: Ending, said: Said, numbers: tuple[int, int] | None) -> None:
+        """Take the end of a lease: from its shard's ledger, or, with no numbers, from a later witness."""
+        floor, settle_to = numbers or (None, None)
+        ended = ending.ended_ns + self._lens.shifts.get(said.clock.node, 0) if numbers else ending.ended_ns
+        event = LeaseEnded(ended, said.place, said.clock, said.where, said.shard, domain, ending, floor, settle_to)
+        known = self._ended if numbers else self._hearsay
+        known.setdefault((domain, ending.correlation_id), event)
+
+    def _ceiling(self, data: bytes, where: Evidence) -> None:
+        try:
+            record, signed = open_ceiling(data, where.path)
+            token = SignedTime.decode(record.time, where.path)
+        except Damaged:
+            return
+        if data in self.ceilings or record.cluster_id != self._records.cluster_id:
+            return
+        if any(ceiling_findings(self._signatures, self._records.keys, record, signed, where)):
+            return
+        token = self._lens.token(record.node, token)
+        shard = (record.map_number, record.shard)
+        place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
+        clock = ClockReading.of(record.node, token)
+        self.ceilings[data] = CeilingLinked(token.midpoint_ns, place, clock, where, shard, record)

@@ -1,0 +1,211 @@
+"""All events of a tree in order of time, and the state at any instant: the one interface of replay, screens and tests.
+
+``Timeline.state_at(t)`` finds its place by bisection and goes on from the nearest checkpoint; its cost depends on the
+size of the state, not on that of the tree. Nothing is read from disk after the timeline is made.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, LogBorn, RackSealed, order
+from .fold import Working
+from .state import StateAt
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from auditor.finding import Finding
+    from timeagent.units import Instant
+
+    from .events import Event
+
+CHECKPOINT_EVENTS_MIN: Final = 512
+CHECKPOINT_EVENTS_MAX: Final = 16_384
+"""So far apart checkpoints are: as the state has values, within these bounds. One costs as much memory as the state."""
+
+
+class Timeline:
+    """Events in order of time. Safe to use from several threads: one state is made at a time."""
+
+    def __init__(
+        self,
+        events: Iterable[Event],
+        *,
+        findings: Iterable[Finding] = (),
+        prelocked: Collection[tuple[str, Instant]] = (),
+        packed: Collection[tuple[str, Instant]] = (),
+    ) -> None:
+        """Sort the events. ``prelocked``, ``packed``: bags (log, beginning) whose prelock, or pack, the copy has."""
+        self.events: list[Event] = sorted(events, key=order)
+        self._instants = [event.instant_ns for event in self.events]
+        first = Working(prelocked=frozenset(prelocked), packed=frozenset(packed))
+        self._checkpoints: list[tuple[int, Working]] = [(0, first)]
+        self._cursor = (0, first)
+        self._lock = threading.Lock()
+        self._frames: dict[str, dict[Instant, list[FrameWritten]]] | None = None
+        self.findings: list[tuple[Instant, Finding]] = self._placed(list(findings))
+        """Each with the instant at which its evidence was complete, in order of that."""
+
+    @property
+    def start_ns(self) -> Instant:
+        """The first instant that the copy tells of; 0 where it tells nothing."""
+        return self._instants[0] if self._instants else 0
+
+    @property
+    def end_ns(self) -> Instant:
+        """The last instant that the copy tells of; 0 where it tells nothing."""
+        return self._instants[-1] if self._instants else 0
+
+    def state_at(self, instant: Instant | None = None) -> StateAt:
+        """Return what is known of an instant: every event at or before it. None: all there is."""
+        at = self.end_ns if instant is None else instant
+        return self.state_after(bisect_right(self._instants, at), at)
+
+    def state_after(self, position: int, instant: Instant | None = None) -> StateAt:
+        """Return the state after so many events. ``instant``: as of when; that of the newest of them if None."""
+        position = max(0, min(position, len(self.events)))
+        if instant is None:
+            instant = self.events[position - 1].instant_ns if position else self.start_ns
+        with self._lock:
+            working = self._fold(position)
+        return StateAt(
+            instant,
+            self.end_ns,
+            position,
+            working.domains,
+            working.sessions,
+            working.shards,
+            working.logs,
+            working.bags,
+            working.clocks,
+            self.events[position - 1] if position else None,
+            self.findings_until(instant),
+        )
+
+    def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
+        """Return the findings whose evidence was complete at an instant."""
+        end = bisect_right(self.findings, instant, key=lambda each: each[0])
+        return tuple(finding for _, finding in self.findings[:end])
+
+    # Steps.
+
+    def position(self, instant: Instant) -> int:
+        """Return how many events lie at or before an instant."""
+        return bisect_right(self._instants, instant)
+
+    def between(
+        self, first: Instant, last: Instant, *, domain: str | None = None, log: str | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """Yield (position after it, event) of those in [first, last]; only what is about a domain, or a log."""
+        start, end = bisect_left(self._instants, first), bisect_right(self._instants, last)
+        for position in range(start, end):
+            event = self.events[position]
+            if (domain is None or about_domain(event, domain)) and (log is None or about_log(event, log)):
+                yield position + 1, event
+
+    def next_event(self, instant: Instant) -> Instant | None:
+        """Return when the next event after an instant is, or None."""
+        position = self.position(instant)
+        return self._instants[position] if position < len(self._instants) else None
+
+    def previous_event(self, instant: Instant) -> Instant | None:
+        """Return when the last event before an instant was, or None."""
+        position = bisect_left(self._instants, instant)
+        return self._instants[position - 1] if position else None
+
+    def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+        """Return when the next bag after an instant was closed, or None."""
+        return self._next(range(self.position(instant), len(self.events)), log)
+
+    def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+        """Return when the last bag before an instant was closed, or None."""
+        return self._next(range(bisect_left(self._instants, instant) - 1, -1, -1), log)
+
+    def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
+        """Return the next finding after an instant, or None."""
+        place = bisect_right(self.findings, instant, key=lambda each: each[0])
+        return self.findings[place] if place < len(self.findings) else None
+
+    def previous_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
+        """Return the last finding before an instant, or None."""
+        place = bisect_left(self.findings, instant, key=lambda each: each[0])
+        return self.findings[place - 1] if place else None
+
+    def density(self, first: Instant, last: Instant, cells: int) -> list[int]:
+        """Return how many events lie in each of so many equal parts of [first, last]."""
+        edges = [first + (last - first) * cell // cells for cell in range(cells)]
+        places = [bisect_left(self._instants, edge) for edge in edges] + [bisect_right(self._instants, last)]
+        return [after - before for before, after in pairwise(places)]
+
+    def frames_of(self, log: str) -> Mapping[Instant, list[FrameWritten]]:
+        """Return a log's frames by the beginning of their bag, each in order of time; made once."""
+        if self._frames is None:
+            self._frames = {}
+            for event in self.events:
+                if isinstance(event, FrameWritten):
+                    self._frames.setdefault(event.log, {}).setdefault(event.bag_ns, []).append(event)
+        return self._frames.get(log, {})
+
+    # Inside.
+
+    def _next(self, positions: range, log: str | None) -> Instant | None:
+        for position in positions:
+            event = self.events[position]
+            if isinstance(event, BagClosed) and log in (None, event.log):
+                return event.instant_ns
+        return None
+
+    def _fold(self, position: int) -> Working:
+        """Go on from the last checkpoint, or from the last answer where that is nearer, and leave checkpoints."""
+        place = bisect_right(self._checkpoints, position, key=lambda each: each[0]) - 1
+        begin, kept = self._checkpoints[place]
+        if begin < self._cursor[0] <= position:
+            begin, kept = self._cursor
+        working = kept.copy()
+        marked = self._checkpoints[-1][0]
+        for number in range(begin, position):
+            working.take(self.events[number])
+            if number + 1 - marked >= min(max(CHECKPOINT_EVENTS_MIN, working.size()), CHECKPOINT_EVENTS_MAX):
+                marked = number + 1
+                self._checkpoints.append((marked, working.copy()))
+        self._cursor = position, working
+        return working
+
+    def _placed(self, findings: list[Finding]) -> list[tuple[Instant, Finding]]:
+        """Return the findings with the instant at which the last of what each rests on had happened, in that order."""
+        if not findings:
+            return []
+        places: dict[tuple[str, int], Instant] = {}
+        for event in self.events:
+            name = (event.where.path, event.where.offset)
+            places[name] = max(event.instant_ns, places.get(name, 0))
+        placed = [(self._complete_at(finding, places), finding) for finding in findings]
+        return sorted(placed, key=lambda each: each[0])
+
+    def _complete_at(self, finding: Finding, places: Mapping[tuple[str, int], Instant]) -> Instant:
+        """The end of the copy where nothing says when."""
+        instants = [places[name] for each in finding.evidence if (name := (each.path, each.offset)) in places]
+        named = [each.latest_ns for each in finding.times]
+        return min(max(instants or named, default=self.end_ns), self.end_ns)
+
+
+def about_domain(event: Event, domain: str) -> bool:
+    """Whether an event is about a domain: its leases, or a frame written under one of them."""
+    match event:
+        case LeaseTold():
+            return event.witness.domain == domain
+        case LeaseEnded():
+            return event.domain == domain
+        case FrameWritten():
+            return any(name == domain for name, _ in event.leases)
+        case _:
+            return False
+
+
+def about_log(event: Event, log: str) -> bool:
+    """Whether an event is about a log. Leases and shards are about none."""
+    return isinstance(event, FrameWritten | BagClosed | RackSealed | LogBorn) and event.log == log

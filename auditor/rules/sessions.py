@@ -1,0 +1,193 @@
+"""Rules about session leases: what each witness may say, and that all of them know which leases were ended alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from appliance.formats.lease import LeaseOutcome
+from auditor.finding import Evidence, NamedInterval, Verdict
+from auditor.history import Position
+from auditor.sessions import SessionName
+from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
+from timeagent.units import rfc3339
+
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from auditor.finding import Finding
+    from auditor.history import DomainHistory
+    from auditor.sessions import SessionHistory, SessionTold
+
+    from .leases import Cluster
+
+_ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
+
+
+class What(StrEnum):
+    """What a note says of a lease under a session lease."""
+
+    ALONE = "alone"
+    """It was held, and the shard ended it alone."""
+    LATE = "late"
+    """It was granted, upgraded or renewed after the session lease was over."""
+    WITH = "with"
+    """It ended with the session lease."""
+
+
+class SessionNote(msgspec.Struct, frozen=True):
+    """What the history of a domain shows of a session lease: gathered by whoever judges the domain."""
+
+    session: SessionName
+    what: What
+    correlation_id: bytes
+    lease: str
+    """How a finding names it."""
+    position: Position
+    where: Evidence
+    floor_ns: int = 0
+    messages: int = 0
+    doubtful: int = 0
+    uses: tuple[Evidence, ...] = ()
+
+
+def notes_of(history: DomainHistory) -> Iterator[SessionNote]:
+    """Yield what the leases of a domain show of the session leases that they are under."""
+    for lease in history.leases:
+        if lease.session is None:
+            continue
+        name = (lease.run, lease.session.session_id)
+        over, ended = lease.session.over, lease.ended
+        if ended is not None and ended.ending.outcome in _ALONE and lease.held:
+            wrote = sum(use.messages for use in lease.uses) + lease.doubtful
+            alone = (lease.correlation_id, lease.name, ended.position, ended.where, 0, wrote)
+            yield SessionNote(name, What.ALONE, *alone)
+        for told in lease.told:
+            if over is not None and told.position > over.position:
+                text = f"the {told.witness.kind} of {lease.name}"
+                yield SessionNote(name, What.LATE, lease.correlation_id, text, told.position, told.where)
+        if over is not None and ended is not None and ended.position == over.position:
+            yield SessionNote(
+                name,
+                What.WITH,
+                lease.correlation_id,
+                lease.name,
+                ended.position,
+                ended.where,
+                lease.first.witness.floor_ns,
+                sum(use.messages for use in lease.uses),
+                lease.doubtful,
+                tuple(use.where for use in lease.uses),
+            )
+
+
+def check_sessions(
+    sessions: Mapping[SessionName, SessionHistory], notes: Iterable[SessionNote], cluster: Cluster
+) -> Iterator[Finding]:
+    """Apply every rule about session leases. ``notes``: of all domains."""
+    of: defaultdict[SessionName, list[SessionNote]] = defaultdict(list)
+    for note in notes:
+        of[note.session].append(note)
+    for name, session in sessions.items():
+        under = sorted(of[name], key=lambda note: (note.position, note.correlation_id))
+        for told in session.told:
+            yield from _witness(session, told, cluster)
+        yield from _forgotten(session, [note for note in under if note.what is What.ALONE])
+        yield from _late(session, [note for note in under if note.what is What.LATE])
+        unknown = sum(note.messages for note in under if note.what is What.ALONE)
+        yield from _dropped(session, [note for note in under if note.what is What.WITH], unknown, cluster)
+
+
+def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> Iterator[Finding]:
+    witness, head, token = told.witness, told.head, told.token
+    subject = f"{session.name}, {witness.kind} in batch {head.sequence}"
+    times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+    term_max = cluster.term_ns_max
+    latest = token.midpoint_ns + (term_max or 0) + token.radius_ns
+    if term_max is not None and witness.expiry_ns > latest:
+        reason = f"{subject} lasts until {rfc3339(witness.expiry_ns)}; the policy allows {rfc3339(latest)}"
+        yield found("term-above-policy", subject, reason, [told.where], times)
+    if witness.expiry_ns > head.ceiling_ns:
+        reason = f"{subject} has expiry {rfc3339(witness.expiry_ns)}, above the ceiling {rfc3339(head.ceiling_ns)}"
+        yield found("grant-above-ceiling", subject, reason, [told.where], times)
+
+
+def _dropped(
+    session: SessionHistory, under: Sequence[SessionNote], unknown: int, cluster: Cluster
+) -> Iterator[Finding]:
+    """watermark-beyond-expiry, r1-breach, count-mismatch: the holder's word about all leases of a dropped one.
+
+    ``unknown``: messages under those that were ended alone: the holder may not have heard of that, and counted them.
+    """
+    over = session.over
+    if over is None or over.entry.outcome is not LeaseOutcome.DROPPED:
+        return
+    entry, raw = over.entry, over.entry.watermark_time
+    if raw is not None and entry.watermark_ns is not None:
+        try:
+            token = SignedTime.decode(raw, f"the watermark of {session.name}")
+        except Damaged as problem:
+            yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where])
+            return
+        slack = None if cluster.r1_tolerance_ns is None else cluster.r1_tolerance_ns + token.radius_ns
+        if slack is not None and abs(entry.watermark_ns - token.midpoint_ns) > slack:
+            reason = f"the watermark {rfc3339(entry.watermark_ns)} of {session.name} is too far from its signed time"
+            yield found("r1-breach", f"{session.name}, watermark", reason, [over.where])
+        if entry.watermark_ns >= entry.expiry_ns:
+            reason = f"{session.name} was dropped with a watermark at or beyond {rfc3339(entry.expiry_ns)}"
+            yield found("watermark-beyond-expiry", session.name, reason, [over.where])
+    first = session.told[0].head.sequence if session.told else 1
+    if not cluster.runs[over.position[2]].whole(first, over.position[3]):
+        return  # nobody can tell which leases were out
+    there, doubtful = sum(note.messages for note in under), sum(note.doubtful for note in under)
+    if there <= entry.messages <= there + doubtful + unknown:
+        return
+    verdict: Verdict | None = Verdict.VIOLATION
+    lowest = min((note.floor_ns for note in under), default=0)
+    if there < entry.messages:
+        verdict = cluster.coverage.missing_within(lowest, entry.watermark_ns or entry.expiry_ns)
+    if verdict is not None:
+        hold = "the bags hold" if verdict is Verdict.VIOLATION else "the others are not in this copy, which has"
+        reason = f"{session.name} was dropped after {entry.messages} messages; {hold} {there}"
+        where = [over.where, *sorted({where for note in under for where in note.uses})][:9]
+        yield found("count-mismatch", session.name, reason, where, verdict=verdict)
+
+
+def _forgotten(session: SessionHistory, alone: Sequence[SessionNote]) -> Iterator[Finding]:
+    """ended-lease-forgotten: a witness that does not name what was ended alone before it."""
+    named: dict[bytes, tuple[str, Evidence]] = {}
+    coming = deque(alone)
+    for told in session.told:
+        while coming and coming[0].position < told.position:
+            note = coming.popleft()
+            named.setdefault(note.correlation_id, (note.lease, note.where))
+        for name, (what, where) in named.items():
+            if name not in told.witness.ended:
+                reason = f"a {told.witness.kind} of {session.name} does not name {what}, which was ended alone before"
+                yield found("ended-lease-forgotten", f"{session.name}, {what}", reason, [where, told.where])
+                return
+        for name in told.witness.ended:
+            named.setdefault(name, (f"lease {name.hex()}", told.where))
+
+
+def _late(session: SessionHistory, under: Sequence[SessionNote]) -> Iterator[Finding]:
+    """session-outlived: what the shard said of a session lease, or of a lease under it, after that was over."""
+    if session.over is None:
+        return
+    over = session.over
+    late: list[tuple[str, Evidence]] = [
+        (f"its {told.witness.kind} in batch {told.head.sequence}", told.where)
+        for told in session.told
+        if told.position > over.position
+    ]
+    late += [(note.lease, note.where) for note in under]
+    if late:
+        what, where = late[0]
+        reason = f"{session.name} was over ({over.entry.outcome}), and {what} came after"
+        yield found("session-outlived", session.name, reason, [over.where, where])

@@ -1,0 +1,86 @@
+"""Which findings of an audit are reported, and which of them make it fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from timeagent.errors import BadRequest
+
+from .finding import Verdict
+from .rules.registry import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .audit import Audit
+    from .finding import Finding
+
+
+class FailOn(StrEnum):
+    """From which verdict on an audit fails. Each includes what stands before it."""
+
+    NEVER = "never"
+    VIOLATION = "violation"
+    INDETERMINATE = "indeterminate"
+    UNVERIFIABLE = "unverifiable"
+    ANY = "any"
+
+
+def only(audit: Audit, patterns: Sequence[str]) -> Audit:
+    """Return the audit with the findings of some codes or verdicts only; counts of findings follow.
+
+    A pattern is a code, a verdict, or the beginning of a code that ends in ``*``. Raises BadRequest for one that fits
+    none that there is.
+    """
+    if not patterns:
+        return audit
+    for pattern in patterns:
+        if pattern not in set(Verdict) and not any(fnmatchcase(code, pattern) for code in RULES):
+            raise BadRequest(
+                "no-such-code",
+                f"{pattern!r} is neither a finding's code nor a verdict",
+                hint="docs/findings.md lists the codes; the verdicts are " + ", ".join(Verdict),
+            )
+    return _with(audit, tuple(each for each in audit.findings if any(_fits(each, pattern) for pattern in patterns)))
+
+
+def by_id(audit: Audit, identifier: str) -> Audit:
+    """Return the audit with one finding only, or with none."""
+    return _with(audit, tuple(each for each in audit.findings if each.id == identifier))
+
+
+def _with(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
+    counts = {verdict: sum(each.verdict is verdict for each in chosen) for verdict in Verdict}
+    summary = replace(
+        audit.summary,
+        violations=counts[Verdict.VIOLATION],
+        indeterminate=counts[Verdict.INDETERMINATE],
+        unverifiable=counts[Verdict.UNVERIFIABLE],
+        informational=counts[Verdict.OK],
+    )
+    return replace(audit, findings=chosen, summary=summary)
+
+
+def _fits(finding: Finding, pattern: str) -> bool:
+    return finding.verdict == pattern or fnmatchcase(finding.code, pattern)
+
+
+def exit_status(audit: Audit, fail_on: FailOn) -> int:
+    """Return the exit code: 1 for what is found from ``fail_on`` on, 3 if that is only what could not be verified."""
+    summary = audit.summary
+    match fail_on:
+        case FailOn.NEVER:
+            return 0
+        case FailOn.VIOLATION:
+            return int(summary.violations > 0)
+        case FailOn.INDETERMINATE:
+            return int(summary.violations + summary.indeterminate > 0)
+        case FailOn.UNVERIFIABLE:
+            if summary.unverifiable and not summary.violations:
+                return 3
+            return int(summary.violations + summary.indeterminate > 0)
+        case FailOn.ANY:
+            return audit.exit_status

@@ -1,0 +1,104 @@
+"""A tree in a tar file: read where it stands, nothing is unpacked.
+
+Members are taken as plain names with bytes: owners, modes and times say nothing, links lead nowhere. Where a name
+stands twice, the last one counts, as unpacking would have it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import tarfile
+from typing import TYPE_CHECKING
+
+from appliance.formats.paths import MARKER
+from timeagent.errors import Damaged, Environment
+
+from .load import Tree, open_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .load import Opened
+
+
+class TarTree(Tree):
+    """A copy of a cluster's root, or a part of one, in an uncompressed tar file."""
+
+    def __init__(self, path: Path) -> None:
+        """List the members. Raises Damaged for what is no tar file, Environment for what cannot be read."""
+        super().__init__(path)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._children: dict[str, dict[str, bool]] = {"": {}}
+        try:
+            found = path.stat()
+            with tarfile.open(path, "r:") as archive:
+                members = [each for each in archive if each.isreg() or each.isdir() or each.issym() or each.islnk()]
+        except tarfile.TarError as problem:
+            raise Damaged(
+                "not-a-tree",
+                f"{path} is neither a directory nor an uncompressed tar file: {problem}",
+                hint="unpack it, or name a directory",
+            ) from None
+        except OSError as problem:
+            raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
+        self._identity = f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+        root = self._root([each.name for each in members], path)
+        for each in members:
+            name = _inside(each.name, root)
+            if not name:
+                continue
+            self._add(name, is_directory=each.isdir())
+            if each.isreg() and not each.issparse():
+                self._places[name] = each.offset_data, each.size
+            else:
+                self._places.pop(name, None)
+
+    @staticmethod
+    def _root(names: list[str], path: Path) -> str:
+        """Return the directory in the tar file that holds the marker, nearest to the top."""
+        marked = [name for name in map(posixpath.normpath, names) if posixpath.basename(name) == MARKER]
+        if not marked:
+            raise Damaged("not-a-tree", f"{path} holds no file {MARKER}", hint="name a tar file of a leasehold root")
+        return posixpath.dirname(min(marked, key=lambda name: (name.count("/"), name)))
+
+    def _add(self, name: str, *, is_directory: bool) -> None:
+        parent, _, last = name.rpartition("/")
+        if parent and last not in self._children.get(parent, ()):
+            self._add(parent, is_directory=True)
+        self._children.setdefault(parent, {})[last] = is_directory
+        if is_directory:
+            self._children.setdefault(name, {})
+
+    def names(self, directory: str) -> list[tuple[str, bool]]:
+        """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
+        return sorted(self._children.get(directory, {}).items())
+
+    def identity(self, path: str) -> str:
+        """Return what tells whether a member is still the one that it was."""
+        return f"{self._identity} {self._places.get(path)}"
+
+    def _open(self, path: str) -> Opened | None:
+        parent, _, last = path.rpartition("/")
+        kind = self._children.get(parent, {}).get(last)
+        if kind is None:
+            return None
+        if path not in self._places:
+            self.unreadable[path] = "it is not a regular file"
+            return None
+        offset, size = self._places[path]
+        try:
+            return open_at(self.root, offset, size)
+        except OSError as problem:
+            self.unreadable[path] = str(problem.strerror)
+            return None
+
+
+def _inside(name: str, root: str) -> str:
+    """Return a member's path below the root; nothing for what is not below it."""
+    plain = posixpath.normpath(name).lstrip("/")
+    if plain.startswith("..") or plain == ".":
+        return ""
+    top = root.lstrip("/")
+    if not top:
+        return plain
+    return plain[len(top) + 1 :] if plain.startswith(f"{top}/") else ""

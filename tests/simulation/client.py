@@ -30,14 +30,14 @@ OWNER = 1000
 
 
 @lru_cache(maxsize=8192)
-def _levels(path: str) -> tuple[tuple[str, str], ...]:
-    """Return the directory and the name of a path, and of each directory above it."""
-    found = []
+def _levels(path: str) -> dict[str, str]:
+    """Return the directory of a path, and each above it, with the name in it that leads to the path."""
+    found = {}
     while path:
         parent, _, name = path.rpartition("/")
-        found.append((parent, name))
+        found[parent] = name
         path = parent
-    return tuple(found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class Client:
 
     def _ask(self, verb: str, path: str) -> None:
         """Let a request that changes nothing reach the server, which may take long."""
-        now = self.scheduler.now
+        scheduler = self.scheduler
+        now = scheduler.now
         extra = 0
         if self.cut_until > now or self.server.away_until > now:
             extra = max(self.cut_until, self.server.away_until) - now
@@ -96,7 +97,7 @@ class Client:
         if self._slow_in <= 0:
             self._slow_in = self._draw(self.mishaps.slow)
             extra += int(self._random() ** 4 * 8 * SECOND)
-        self.scheduler.step(verb, path, extra)
+        scheduler.step(verb, path, extra)
 
     def _change[T](
         self, verb: str, path: str, effect: Callable[[], T], partly: Callable[[], object] = lambda: None
@@ -184,10 +185,11 @@ class Client:
 
     def _hidden(self, path: str) -> bool:
         """Whether a remembered absence answers for this path, of itself or of a directory above it."""
-        if not self._absent:
-            return False
         absent = self._absent
-        for parent, name in _levels(path):
+        levels = _levels(path)
+        if absent.keys().isdisjoint(levels):
+            return False
+        for parent, name in levels.items():
             if parent in absent:
                 until = absent[parent].get(name)
                 if until is not None:
@@ -208,10 +210,12 @@ class Client:
 
     def _found(self, path: str) -> None:
         """Forget the absence of a name that was found meanwhile, and of the directories above it."""
-        if self._absent:
-            for parent, name in _levels(path):
-                if parent in self._absent:
-                    self._absent[parent].pop(name, None)
+        absent = self._absent
+        levels = _levels(path)
+        if not absent.keys().isdisjoint(levels):
+            for parent, name in levels.items():
+                if parent in absent:
+                    absent[parent].pop(name, None)
 
     def _forget(self, path: str) -> None:
         parent, _, name = path.rpartition("/")

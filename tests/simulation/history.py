@@ -55,7 +55,23 @@ class LatestRead:
     log: str
     after_ns: Instant
     keys: tuple[Key, ...]
-    leases: tuple[tuple[str, int, Mode], ...] = ()
+    leases: tuple[tuple[str, int, Mode, bytes], ...] = ()
+    """Domain, fence, mode and correlation id of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowRead:
+    """What was read of some domains, and everything that was read just before and just after."""
+
+    who: str
+    true_ns: Instant
+    log: str
+    domains: tuple[str, ...]
+    last: int | None
+    """At most so many were asked for."""
+    earlier: tuple[Key, ...]
+    keys: tuple[Key, ...]
+    later: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +99,17 @@ class Hold:
     who: str
     domain: str
     fence: int
+    mode: Mode
+    """The lease's own may change: then another hold begins."""
     from_ns: Instant
     lease: Lease
     process: Process
     until_ns: Instant | None = None
     """When it was given back; None: it runs out."""
+    asked_ns: Instant = 0
+    """When it was asked for, in true time."""
+    handed_until_ns: Instant = 2**62
+    """The expiry that it had when it was handed out."""
 
 
 @dataclass(slots=True)
@@ -149,9 +171,12 @@ class Said:
 class History:
     """Everything that was said."""
 
+    revoked: set[bytes] = field(default_factory=set)
+    """Leases that an operator may have ended, by correlation id."""
     attempts: list[Attempt] = field(default_factory=list)
     settled: list[SettledRead] = field(default_factory=list)
     latest: list[LatestRead] = field(default_factory=list)
+    narrow: list[NarrowRead] = field(default_factory=list)
     horizons: list[HorizonSeen] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     wrote: list[Wrote] = field(default_factory=list)

@@ -7,8 +7,11 @@ refusal of what was not signed, is the production code's. A share of the seeds r
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from appliance.formats.framing import Kind
+from appliance.formats.policy import Policy, check_policy
 from appliance.registers import Registers
 from auditor.verification import Signatures
 from timeagent.canonical import signed_bytes
@@ -58,12 +61,27 @@ class FastKeyring(Keyring):
         self._verifiers = {identifier: FastVerifier(entry.public) for identifier, entry in self._entries.items()}
 
 
+@lru_cache(maxsize=64)
+def _keyring(keys: tuple[KeyEntry, ...]) -> FastKeyring:
+    return FastKeyring(keys)
+
+
+@lru_cache(maxsize=64)
+def _checked(policy: Policy) -> Policy:
+    return check_policy(policy)
+
+
 class FastRegisters(Registers):
-    """The records of one cluster, whose keys are fast ones."""
+    """The records of one cluster, whose keys are fast ones. Each process reads them; what comes of that is shared."""
+
+    def policy(self, number: int) -> Policy:
+        if number not in self._policies:
+            self._policies[number] = _checked(self._read(Kind.POLICY, number, Policy))
+        return self._policies[number]
 
     def keyring(self, number: int) -> Keyring:
         if number not in self._keyrings:
-            self._keyrings[number] = FastKeyring(self.trust(number).keys)
+            self._keyrings[number] = _keyring(self.trust(number).keys)
         return self._keyrings[number]
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
 
+INTERRUPTED = 0.2
+"""How often others run before a clock is read."""
+
+
 class SimulatedMachine:
     """A MachineClock. A reading takes no time; now and then others run before it, or for long."""
 
@@ -58,16 +62,14 @@ class SimulatedMachine:
             self._frozen_at = None
 
     def realtime_ns(self) -> Instant:
-        self._interrupted("CLOCK_REALTIME")
-        return self.believed_ns()
+        if self._random() < INTERRUPTED:
+            self.scheduler.step("CLOCK_REALTIME")
+        return self._set_ns + self._passed()
 
     def boot_ns(self) -> int:
-        self._interrupted("CLOCK_BOOTTIME")
-        return self.boot_now_ns()
-
-    def _interrupted(self, clock: str) -> None:
-        if self._random() < 0.2:
-            self.scheduler.step(clock)
+        if self._random() < INTERRUPTED:
+            self.scheduler.step("CLOCK_BOOTTIME")
+        return 10**12 + self._passed()
 
     def boot_now_ns(self) -> int:
         return 10**12 + self._passed()

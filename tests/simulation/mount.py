@@ -56,9 +56,7 @@ class SimulatedMount(Client):
             self.server.mkdir(path)
 
         self._change("mkdir", path, make)
-        while path:
-            self._forget(path)
-            path = path.rpartition("/")[0]
+        self._found(path)
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
         """Open the directory, and then ask for one name after another: that is not one instant."""
@@ -104,7 +102,7 @@ class SimulatedMount(Client):
         names = set(there)
         if self._random() < 0.25:
             self._ask("go on listing", directory)
-            for name in names ^ set(there):
+            for name in sorted(names ^ set(there)):
                 if self._random() < 0.5:
                     names ^= {name}
         return sorted(names)

@@ -6,6 +6,10 @@ from tests.simulation.mutant import Mutant
 from tests.simulation.mutants_bags import BAGS
 from tests.simulation.mutants_clocks import CLOCKS
 from tests.simulation.mutants_leases import LEASES
+from tests.simulation.mutants_modes import MODES
+from tests.simulation.mutants_moves import MOVES
 from tests.simulation.mutants_packs import PACKS
+from tests.simulation.mutants_sessions import SESSIONS
+from tests.simulation.mutants_sharing import SHARING
 
-MUTANTS: tuple[Mutant, ...] = BAGS + PACKS + LEASES + CLOCKS
+MUTANTS: tuple[Mutant, ...] = BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + MOVES + MODES

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.lease import ceiling, shard, state
+from appliance.lease import ceiling, domain, endings, shard, state
 from appliance.lease import store as store_module
-from appliance.session import held, leasing, session, stamping
+from appliance.session import held, leasing, recalls, session, stamping, sticky
 from tests.simulation.mutant import Mutant, one
 
 LEASES: tuple[Mutant, ...] = (
@@ -34,23 +34,23 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the floor is not cumulative",
-        one(state, "_end", "max(before.floor_ns, floor)", "floor"),
+        one(endings, "end_lease", "max(before.floor_ns, floor)", "floor"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "settle_to is forgotten by the next ending",
-        one(state, "_end", "max(before.settle_to_ns, settle_to)", "settle_to"),
+        one(endings, "end_lease", "max(before.settle_to_ns, settle_to)", "settle_to"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "a broken lease moves no floor",
         one(
-            state,
-            "_broken",
-            "_end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "_end(domain, left, lease, ending, 0, lease.expiry_ns)",
+            endings,
+            "broken",
+            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
+            "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
         ),
         "endings",
         "stalls",
@@ -58,10 +58,10 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a broken lease moves no settle_to",
         one(
-            state,
-            "_broken",
-            "_end(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "_end(domain, left, lease, ending, lease.expiry_ns, 0)",
+            endings,
+            "broken",
+            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
+            "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
         ),
         "endings",
         "stalls",
@@ -87,10 +87,10 @@ LEASES: tuple[Mutant, ...] = (
         "a lease is given back without its watermark",
         one(
             leasing,
-            "Leasing.relinquish",
-            "givings = [Giving(lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
-            "lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN) for lease in group]",
-            "givings = [Giving(lease.domain, lease.correlation_id) for lease in group]",
+            "_giving",
+            "Giving(lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
+            "lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN)",
+            "Giving(lease.domain, lease.correlation_id)",
         ),
         "exclusion",
         "stalls",
@@ -100,11 +100,11 @@ LEASES: tuple[Mutant, ...] = (
         (
             (
                 session,
-                "Session.relinquish",
+                "Session._give_back",
                 "self._leasing.relinquish([lease for lease in mine if lease not in doubtful])",
                 "self._leasing.relinquish(mine)",
             ),
-            (session, "Session.relinquish", "self._resolve_before_end(mine)", "pass"),
+            (session, "Session._give_back", "self._resolve_before_end(mine)", "pass"),
         ),
         "complete",
         "stalls",
@@ -147,7 +147,7 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lease is granted beyond the ceiling",
-        one(state, "_expiry", "bounds.ceiling_ns", "2**62"),
+        one(domain, "Bounds.expiry", "self.ceiling_ns", "2**62"),
         "witnesses",
         "leases",
     ),
@@ -275,6 +275,51 @@ LEASES: tuple[Mutant, ...] = (
         ),
         "empty",
         "leases",
+    ),
+    Mutant(
+        "a recalled lease is given back with a watermark below what was written",
+        one(
+            recalls,
+            "Recalls._answer",
+            "self._give_back(back)",
+            "for each in back:\n"
+            "    each.watermark_ns = each.watermark_time = each.chain_head = None\n"
+            "    each.messages = 0\n"
+            "self._give_back(back)",
+        ),
+        "exclusion",
+        "recalls",
+    ),
+    Mutant(
+        "a recalled lease is given back while its holder goes on",
+        (
+            (recalls, "Recalls._answer", "lease.lose('recalled', Reason.RECALLED)", "pass"),
+            (recalls, "Recalls._answer", "self._give_back(back)", "self._leasing.relinquish(back)"),
+        ),
+        "overlap",
+        "recalls",
+    ),
+    Mutant(
+        "a lease is granted to who waits as soon as its holder is told",
+        one(
+            state,
+            "_breakable",
+            "return wounds or bounds.now.surely_past(lease.expiry_ns)",
+            "return wounds or bounds.now.surely_past(lease.granted_ns + 10**9)",
+        ),
+        "overlap",
+        "recalls",
+    ),
+    Mutant(
+        "a kept lease is handed out past its expiry",
+        one(
+            sticky,
+            "Shelf.take",
+            "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
+            "True",
+        ),
+        "handed",
+        "recalls",
     ),
     Mutant(
         "only X excludes",

@@ -56,27 +56,31 @@ def _codes(mutant: Mutant, seed: int) -> tuple[str, ...]:
     return tuple(sorted({each.code for each in found if each.verdict is Verdict.VIOLATION}))
 
 
-def table(deaths: list[Death]) -> list[str]:
-    """Return the table in Markdown."""
-    lines = [
-        "| wrong step | scenario | killed by | seeds to kill | also objected | the auditor found |",
-        "|---|---|---|---|---|---|",
-    ]
+HEADS = (
+    "| wrong step | scenario | killed by | seeds to kill | also objected | the auditor found |",
+    "|---|---|---|---|---|---|",
+)
+
+
+def table(deaths: list[Death], before: list[str]) -> list[str]:
+    """Return the table in Markdown. ``before``: the one that was there; who was not killed anew keeps its row."""
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in before}
     for death in deaths:
         mutant = death.mutant
         seeds = "**survives**" if death.seeds is None else f"{death.seeds}"
-        lines.append(
+        rows[mutant.name] = (
             f"| {mutant.name} | {mutant.scenario} | {mutant.killed_by} | {seeds} | {', '.join(death.others)} | "
             f"{', '.join(death.codes)} |"
         )
-    return lines
+    return [*HEADS, *(rows[mutant.name] for mutant in MUTANTS if mutant.name in rows)]
 
 
-def every_death() -> list[Death]:
-    """Kill them all, on all cores."""
+def deaths(scenario: str | None = None) -> list[Death]:
+    """Kill all mutants, or those of one scenario, on all cores."""
+    numbers = [n for n, mutant in enumerate(MUTANTS) if scenario in (None, mutant.scenario)]
     with get_context("fork").Pool() as pool:
-        found = pool.map(_audited_death, range(len(MUTANTS)), chunksize=1)
-    return [Death(mutant, *rest) for mutant, rest in zip(MUTANTS, found, strict=True)]
+        found = pool.map(_audited_death, numbers, chunksize=1)
+    return [Death(MUTANTS[n], *rest) for n, rest in zip(numbers, found, strict=True)]
 
 
 def _audited_death(number: int) -> tuple[int | None, tuple[str, ...], tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
     python -m tests.simulation.run --seeds 100000            all scenarios, all cores; exit 0 only when clean
     python -m tests.simulation.run --replay bags 17           one seed, with its trace
-    python -m tests.simulation.run --mutants                  every mutant has to be killed; writes the table
+    python -m tests.simulation.run --mutants [SCENARIO]       every mutant has to be killed; writes the table
     python -m tests.simulation.run --bench                    operations a second on one core
 
 The last line of a run is its summary. Columns of a trace: true time, how far the actor's clock is off (seconds), who,
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from tests.simulation import scenarios
 from tests.simulation.audited import false_alarms
 from tests.simulation.checkers.catalogue import violations
-from tests.simulation.mutation import every_death, table
+from tests.simulation.mutation import deaths, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,7 @@ BENCH_SEEDS = 2_000
 TABLE_BEGINS = "<!-- mutants: written by python -m tests.simulation.run --mutants -->"
 TABLE_ENDS = "<!-- end of mutants -->"
 SHOWN_MAX = 5
+"""So many broken seeds are printed with what is wrong, all others in a line each."""
 AUDITED_ONE_IN = 23
 """The auditor runs on the tree of one seed in so many: it takes longer than the run."""
 
@@ -87,6 +88,7 @@ def simulate(scenario: str, seed: int) -> Tally:
         found = [("judge", traceback.format_exc())]
     if found:
         tally.broken.append((scenario, seed, *found[0]))
+    world.forget()
     return tally
 
 
@@ -160,11 +162,21 @@ def summary(tally: Tally, seconds: float) -> str:
 
 
 def complaints(tally: Tally) -> list[str]:
-    """Return what is wrong with the first seeds that broke a promise, each with the command that replays it."""
-    return [
-        f"BROKEN {checker}: {text}\n  replay: {sys.executable} -m tests.simulation.run --replay {scenario} {seed}"
-        for scenario, seed, checker, text in sorted(tally.broken)[:SHOWN_MAX]
+    """Return every seed that broke a promise, each with the command that replays it; the first with what is wrong."""
+    broken = sorted(tally.broken)
+    first = [
+        f"BROKEN {checker}: {text}\n  replay: {_replay_command(scenario, seed)}"
+        for scenario, seed, checker, text in broken[:SHOWN_MAX]
     ]
+    rest = [
+        f"BROKEN {checker}; replay: {_replay_command(scenario, seed)}"
+        for scenario, seed, checker, _ in broken[SHOWN_MAX:]
+    ]
+    return first + rest
+
+
+def _replay_command(scenario: str, seed: int) -> str:
+    return f"{sys.executable} -m tests.simulation.run --replay {scenario} {seed}"
 
 
 def fresh_seed() -> int:
@@ -187,15 +199,16 @@ def replay(scenario: str, seed: int) -> int:
     return 1 if found else 0
 
 
-def mutants() -> int:
-    """Kill every mutant, and write the table into the document."""
-    deaths = every_death()
+def mutants(scenario: str | None) -> int:
+    """Kill every mutant, or those of one scenario, and write the table into the document."""
+    killed = deaths(scenario)
     document = Path(__file__).parents[2] / "docs" / "verification.md"
     text = document.read_text(encoding="utf-8")
     begin, end = text.index(TABLE_BEGINS) + len(TABLE_BEGINS), text.index(TABLE_ENDS)
-    document.write_text(text[:begin] + "\n" + "\n".join(table(deaths)) + "\n" + text[end:], encoding="utf-8")
-    survivors = [death.mutant.name for death in deaths if death.seeds is None]
-    print(f"mutants: {len(deaths)} planted, {len(deaths) - len(survivors)} killed; {document} has the table")
+    rows = "\n".join(table(killed, text[begin:end].strip().splitlines()))
+    document.write_text(f"{text[:begin]}\n{rows}\n{text[end:]}", encoding="utf-8")
+    survivors = [death.mutant.name for death in killed if death.seeds is None]
+    print(f"mutants: {len(killed)} planted, {len(killed) - len(survivors)} killed; {document} has the table")
     for name in survivors:
         print(f"SURVIVES: {name}")
     return 1 if survivors else 0
@@ -219,11 +232,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed; -1: somewhere new")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "SEED"))
-    parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--mutants", nargs="?", const="all", metavar="SCENARIO", help="all, or those of one scenario")
     parser.add_argument("--bench", action="store_true")
     options = parser.parse_args(arguments)
     if options.mutants:
-        return mutants()
+        return mutants(None if options.mutants == "all" else options.mutants)
     if options.bench:
         return bench()
     if options.replay:

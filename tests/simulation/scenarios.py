@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.scenarios_bags import bags, crowd, doubt, eclipse, packs
-from tests.simulation.scenarios_leases import contenders, deaths, handover, leases, machines, shares, sleepers, stalls
+from tests.simulation.scenarios_leases import (
+    contenders,
+    deaths,
+    handover,
+    leases,
+    machines,
+    recalls,
+    shares,
+    sleepers,
+    stalls,
+)
 from tests.simulation.scenarios_moves import moves
+from tests.simulation.scenarios_sessions import together
+from tests.simulation.scenarios_sharing import batching, hinted
 from tests.simulation.world import World
 
 SCENARIOS: dict[str, Callable[..., World]] = {
@@ -17,9 +29,13 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         packs,
         eclipse,
         doubt,
+        batching,
+        hinted,
         leases,
         machines,
         shares,
+        recalls,
+        together,
         contenders,
         moves,
         handover,
@@ -34,9 +50,13 @@ WEIGHTS: dict[str, int] = {
     "packs": 6,
     "eclipse": 12,
     "doubt": 4,
+    "batching": 4,
+    "hinted": 3,
     "leases": 4,
     "machines": 2,
     "shares": 3,
+    "recalls": 3,
+    "together": 4,
     "contenders": 4,
     "moves": 3,
     "stalls": 3,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from tests.simulation.actors.bank import Teller
+from tests.simulation.actors.recalled import Dozing, Obliging
 from tests.simulation.actors.session import Application, Forgetful, Regular, Sharing
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
@@ -133,6 +134,36 @@ def shares(seed: int, *, traced: bool = False) -> World:
     log = (chance.choice(LOGS),)
     for n in range(3 if brief else 4):
         world.spawn(NODES[1 + n], f"sharing {n}", _client(world, Sharing, DOMAINS[:1], log, 4), restarts=1)
+    return world
+
+
+def recalls(seed: int, *, traced: bool = False) -> World:
+    """Sessions that answer recalls and keep leases between uses, beside some that do not; one domain or two."""
+    chance = random.Random(f"{seed}/scenario")
+    brief = is_brief(chance)
+    conditions = Conditions(
+        mishaps=Mishaps(
+            crash=chance.choice((0, 0, 500)), pause=chance.choice((0, 0, 120)), pauses=PAUSES[: chance.choice((7, 11))]
+        ),
+        mount=MountMishaps(failure=chance.choice((0, 0, 25)), lost_reply=chance.choice((0, 8))),
+        network=NetworkMishaps(
+            lost=chance.choice((0, 0, 20)), repeated=chance.choice((0, 6)), late=chance.choice((0, 10))
+        ),
+        lies=chance.choice(("none", "none", "none", "slight", "seconds")),
+        lasts_ns=chance.choice((4, 5) if brief else (6, 9)) * SECOND,
+        steps_max=1_200 if brief else 5_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((20, 100)) * MS
+    world.linger_ns = chance.choice((0, 200)) * MS
+    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=chance.random() < 0.4), restarts=3)
+    domains = DOMAINS[: chance.choice((1, 1, 2))]
+    for n in range(2 if brief else 3):
+        kind = chance.choice((Obliging, Obliging, Dozing))
+        client = _client(world, kind, domains, LOGS[:1], 5 if brief else 9)
+        world.spawn(NODES[1 + n], f"{kind.__name__.lower()} {n}", client, restarts=1)
+    if chance.random() < 0.4:
+        world.spawn(NODES[4], "application 0", _client(world, Application, domains, LOGS[:1], 3))
     return world
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
 NEVER: int = 2**62
-_MASK = 2**61 - 1
 
 
 def _delays(scale: Span) -> tuple[Span, ...]:
@@ -119,6 +118,7 @@ class Scheduler:
         self.steps_max = steps_max
         self.steps = 0
         self.mark = 0
+        """A digest of who went on when: of integers only, so that it is the same in every process."""
         self.trace: list[str] | None = [] if traced else None
         self.crashes = 0
         self.pauses = 0
@@ -172,6 +172,8 @@ class Scheduler:
             pass
         except Exception:  # noqa: BLE001 - whatever it is: the code under test must not do that
             self.bugs.append(f"{actor.name}: {traceback.format_exc()}")
+        finally:
+            actor.ticket += 1  # nothing that waits for it counts any more
 
     def call_at(self, instant: Instant, what: Callable[[], object]) -> None:
         """Let something happen of itself: a delivery, the end of a partition. It must not take steps."""
@@ -196,7 +198,7 @@ class Scheduler:
             self.now = max(self.now, instant)
             if type(target) is not Actor:
                 target()
-            elif self._may_run(target, ticket):
+            elif ticket == target.ticket and self._may_run(target, ticket):
                 self.current = target
                 target.thread.switch()
                 self.current = None
@@ -206,6 +208,11 @@ class Scheduler:
                 self.current = actor
                 actor.thread.throw(GreenletExit)
         self.current = None
+
+    def forget(self) -> None:
+        """Let go of all actors, after the run."""
+        self._actors.clear()
+        self._heap.clear()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -237,7 +244,6 @@ class Scheduler:
             self.now = until  # nobody else is to run before: no need to stand in the queue
         else:
             self._park(actor, until)
-        self.mark = (self.mark * 1_000_003 + self.now * 31 + actor.number) & _MASK
         if self.trace is not None:
             self.note(verb, detail)
 
@@ -298,20 +304,20 @@ class Scheduler:
             self.now = max(self.now, instant)
             if type(target) is not Actor:
                 target()
-            elif self._may_run(target, ticket):
+            elif ticket == target.ticket and self._may_run(target, ticket):
                 if target is not me:
                     self.current = target
                     target.thread.switch()
                     # Somebody let us go on, and has said so in ``current``.
                 if me.process.dead or self.stopping:
                     raise GreenletExit
+                self.mark = hash((self.mark, self.now, me.number))
                 return
 
     def _may_run(self, actor: Actor, ticket: int) -> bool:
-        if ticket != actor.ticket or actor.thread.dead:
-            return False
-        paused = actor.process.machine.paused_until
-        if paused > self.now and not actor.process.dead:
+        process = actor.process
+        paused = process.machine.paused_until
+        if paused > self.now and not process.dead:
             self._push(paused, actor, ticket)
             return False
         return True

@@ -8,13 +8,14 @@ import pytest
 
 from tests.simulation.checkers.catalogue import CHECKERS, violations
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.mutation import kill
+from tests.simulation.mutation import Death, kill, table
 from tests.simulation.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
     from tests.simulation.mutant import Mutant
 
 
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_mutant_is_killed_by_the_checker_that_is_named(mutant: Mutant) -> None:
     assert kill(mutant).seeds is not None
@@ -22,6 +23,15 @@ def test_mutant_is_killed_by_the_checker_that_is_named(mutant: Mutant) -> None:
 
 def test_every_checker_kills_a_mutant() -> None:
     assert set(CHECKERS) <= {mutant.killed_by for mutant in MUTANTS}
+
+
+def test_table_keeps_the_rows_of_those_that_are_not_killed_anew() -> None:
+    first, second = MUTANTS[:2]
+    before = table([Death(first, 7, (), ()), Death(second, 8, (), ())], [])
+    after = table([Death(second, None, ("past",), ())], before)
+    assert after[:3] == before[:3]
+    assert after[3] == f"| {second.name} | {second.scenario} | {second.killed_by} | **survives** | past |  |"
+    assert len(after) == 4
 
 
 def test_planted_faults_are_taken_out_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation import scenarios
 from tests.simulation.checkers.catalogue import violations
-from tests.simulation.run import Tally, complaints, fresh_seed, run_all, simulate
+from tests.simulation.run import SHOWN_MAX, Tally, complaints, fresh_seed, run_all, simulate
 
 FIXED = 3_000
 FRESH = 400
@@ -55,6 +55,14 @@ def test_broken_promise_is_shown_with_the_command_that_replays_it() -> None:
     shown = complaints(Tally(broken=[("bags", 17, "committed", "it is gone")]))
     assert "committed: it is gone" in shown[0]
     assert shown[0].endswith("-m tests.simulation.run --replay bags 17")
+
+
+def test_every_broken_seed_of_a_long_run_is_shown_with_its_command() -> None:
+    broken = [("bags", seed, "committed", f"seed {seed} is\ngone") for seed in range(100)]
+    shown = complaints(Tally(broken=broken))
+    assert [line.rpartition(" ")[2] for line in shown] == [str(seed) for seed in range(100)]
+    assert all("--replay bags" in line for line in shown)
+    assert all("committed" in line and "\n" not in line for line in shown[SHOWN_MAX:])
 
 
 def test_every_scenario_does_what_it_is_for() -> None:

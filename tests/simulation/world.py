@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from appliance.lease.whereabouts import HINT_BYTES_MAX
 from tests.simulation.client import MountMishaps
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import NODES, T0, founded
@@ -21,6 +22,8 @@ from timeagent.units import HOUR, MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from appliance.nodewriter.shared import Door
+    from tests.simulation.actors.processes import Kit
     from timeagent.units import Instant, Span
 
 
@@ -57,6 +60,19 @@ class Conditions:
     steps_max: int = 6_000
 
 
+class Mounts(dict[str, SimulatedMount]):
+    """The mounts of a world's machines, by node: each is made when it is first used."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def __missing__(self, node: str) -> SimulatedMount:
+        mount = self[node] = SimulatedMount(self._world.server, node, self._world.conditions.mount)
+        mount.machine = self._world.machines[node]
+        return mount
+
+
 class World:
     """Machines n1 to n6 on one file server."""
 
@@ -82,9 +98,7 @@ class World:
         """Whether any clock's interval ever failed to hold true time."""
         chance = self.scheduler.stream("clocks")
         self.times = {name: self._time(name, chance.random() * 2 - 1, chance.randint(-150, 150)) for name in NODES}
-        self.mounts = {name: SimulatedMount(self.server, name, conditions.mount) for name in NODES}
-        for name, mount in self.mounts.items():
-            mount.machine = self.machines[name]
+        self.mounts = Mounts(self)
         self.server.clock_offset_ns = int((chance.random() * 2 - 1) * 30 * MS)
         self._numbers = 0
         self.linger_ns: Span = 0
@@ -98,6 +112,10 @@ class World:
         self.map_noticed_ns: Instant = 2**62
         """From when on owners who stop in good order know of it."""
         self.pace_ns: Span = self.policy.span_ns
+        self.door_of: Callable[[Kit], Door] | None = None
+        """How a process reaches the writer of its node, where the scenario has such writers."""
+        self.hint_bytes_max = HINT_BYTES_MAX
+        """How much a shard remembers of where messages are."""
         self._plan_lies()
         self._plan_outages()
 
@@ -128,6 +146,11 @@ class World:
         if restarts:
             process.on_death.append(again)
         self.scheduler.spawn(name, process, begin(process))
+
+    def forget(self) -> None:
+        """Let go of a run that has been judged: most of it is freed at once, and needs no collector to be found."""
+        self.scheduler.forget()
+        self.__dict__.clear()
 
     # -- clocks --------------------------------------------------------------------------------------------------------
 

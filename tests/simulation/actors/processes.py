@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
+from appliance.bag.listedfiles import ListedFiles
 from appliance.bag.logs import open_log
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
 from appliance.bag.writers import writer_for
+from appliance.nodewriter.shared import SharedWriter
 from tests.simulation.cluster import grid_of
 from tests.simulation.parallel import Actors
 
 if TYPE_CHECKING:
+    from appliance.bag.looks import Writer
+    from appliance.formats.paths import Grid
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
     from timeagent.clock import NodeTime
@@ -34,9 +38,17 @@ class Kit:
         self.chance = world.scheduler.stream(f"{process.name} {world.number()}")
         parallel = Actors(world.scheduler, process, self.chance.choice((1, 1, 3)))
         self.context = BagContext(self.storage, self.time, self.records, node, parallel)
+        self.door = None if world.door_of is None else world.door_of(self)
+        """The way to the node's writer, where there is one."""
 
     def log(self, name: str) -> LogKit:
         return LogKit(self, name)
+
+    def shared(self, own: Writer, grid: Grid, horizon: Horizon) -> Writer:
+        """Put the node's writer before a log's own one, where there is one."""
+        if self.door is None:
+            return own
+        return SharedWriter(own, self.door, grid, horizon.authority, ListedFiles(self.storage))
 
     def pause(self, about_ns: int) -> None:
         """Wait a while: between a tenth of that and twice that."""
@@ -52,7 +64,7 @@ class LogKit:
         self.grid = grid_of(birth)
         self.name = name
         self.authority = Authority(kit.context, self.grid)
-        self.writer = writer_for(kit.context, self.grid, self.authority)
         self.horizon = Horizon(kit.context, self.grid, self.authority)
+        self.writer = kit.shared(writer_for(kit.context, self.grid, self.authority), self.grid, self.horizon)
         self.reader = Reader(kit.context, self.grid, self.horizon)
         self.metronome = Metronome(kit.context, self.grid, self.horizon)

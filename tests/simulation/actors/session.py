@@ -5,7 +5,7 @@ A session's renewal thread is an actor of the same process, and its lock one tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,14 +16,14 @@ from appliance.session.session import Session
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.writer import said
 from tests.simulation.cluster import grid_of
-from tests.simulation.history import Hold, LatestRead, Turn, Waited, Wrote, key_of
+from tests.simulation.history import Hold, LatestRead, NarrowRead, Turn, Waited, Wrote, key_of
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import SimulatedTransport
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from appliance.session.held import Lease
     from tests.simulation.scheduler import Machine, Process
     from tests.simulation.world import World
+    from timeagent.units import Instant
 
 
 class SharedGrids(LogBook):
@@ -62,7 +63,7 @@ class SessionKit(Kit):
         super().__init__(world, process)
         self.session = Session(
             self.context,
-            SharedGrids(self.context),
+            SharedGrids(self.context, self.shared),
             SimulatedRoutes(world, process.machine),
             world.policy,
             process.name,
@@ -90,19 +91,24 @@ class SessionKit(Kit):
     # -- what applications do, with a record of it ---------------------------------------------------------------------
 
     def acquire(
-        self, domains: Sequence[str], timeout_ns: int, term_ns: int | None = None, mode: Mode = Mode.X
+        self,
+        domains: Sequence[str],
+        timeout_ns: int,
+        term_ns: int | None = None,
+        mode: Mode = Mode.X,
+        **options: Any,  # noqa: ANN401 - those of Session.acquire
     ) -> Sequence[Lease] | None:
         scheduler, history = self.world.scheduler, self.world.history
         began = scheduler.now
         try:
-            leases = self.session.acquire(*domains, mode=mode, timeout_ns=timeout_ns, term_ns=term_ns)
+            leases = self.session.acquire(*domains, mode=mode, timeout_ns=timeout_ns, term_ns=term_ns, **options)
         except LeaseholdError as problem:
             scheduler.note("gets no lease:", str(problem))
             history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=False))
             return None
         history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=True))
         for lease in leases:
-            history.holds.append(Hold(self.process.name, lease.domain, lease.fence, scheduler.now, lease, self.process))
+            self._holds(lease, began)
         scheduler.note("holds", ", ".join(f"{each.domain} fence {each.fence}" for each in leases))
         return leases
 
@@ -111,10 +117,26 @@ class SessionKit(Kit):
         began = scheduler.now
         messages = self.session.read(log, under=leases)
         keys = tuple(key_of(each) for each in messages)
-        under = tuple((each.domain, each.fence, each.mode) for each in leases)
+        under = tuple((each.domain, each.fence, each.mode, each.correlation_id) for each in leases)
         self.world.history.latest.append(LatestRead(self.process.name, began, scheduler.now, log, 0, keys, under))
         scheduler.note("has read", f"{len(keys)} messages of {log} under {under}")
         return messages
+
+    def read_domains(self, log: str, leases: Sequence[Lease], after_ns: int, last: int | None) -> None:
+        """Read the messages of the held domains between two readings of all, as far back as they go."""
+        scheduler, history = self.world.scheduler, self.world.history
+        earlier = tuple(key_of(each) for each in self.session.read(log, under=leases, after_ns=after_ns))
+        began = scheduler.now
+        found = self.session.read_domains(log, under=leases, after_ns=after_ns, last=last)
+        keys = tuple(key_of(each) for each in found)
+        now = scheduler.now
+        later = tuple(key_of(each) for each in self.session.read(log, under=leases, after_ns=after_ns))
+        domains = tuple(each.domain for each in leases)
+        history.narrow.append(NarrowRead(self.process.name, now, log, domains, last, earlier, keys, later))
+        if last is None:
+            under = tuple((each.domain, each.fence, each.mode, each.correlation_id) for each in leases)
+            history.latest.append(LatestRead(self.process.name, began, now, log, after_ns, keys, under))
+        scheduler.note("has read", f"{len(keys)} messages of {log} that name {domains}, of {len(later)}")
 
     def publish(
         self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease], attempt_id: bytes | None = None
@@ -127,10 +149,29 @@ class SessionKit(Kit):
         scheduler.note("is told", f"{said(outcome)} {getattr(outcome, 'reason', '')}")
         return outcome
 
-    def relinquish(self, leases: Sequence[Lease]) -> None:
+    def over(self, leases: Sequence[Lease]) -> None:
+        """Note that the holder does not believe any more that it has these."""
         for hold in self.world.history.holds:
             if hold.until_ns is None and any(hold.lease is lease for lease in leases):
                 hold.until_ns = self.world.scheduler.now
+
+    def _holds(self, lease: Lease, asked_ns: Instant) -> None:
+        history, now, who = self.world.history, self.world.scheduler.now, self.process.name
+        until = lease.expiry_ns
+        history.holds.append(
+            Hold(who, lease.domain, lease.fence, lease.mode, now, lease, self.process, None, asked_ns, until)
+        )
+
+    def upgrade(self, lease: Lease, mode: Mode, timeout_ns: int) -> None:
+        scheduler = self.world.scheduler
+        began = scheduler.now
+        self.session.upgrade(lease, mode, timeout_ns=timeout_ns)
+        self.over([lease])
+        self._holds(lease, began)
+        scheduler.note("has changed", f"{lease.domain} to {mode}, fence {lease.fence}")
+
+    def relinquish(self, leases: Sequence[Lease]) -> None:
+        self.over(leases)
         self.session.relinquish(leases)
 
 
@@ -151,15 +192,17 @@ class Application:
         self._rounds = rounds
 
     def run(self) -> None:
-        kit = SessionKit(self._world, self._process, renews=self.renews)
+        kit = self.kit()
         for number in range(self._rounds):
             kit.pause(self._world.pace_ns)
             chosen = kit.chance.sample(self._domains, min(len(self._domains), kit.chance.choice((1, 1, 1, 2))))
             term = kit.chance.choice((None, None, self._world.policy.lease_term_max_ns // 2))
             mode = kit.chance.choice(self.modes)
-            leases = kit.acquire(chosen, kit.chance.choice((1, 4, 8)) * SECOND, term, mode)
+            wait = kit.chance.choice((1, 4, 8)) * SECOND
+            leases = kit.acquire(chosen, wait, term, mode, **self.options(kit))
             if leases is None:
                 continue
+            self.taken(kit, leases)
             try:
                 self._use(kit, leases, number)
             except Damaged as problem:
@@ -169,6 +212,17 @@ class Application:
             if kit.chance.random() < self.gives_back:
                 kit.relinquish(leases)
         kit.end()
+
+    def options(self, kit: SessionKit) -> dict[str, Any]:  # noqa: ARG002 - for others
+        """Return with what else leases are taken."""
+        return {}
+
+    def taken(self, kit: SessionKit, leases: Sequence[Lease]) -> None:
+        """Do what has to be done as soon as leases are taken."""
+
+    def kit(self) -> SessionKit:
+        """Begin its session."""
+        return SessionKit(self._world, self._process, renews=self.renews)
 
     def _use(self, kit: SessionKit, leases: Sequence[Lease], number: int) -> None:
         chance = kit.chance
@@ -222,10 +276,40 @@ class Regular:
 
 
 class Sharing(Application):
-    """Takes all modes: readers beside each other, writers beside each other, and who excludes them."""
+    """Takes all modes: readers beside each other, writers beside each other, and who excludes them. Changes some."""
 
     gives_back = 0.7
     modes = (Mode.X, Mode.S, Mode.S, Mode.IX, Mode.IX, Mode.SIX, Mode.IS)
+    stronger: Mapping[Mode, tuple[Mode, ...]] = {
+        Mode.IS: (Mode.S, Mode.IX, Mode.SIX, Mode.X),
+        Mode.IX: (Mode.SIX, Mode.X),
+        Mode.S: (Mode.SIX, Mode.X),
+        Mode.SIX: (Mode.X,),
+    }
+
+    def _use(self, kit: SessionKit, leases: Sequence[Lease], number: int) -> None:
+        super()._use(kit, leases, number)
+        lease = leases[0]
+        if lease.mode in self.stronger and kit.chance.random() < 0.4:
+            kit.upgrade(lease, kit.chance.choice(self.stronger[lease.mode]), kit.chance.choice((1, 4)) * SECOND)
+            super()._use(kit, leases, number)
+
+
+class Narrow(Application):
+    """Reads what names its domains where hints say that it is, between two readings of everything."""
+
+    gives_back = 0.8
+    modes = (Mode.X, Mode.X, Mode.S, Mode.SIX, Mode.IX)
+
+    def _use(self, kit: SessionKit, leases: Sequence[Lease], number: int) -> None:
+        self._read(kit, leases)
+        super()._use(kit, leases, number)
+        if kit.chance.random() < 0.6:
+            self._read(kit, leases)  # its own messages too, also those that it was left in doubt about
+
+    def _read(self, kit: SessionKit, leases: Sequence[Lease]) -> None:
+        after = kit.time.now().earliest - SECOND if kit.chance.random() < 0.2 else 0
+        kit.read_domains(kit.chance.choice(self._logs), leases, after, kit.chance.choice((None, None, 1, 3)))
 
 
 class Forgetful(Application):

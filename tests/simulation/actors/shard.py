@@ -6,19 +6,18 @@ lets the production shard answer it in one turn and sends the replies; the other
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
 from appliance.lease.shard import Shard, StoppedOrderly
-from appliance.lease.store import LeaseStore
 from appliance.lease.succession import Succession
 from appliance.registers import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
 from tests.simulation.network import Endpoint, answer
 from tests.simulation.scheduler import NEVER
+from tests.simulation.store import MemoryStore
 from timeagent.errors import BadTime, Environment, LeaseholdError
 from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
@@ -150,10 +149,10 @@ class ShardHost:
         origin = ending.beginning if len(layouts) > 1 else None
         chain = CeilingChain(port(shard_map.number, number), kit.time, signer, world.policy, identity, origin)
         spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
-        store = LeaseStore(Path(":memory:"))
+        store = MemoryStore()
         shard = Shard(
             identity, shard_map, world.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
-            randomness=kit.chance,
+            randomness=kit.chance, hint_bytes_max=world.hint_bytes_max,
         )  # fmt: skip
         world.history.starts.append(
             Started(number, identity.incarnation, world.scheduler.now, store.domains, store.leases)

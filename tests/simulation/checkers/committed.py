@@ -22,6 +22,5 @@ def check(history: History, record: Record) -> Iterator[str]:
                 yield f"{attempt.who} was told at {true_ns} that {attempt.path} is not committed: the record holds it"
         if held and any(outcome == "committed" for _, outcome in attempt.outcomes):
             directory = attempt.path.rpartition("/")[0]
-            accepted = {entry.key[5] for entry in log.entries if entry.bag.path == directory}
-            if not accepted.issuperset(attempt.payloads):
+            if not log.payloads.get(directory, set()).issuperset(attempt.payloads):
                 yield f"{attempt.path} is committed, and readers do not accept all of it"

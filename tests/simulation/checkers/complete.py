@@ -22,7 +22,9 @@ def check(history: History, record: Record) -> Iterator[str]:
             if entry.key in seen or entry.key[0] <= read.after_ns:
                 continue
             for each in entry.under:
-                for domain, fence, mode in read.leases:
+                for domain, fence, mode, own in read.leases:
+                    if each.correlation_id == own:
+                        continue  # what it wrote itself, in a weaker mode, and was left in doubt about
                     if each.domain == domain and each.fence < fence and excludes(mode, each.mode):
                         yield (
                             f"{read.who} read {read.log} under {domain} with fence {fence} from {read.began_ns} to "

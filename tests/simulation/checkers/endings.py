@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.formats.ceiling import CeilingKind, open_ceiling
-from appliance.formats.framing import pieces
 from appliance.formats.lease import LeaseOutcome, Phase
-from appliance.formats.ledger import open_block
+from appliance.formats.sessionlease import SessionEnded
 from appliance.formats.witness import CeilingCopy, Ended, Witness
 
 if TYPE_CHECKING:
@@ -21,21 +20,24 @@ if TYPE_CHECKING:
 
 
 def check(history: History, record: Record) -> Iterator[str]:
-    del record
+    del history
     expiries: dict[bytes, int] = {}
     out: dict[bytes, set[bytes]] = {}
-    heads = [open_block(pieces(data)[0][0], "a block").batch_head("a block") for data in history.blocks]
-    radius = min((head.signed_time().radius_ns for head in heads), default=0) * 9 // 10
+    together: dict[bytes, set[bytes]] = {}
+    radius = min((turn.head.signed_time("a head").radius_ns for turn in record.turns), default=0) * 9 // 10
     """The interval by which a lease was broken is another one than the token's, and may be a little narrower."""
-    for data in history.blocks:  # in the order in which they were signed: what ends was granted before
-        block = open_block(pieces(data)[0][0], "a block")
-        head = block.batch_head("a block")
+    for turn in record.turns:  # in the order in which they were signed: what ends was granted before
+        head = turn.head
         leases = out.setdefault(head.incarnation, set())
-        for entry in block.decoded("a block"):
+        for entry in turn.entries:
             if isinstance(entry, Witness) and entry.phase is Phase.HELD:
                 known = expiries.get(entry.correlation_id, 0)
                 expiries[entry.correlation_id] = max(known, entry.expiry_ns)
                 leases.add(entry.correlation_id)
+                if entry.session_id is not None:
+                    together.setdefault(entry.session_id, set()).add(entry.correlation_id)
+            elif isinstance(entry, SessionEnded):
+                leases -= together.pop(entry.session_id, set())
             elif isinstance(entry, CeilingCopy):
                 if open_ceiling(entry.record, "a ceiling")[0].kind is CeilingKind.ORDERLY and leases:
                     yield f"{head.incarnation.hex()} linked an orderly record while {len(leases)} leases were out"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def check(history: History, record: Record) -> Iterator[str]:
     for read in history.latest:
-        known = {entry.key for entry in record.logs[read.log].entries}
+        known = record.logs[read.log].keys
         for key in read.keys:
             if key not in known:
                 yield f"{read.who} read {key} of {read.log} at {read.true_ns}: it is not in the record"

@@ -24,12 +24,14 @@ def check(history: History, record: Record) -> Iterator[str]:
         runs_out = hold.lease.expiry_ns - margin
         return runs_out if hold.until_ns is None else min(hold.until_ns, runs_out)
 
+    revoked = history.revoked  # by an operator, who may: the record is protected, and not the belief
+
     places: dict[tuple[str, bytes], list[Hold]] = {}
     for hold in history.holds:
         places.setdefault((hold.domain, hold.lease.signed.batch_head().incarnation), []).append(hold)
     for (domain, _), holds in places.items():
         for first, second in combinations(sorted(holds, key=lambda each: each.fence), 2):
-            if not excludes(first.lease.mode, second.lease.mode):
+            if not excludes(first.mode, second.mode) or first.lease.correlation_id in revoked:
                 continue
             if (first.until_ns is not None or first.lease.ended is None) and second.from_ns < until(first):
                 yield (

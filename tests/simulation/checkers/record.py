@@ -17,16 +17,20 @@ from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.frame import Frame, open_frame
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.lease import Mode, Phase
+from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import Bag
+from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.stamped import open_stamped
-from appliance.formats.witness import SignedWitness
+from appliance.formats.witness import SignedWitness, Witness
 from tests.simulation.cluster import grid_of
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
+    from appliance.formats.witness import BatchHead
+    from appliance.formats.witness import Entry as WitnessEntry
     from tests.simulation.history import Key
     from tests.simulation.server import File, Server
 
@@ -145,6 +149,19 @@ class LogRecord:
             found += once.values()
         return sorted(found, key=lambda entry: entry.key[:5])
 
+    @cached_property
+    def keys(self) -> frozenset[Key]:
+        """Every accepted message, as readers see it."""
+        return frozenset(entry.key for entry in self.entries)
+
+    @cached_property
+    def payloads(self) -> dict[str, set[bytes]]:
+        """What the accepted messages of each bag say, by its path."""
+        found: dict[str, set[bytes]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.bag.path, set()).add(entry.key[5])
+        return found
+
     def _accepted(self, bag: Bag, name: str, data: bytes) -> Iterator[Entry]:
         path = f"{bag.path}/{name}"
         parsed = self.grid.data_name(name)
@@ -170,18 +187,32 @@ class LogRecord:
     def _under(self, frame: Frame) -> tuple[Under, ...] | None:
         """Return what the frame was written under; None if one of its witnesses does not count."""
         found = []
+        sessions: dict[tuple[bytes, bytes], SessionWitness] = {}
+        leases: list[tuple[Witness, bytes]] = []
         for raw in frame.head.witnesses:
             try:
                 signed = decode(SignedWitness, raw)
-                witness, time = signed.witness(), signed.batch_head().signed_time()
+                said, head = signed.statement(), signed.batch_head()
+                time = head.signed_time()
             except Damaged:
                 return None
             if (
-                witness.phase is not Phase.HELD
-                or witness.mode not in (Mode.X, Mode.IX, Mode.SIX)
-                or witness.holder.incarnation != frame.head.incarnation
-                or witness.expiry_ns > time.midpoint_ns + time.radius_ns + self._policy.lease_term_max_ns
+                said.holder.incarnation != frame.head.incarnation
+                or said.expiry_ns > time.midpoint_ns + time.radius_ns + self._policy.lease_term_max_ns
             ):
+                return None
+            if isinstance(said, SessionWitness):
+                sessions[head.incarnation, said.session_id] = said
+            else:
+                leases.append((said, head.incarnation))
+        for witness, run in leases:
+            expiry = witness.expiry_ns
+            if witness.session_id is not None:
+                session = sessions.get((run, witness.session_id))
+                if session is None or witness.correlation_id in session.ended:
+                    return None
+                expiry = session.expiry_ns
+            if witness.phase is not Phase.HELD or witness.mode not in (Mode.X, Mode.IX, Mode.SIX):
                 return None
             found.append(
                 Under(
@@ -190,30 +221,47 @@ class LogRecord:
                     witness.fence,
                     witness.correlation_id,
                     witness.floor_ns,
-                    witness.expiry_ns,
+                    expiry,
                     witness.settle_to_ns,
                 )
             )
         return tuple(found)
 
     def holds(self, path: str, data: bytes) -> bool:
-        """Whether the record holds an attempt: its file, or, in a log bag, each of its frames in some file."""
+        """Whether the record holds an attempt: its file, or each of its frames in some file of its bag."""
         directory, _, name = path.rpartition("/")
         listed = self.bags.get(directory)
         if listed is None:
             return False
         if self.grid.birth.kind is BagKind.MAILDIR:
             assert listed.files.get(name) in (None, data), f"{path} holds other bytes than were written"
-            return name in listed.files
+            if name in listed.files:
+                return True
         there = {each[piece.offset : piece.end] for each in listed.files.values() for piece in pieces(each)[0]}
         return all(data[piece.offset : piece.end] in there for piece in pieces(data)[0])
 
 
-class Record:
-    """All logs."""
+@dataclass(frozen=True, slots=True)
+class SignedTurn:
+    """What a shard signed at once."""
 
-    def __init__(self, server: Server, policy: Policy) -> None:
+    head: BatchHead
+    entries: tuple[WitnessEntry, ...]
+
+
+class Record:
+    """All logs, and all that shards signed."""
+
+    def __init__(self, server: Server, policy: Policy, blocks: list[bytes]) -> None:
+        """``blocks``: those of the ledger, in the order in which they were signed."""
         self.server = server
+        self._blocks = blocks
         names = sorted(name for name in server.directories.get("logs", {}) if server.find(f"logs/{name}/log"))
         self.logs = {name: LogRecord(server, name, policy) for name in names}
         self.policy = policy
+
+    @cached_property
+    def turns(self) -> list[SignedTurn]:
+        """Every turn that was signed, whether or not it reached the mount, in order."""
+        blocks = [open_block(pieces(data)[0][0], "a block") for data in self._blocks]
+        return [SignedTurn(block.batch_head("a block"), tuple(block.decoded("a block"))) for block in blocks]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.formats.ceiling import open_ceiling
-from appliance.formats.framing import pieces
-from appliance.formats.ledger import open_block
 from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Witness, WitnessKind
 
 if TYPE_CHECKING:
@@ -21,7 +19,8 @@ type Place = tuple[int, int, int, int, int]
 
 
 def check(history: History, record: Record) -> Iterator[str]:
-    ceilings, witnesses = _read(history)
+    del history
+    ceilings, witnesses = _read(record)
     yield from _ceilings(ceilings)
     linked = {(each.shard, each.incarnation, each.number): each for each in ceilings.values()}
     highest: dict[str, tuple[int, int, int]] = {}
@@ -49,23 +48,20 @@ def check(history: History, record: Record) -> Iterator[str]:
         highest[domain] = (fence, max(floor, known_floor), max(settle_to, known_settle))
 
 
-def _read(history: History) -> tuple[dict[bytes, CeilingRecord], list[tuple[Place, Witness | Ended, BatchHead]]]:
-    blocks = []
+def _read(record: Record) -> tuple[dict[bytes, CeilingRecord], list[tuple[Place, Witness | Ended, BatchHead]]]:
     ceilings: dict[bytes, CeilingRecord] = {}
     first: dict[bytes, int] = {}
-    for data in history.blocks:
-        block = open_block(pieces(data)[0][0], "a block")
-        head = block.batch_head("a block")
-        blocks.append((block, head))
-        for entry in block.decoded("a block"):
+    for turn in record.turns:
+        for entry in turn.entries:
             if isinstance(entry, CeilingCopy):
                 ceiling = open_ceiling(entry.record, "a ceiling")[0]
                 ceilings[entry.record] = ceiling
                 first[ceiling.incarnation] = min(first.get(ceiling.incarnation, ceiling.number), ceiling.number)
     found: list[tuple[Place, Witness | Ended, BatchHead]] = []
-    for block, head in blocks:
+    for turn in record.turns:
+        head = turn.head
         start = first.get(head.incarnation, head.ceiling_number)
-        for index, entry in enumerate(block.decoded("a block")):
+        for index, entry in enumerate(turn.entries):
             if isinstance(entry, Witness | Ended):
                 found.append(((head.map_number, head.shard, start, head.sequence, index), entry, head))
     return ceilings, found

@@ -231,7 +231,7 @@ def directory_gone_means_not_closed(self: MaildirWriter, file: FrameFile) -> Out
 
 _look = MaildirWriter._look
 
-_BORN = "context.storage.publish(_path(name), stamp(Kind.BIRTH, birth, context.time), context.tmp(name))"
+_BORN = "context.storage.publish(_path(name), raw, context.tmp(name))"
 
 _CLOSING = BagCast((writer(), closer()), decided=False)
 _CLOSING_TWICE = BagCast((writer(), closer(count=2)), decided=False)

@@ -1,0 +1,57 @@
+"""Holders that keep their leases together under session leases, and an operator who ends some of them alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.lease.wire import Revoke
+from tests.simulation.actors.processes import Kit
+from tests.simulation.actors.session import Application, SessionKit
+from tests.simulation.network import SimulatedTransport
+from timeagent.errors import ShardUnavailable
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from tests.simulation.scheduler import Process
+    from tests.simulation.world import World
+
+
+class Together(Application):
+    """Takes one or two domains at a time under one session lease, and gives them back one by one, or by dropping it."""
+
+    def kit(self) -> SessionKit:
+        kit = super().kit()
+        kit.session._together = True
+        kit.session._leasing.standings.drop_from = kit.chance.choice((1, 1, 16))
+        return kit
+
+
+class Operator:
+    """Revokes leases that somebody has."""
+
+    def __init__(self, world: World, process: Process, turns: int) -> None:
+        self._world = world
+        self._process = process
+        self._turns = turns
+
+    def run(self) -> None:
+        kit = Kit(self._world, self._process)
+        for _ in range(self._turns):
+            kit.pause(600 * MS)
+            history = self._world.history
+            held = [hold.lease for hold in history.holds if hold.until_ns is None and hold.lease.ended is None]
+            if not held:
+                continue
+            lease = kit.chance.choice(held)
+            history.revoked.add(lease.correlation_id)
+            request = Revoke(
+                request_id=kit.chance.randbytes(16),
+                domain=lease.domain,
+                correlation_id=lease.correlation_id,
+                by=lease.signed.witness().holder,
+            )
+            transport = SimulatedTransport(self._world.network, self._process.machine, lease.shard)
+            try:
+                transport.call([request], self._world.policy.attempt_timeout_ns)
+            except ShardUnavailable as problem:
+                self._world.scheduler.note("revokes nothing:", str(problem))

@@ -1,0 +1,89 @@
+"""Wrong versions of steps in shared leases and in changes of mode. Each names the checker that kills it."""
+
+from __future__ import annotations
+
+from appliance.lease import endings, state
+from tests.simulation.mutant import Mutant, one
+
+MODES: tuple[Mutant, ...] = (
+    Mutant(
+        "IX is granted beside S",
+        one(
+            state,
+            "conflicts",
+            "return (one, other) not in _COMPATIBLE",
+            "from appliance.formats.lease import _COMPATIBLE\n"
+            "return (one, other) not in _COMPATIBLE and (one, other) != ('S', 'IX')",
+        ),
+        "overlap",
+        "shares",
+    ),
+    Mutant(
+        "IX is granted beside SIX",
+        one(
+            state,
+            "conflicts",
+            "return (one, other) not in _COMPATIBLE",
+            "from appliance.formats.lease import _COMPATIBLE\n"
+            "return (one, other) not in _COMPATIBLE and (one, other) != ('SIX', 'IX')",
+        ),
+        "exclusion",
+        "shares",
+    ),
+    Mutant(
+        "settle_to is forgotten by the second shared grant",
+        one(
+            state,
+            "_grant",
+            "memory = Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns, ",
+            "memory = Memory(fence=fence, floor_ns=memory.floor_ns, "
+            "settle_to_ns=0 if request.mode in ('S', 'IS', 'IX') else memory.settle_to_ns, ",
+        ),
+        "witnesses",
+        "shares",
+    ),
+    Mutant(
+        "the floor of a lease that ends beside others is forgotten",
+        one(
+            endings,
+            "end_lease",
+            "floor_ns=max(before.floor_ns, floor)",
+            "floor_ns=max(before.floor_ns, floor if len(state.leases) == 1 else 0)",
+        ),
+        "endings",
+        "shares",
+    ),
+    Mutant(
+        "the floor is the watermark of the lease that ended last",
+        one(
+            endings,
+            "end_lease",
+            "floor_ns=max(before.floor_ns, floor)",
+            "floor_ns=floor or before.floor_ns",
+        ),
+        "witnesses",
+        "shares",
+    ),
+    Mutant(
+        "a stronger mode is granted whoever else has the domain",
+        one(
+            state,
+            "_upgrade",
+            "in_the_way = [each for each in state.leases if each is not lease and conflicts(each.mode, mode)]",
+            "in_the_way = []",
+        ),
+        "overlap",
+        "shares",
+    ),
+    Mutant(
+        "a stronger mode ends the leases in its way before they have expired",
+        one(
+            state,
+            "_upgrade",
+            "if denied is not None:",
+            "if denied is not None and command.mode is None:",
+        ),
+        "overlap",
+        "shares",
+    ),
+)

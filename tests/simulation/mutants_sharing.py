@@ -1,0 +1,109 @@
+"""Wrong versions of steps in the node's writer and in hints. Each names the checker that kills it."""
+
+from __future__ import annotations
+
+from appliance.formats import hints
+from appliance.lease import endings, shard
+from appliance.nodewriter import batcher, service, shared
+from appliance.session import narrow
+from tests.simulation.mutant import Mutant, one
+
+SHARING: tuple[Mutant, ...] = (
+    Mutant(
+        "a node's writer says committed, whatever the looks say",
+        one(
+            batcher,
+            "Batcher._flush",
+            "outcome = self._write(bag, data)",
+            "from appliance.bag.outcome import Committed\noutcome = Committed()\nself._write(bag, data)",
+        ),
+        "committed",
+        "batching",
+    ),
+    Mutant(
+        "who hands in while a file is written is told the outcome of that file",
+        one(batcher, "Batcher._flush", "for each in taken:", "for each in taken + list(self._waiting.get(bag, ())):"),
+        "committed",
+        "batching",
+    ),
+    Mutant(
+        "a node's writer in doubt says not committed",
+        one(
+            service,
+            "NodeWriter._write",
+            "_log.warning('flush-in-doubt bag=%s reason=%s', bag.path, outcome)\nreturn outcome",
+            "from appliance.bag.outcome import NotCommitted\nreturn NotCommitted('in doubt')",
+        ),
+        "committed",
+        "batching",
+    ),
+    Mutant(
+        "two batches of a node's writer have one name",
+        one(service, "NodeWriter._write", "self._sequence += 1", "self._sequence = 1"),
+        "committed",
+        "batching",
+    ),
+    Mutant(
+        "a process in doubt about its node's writer believes its own file alone",
+        one(
+            shared,
+            "SharedWriter._decided",
+            "if incarnation is not None and isinstance(own, NotCommitted):",
+            "if incarnation is None and isinstance(own, NotCommitted):",
+        ),
+        "committed",
+        "batching",
+    ),
+    Mutant(
+        "no answer of a node's writer counts as not taken",
+        one(
+            shared,
+            "SharedWriter.write",
+            "self._doubts[_key(file)] = incarnation\nreturn Unknown(reason)",
+            "return self._own.write(file)",
+        ),
+        "committed",
+        "batching",
+    ),
+    Mutant(
+        "hints of a holder that died count as all that it wrote",
+        one(endings, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
+        "narrow",
+        "hinted",
+    ),
+    Mutant(
+        "hints are believed below their reach",
+        one(narrow, "_reach_ns", "return max(lease.hints.reach_ns(log), lease.own.reach_ns(log))", "return 0"),
+        "narrow",
+        "hinted",
+    ),
+    Mutant(
+        "hints that were dropped for want of room are not missed",
+        one(
+            hints,
+            "Hints.reach_ns",
+            "return max((each.above_ns for each in self.bounds if each.log == log), default=self.complete_from_ns)",
+            "return self.complete_from_ns",
+        ),
+        "narrow",
+        "hinted",
+    ),
+    Mutant(
+        "a shard that begins claims to know where everything is",
+        one(shard, "Shard._unknown", "nothing_known(self._floor_ns)", "nothing_known(0)"),
+        "narrow",
+        "hinted",
+    ),
+    Mutant(
+        "a narrow reading leaves out the own attempts in doubt",
+        one(narrow, "_files", "dict.fromkeys(doubtful)", "{}"),
+        "narrow",
+        "hinted",
+    ),
+    Mutant(
+        "a narrow reading gives messages of other domains",
+        one(narrow, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
+        "narrow",
+        "hinted",
+    ),
+)

@@ -70,6 +70,13 @@ def test_the_audit_names_the_planted_fault_and_nothing_else(tmp_path: Path, faul
     assert status == 0
 
 
+@pytest.mark.slow  # on a busy machine an agent without its unit's priority is late, and who waits for a time waits long
+def test_time_comes_from_the_agents_where_they_run(tmp_path: Path) -> None:
+    status, result = run_demo(tmp_path / "demo", "--seconds", "4", "--agents")
+    check_promises(result)
+    assert (status, result["finding_codes"], result["time"]) == (0, [], "agent")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_twenty_power_cuts_at_random_instants(tmp_path: Path) -> None:

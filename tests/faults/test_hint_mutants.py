@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import listedfiles, reader
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.lease import shard, state, whereabouts
+from appliance.lease import endings, shard, whereabouts
 from appliance.session import leasing, narrow, session
 from tests.simulation.planting import Planter
 from tests.support.hint_world import HintWorld
@@ -34,8 +34,8 @@ MUTANTS: dict[str, Fault] = {
         "min(one.complete_from_ns, other.complete_from_ns)",
     ),
     "broken holder's hints are kept": (
-        state,
-        "_broken",
+        endings,
+        "broken",
         "remembering(left, None, bounds)",
         "remembering(left, lease.hints, bounds)",
     ),
@@ -78,7 +78,7 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "relinquishing forgets what renewals said": (
-        (state, "_relinquish", "joined(lease.hints, command.hints)", "command.hints"),
+        (endings, "relinquished", "joined(lease.hints, command.hints)", "command.hints"),
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "unanswered renewal counts as heard": (
@@ -118,8 +118,8 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
     ),
     "no word about what was written": (
         (
-            state,
-            "_relinquish",
+            endings,
+            "relinquished",
             "None if command.hints is None else joined(lease.hints, command.hints)",
             "joined(lease.hints, command.hints or lease.hints)",
         ),

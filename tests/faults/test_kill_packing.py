@@ -15,11 +15,11 @@ import pytest
 from appliance.bag.packer import Packer, PackState
 from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, PRELOCK, SEAL
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from auditor.audit import audit
 from auditor.load import Tree
+from auditor.planting.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, delete_old, payload_of
-from tests.support.trees import START_NS, ClusterTree
 from timeagent.units import DAY, MINUTE
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def check_retention(place: Path, kind: BagKind, stride: int) -> None:
             assert reads(root, kind) == EVERYTHING
             assert codes(root) == set()
         delete_old(process(root, kind, 2 * DAY), root)
-        assert sorted(path.name for path in rack.iterdir()) == [PRELOCK, SEAL]
+        assert sorted(path.name for path in rack.iterdir()) == [PRELOCK, RETAINED, SEAL]
         assert codes(root) == {"retained-rack"}
 
 

@@ -17,8 +17,8 @@ from appliance.formats.birth import BagKind
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
+from auditor.planting.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, payload_of
-from tests.support.trees import START_NS, ClusterTree
 from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:

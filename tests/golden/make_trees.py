@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from auditor.audit import audit
 from auditor.load import Tree
+from auditor.planting.faults_bags import overwritten_lock
+from auditor.planting.faults_bytes import witness_of_an_unknown_key
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.stories import small_tree
 from auditor.report import json_bytes
-from tests.support.breaches import granted_while_held, overwritten_lock, witness_of_an_unknown_key
-from tests.support.trees import small_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.trees import ClusterTree
+    from auditor.planting.tree import ClusterTree
 
 TREES: Final = Path(__file__).with_name("trees")
 STORIES: Final[dict[str, Callable[[Path], ClusterTree]]] = {

@@ -108,6 +108,24 @@ def frame(data: bytes) -> None:
     assert tuple(opened.payloads()) == values.PAYLOADS
 
 
+def session(data: bytes) -> None:
+    signed = decode(SignedWitness, data)
+    assert signed.statement() == values.session_entries()[1]
+    assert signed.refused_by(values.keyring(), values.CLUSTER) is None
+
+
+def session_ledger(data: bytes) -> None:
+    block = open_block(pieces(data)[0][0], "f")
+    assert list(block.decoded("f")) == values.session_entries()
+    assert block.entries_match(block.batch_head("f"))
+
+
+def session_frame(data: bytes) -> None:
+    opened = open_frame(pieces(data)[0][0], "f")
+    assert opened.head == values.session_frame_head()
+    assert tuple(opened.payloads()) == values.PAYLOADS
+
+
 def lock(data: bytes) -> None:
     opened, stamped = open_lock(data, "f")
     assert opened == values.lock()
@@ -137,6 +155,9 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "witness": witness,
     "ledger": ledger,
     "frame": frame,
+    "session": session,
+    "session-ledger": session_ledger,
+    "session-frame": session_frame,
     "lock": lock,
     "seal": seal,
     "view": view,

@@ -25,7 +25,7 @@ AHEAD = """
 import sys
 from timeagent.clock import SystemClock
 inner, ahead_ns = SystemClock.realtime_ns, int(sys.argv.pop(1))
-SystemClock.realtime_ns = lambda clock: inner(clock) + ahead_ns
+SystemClock.realtime_ns = staticmethod(lambda: inner() + ahead_ns)
 from leasehold.__main__ import entry
 sys.exit(entry())
 """

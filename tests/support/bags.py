@@ -21,6 +21,7 @@ from appliance.formats.frame import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import DataName, Grid
 from appliance.formats.policy import Policy, check_policy
+from appliance.formats.sessionlease import SessionKind, SessionWitness
 from appliance.formats.witness import NO_HEAD, SignedWitness, Witness, WitnessKind, sign_batch
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
@@ -173,14 +174,35 @@ def witness(time: HandTime, domain: str = "d", *, signer: Signer = SHARD_KEY, **
         "others": 0,
         "others_digest": None,
     }
+    return signed_entry(time, Witness(**(fields | changes)), signer)
+
+
+def session_witness(
+    time: HandTime, *, signer: Signer = SHARD_KEY, run: bytes = b"S" * 8, shard: int = 0, **changes: object
+) -> bytes:
+    """Return an encoded SignedWitness of the session lease ``s…``: granted now for the longest term, none ended."""
+    fields: dict[str, Any] = {
+        "kind": SessionKind.GRANT,
+        "session_id": b"s" * 16,
+        "holder": Holder(node="n1", process=1, boot=b"b" * 16, incarnation=INCARNATION),
+        "expiry_ns": time.midpoint_ns + POLICY.lease_term_max_ns,
+        "ended": (),
+    }
+    return signed_entry(time, SessionWitness(**(fields | changes)), signer, run, shard)
+
+
+def signed_entry(
+    time: HandTime, entry: Witness | SessionWitness, signer: Signer, run: bytes = b"S" * 8, shard: int = 0
+) -> bytes:
+    """Return an encoded SignedWitness that is alone in its batch."""
     batch = sign_batch(
-        [Witness(**(fields | changes))],
+        [entry],
         signer,
         cluster_id=CLUSTER,
         node="n1",
         map_number=1,
-        shard=0,
-        incarnation=b"S" * 8,
+        shard=shard,
+        incarnation=run,
         ceiling_number=1,
         ceiling_ns=INSTANT_MAX,
         sequence=1,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.bag.storage import Storage
     from appliance.formats.paths import Bag
+    from appliance.formats.witness import Entry
     from appliance.lease.wire import Reply, Request
     from appliance.session.openlog import Share
     from timeagent.units import Instant, Span
@@ -169,6 +170,7 @@ class HandSite:
         self._path = path
         self._chains = [MemoryChain() for _ in range(shards)]
         self._stores: list[LeaseStore] = []
+        self._ledgers: dict[int, ListLedger] = {}
         for shard in range(shards):
             self.start(shard)
 
@@ -177,6 +179,7 @@ class HandSite:
         identity = ShardIdentity(CLUSTER, 1, shard, NODE, self.chance.randbytes(8))
         store = LeaseStore(self._path / f"{len(self._stores)}.db")
         self._stores.append(store)
+        self._ledgers[shard] = ListLedger()
         running = Shard(
             identity,
             self.map,
@@ -185,7 +188,7 @@ class HandSite:
             chain=CeilingChain(self._chains[shard], self.time, WITNESS_KEY, self.policy, identity),
             time=self.time,
             signer=WITNESS_KEY,
-            ledger=ListLedger(),
+            ledger=self._ledgers[shard],
             randomness=self.chance,
             domains_max=self._limits[0],
             hint_bytes_max=self._limits[1],
@@ -209,10 +212,25 @@ class HandSite:
         storage: Storage | None = None,
         time: HandTime | None = None,
         share: Share | None = None,
+        *,
+        session_leases: bool = False,
     ) -> Session:
         context = self.context(storage, time)
         chance = random.Random(self.chance.getrandbits(64))
-        return Session(context, LogBook(context, share), self, self.policy, purpose, chance, background=False)
+        return Session(
+            context,
+            LogBook(context, share),
+            self,
+            self.policy,
+            purpose,
+            chance,
+            background=False,
+            session_leases=session_leases,
+        )
+
+    def ledger_of(self, shard: int) -> list[Entry]:
+        """What the running incarnation of a shard has told its ledger."""
+        return self._ledgers[shard].entries()
 
     def domains(self, count: int) -> list[str]:
         """Domains, at least one of each shard, in their order."""

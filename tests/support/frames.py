@@ -9,9 +9,10 @@ from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.ledger import open_block
 from appliance.formats.witness import Ended, Witness, WitnessKind
-from appliance.lease.wire import REQUEST_FRAME_BYTES_MAX, Hello, Inspect, encode_call
+from appliance.lease.wire import REQUEST_FRAME_BYTES_MAX, Attend, Hello, Inspect, Revoke, encode_call
 from tests.support.shards import HOLDER, RIVAL, World, acquire, relinquish, renew, upgrade
 from tests.support.values import CLUSTER
+from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     import random
@@ -136,6 +137,16 @@ class Frames:
                 return renew(world, chance.choice(out))
             case 6:
                 return upgrade(world, chance.choice(out))
-        if chance.randrange(2):
-            return Hello(version=1, cluster_id=CLUSTER)
+        match chance.randrange(6):
+            case 0 | 1:
+                return Hello(version=1, cluster_id=CLUSTER)
+            case 2:
+                holder, heard = chance.choice([HOLDER, RIVAL]), chance.randrange(4)
+                wait = chance.choice([0, 0, SECOND])
+                return Attend(request_id=world.request_id(), holder=holder, run=bytes(8), heard=heard, wait_ns=wait)
+            case 3:
+                lease = chance.choice(out)
+                return Revoke(
+                    request_id=world.request_id(), domain=lease.domain, correlation_id=lease.correlation_id, by=RIVAL
+                )
         return Inspect(after_domain="", leases_max=3)

@@ -32,8 +32,8 @@ from appliance.formats.birth import BagKind
 from appliance.formats.frame import Attempt, FrameHead, encode_frame
 from appliance.formats.paths import DataName, Grid
 from appliance.registers import Registers
+from auditor.planting.tree import START_NS, ClusterTree
 from tests.support.clocks import HandTime
-from tests.support.trees import START_NS, ClusterTree
 from timeagent.keys import Verifier
 from timeagent.units import DAY, MINUTE, SECOND
 

@@ -11,10 +11,11 @@ from appliance.formats.frame import FrameHead
 from appliance.formats.ledger import LedgerBlock
 from appliance.formats.lockfile import LockFile, RackSeal
 from appliance.formats.policy import Policy
+from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import Signed, Stamped
 from appliance.formats.view import Checkpoint, FoldIdentity
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, SignedWitness, Stopped, Witness
+from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Revoked, SignedWitness, Stopped, Witness
 from timeagent.canonical import Record
 from timeagent.trust import TrustRecord
 
@@ -31,6 +32,9 @@ RECORDS: tuple[type[Record], ...] = (
     LogBirth,
     Policy,
     RackSeal,
+    SessionEnded,
+    SessionWitness,
+    Revoked,
     ShardMap,
     Signed,
     SignedWitness,

@@ -6,12 +6,14 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.ledger import LedgerBlock, open_block
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import SignedWitness, Witness
+from appliance.formats.witness import SignedWitness, Witness, WitnessKind
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
@@ -216,6 +218,15 @@ def opened(reply: Reply) -> tuple[SignedWitness, Witness]:
 
 def granted(shard: Shard, request: Request) -> Witness:
     return opened(one(shard, request))[1]
+
+
+def repeated(first: Reply, again: Reply) -> None:
+    """Check that an answer says the same as the first one, signed anew."""
+    assert isinstance(first, Granted)
+    assert isinstance(again, Granted)
+    before, after = opened(first)[1], opened(again)[1]
+    assert after == msgspec.structs.replace(before, kind=WitnessKind.RENEWAL)
+    assert again.request_id == first.request_id
 
 
 def worlds(path: Path) -> Iterator[World]:

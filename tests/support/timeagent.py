@@ -11,9 +11,9 @@ from timeagent.hearing import OWN_GROUP, Listed
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.noncedoor import answer
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.sources.peer import PeerSource
-from timeagent.tokenfile import Page
+from timeagent.tokenfile import Page, PageFields
 from timeagent.units import MS, Span
 
 BOOT = bytes(range(16))
@@ -26,7 +26,10 @@ class HandPage:
     def __init__(self) -> None:
         self.written: list[Page] = []
 
-    def write(self, page: Page) -> None:
+    def put(self, fields: PageFields) -> None:
+        boot, as_of_boot, as_of_raw, low, high, drift, status, epoch, stale, until, token = fields
+        ahead = TimeInterval(low, high)
+        page = Page(b"", boot, as_of_boot, as_of_raw, ahead, drift, ClockStatus(status), epoch, stale, until, token)
         self.written.append(page)
 
     @property

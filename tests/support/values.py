@@ -13,6 +13,7 @@ from appliance.formats.ledger import block_bytes
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.marker import Marker
 from appliance.formats.policy import Policy
+from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp
 from appliance.formats.view import Checkpoint, FoldIdentity, LogStart, checkpoint_bytes
@@ -141,6 +142,37 @@ def entries() -> list[Entry]:
         CeilingCopy(record=ceiling_file()),
         Stopped(floor_ns=NOW_NS, settle_to_ns=NOW_NS - SECOND),
     ]
+
+
+def session_entries() -> list[Entry]:
+    """A lease under a session lease, the session's newest witness, and how it ended."""
+    session_id = bytes(range(80, 96))
+    return [
+        msgspec.structs.replace(witness(), session_id=session_id),
+        SessionWitness(
+            kind=SessionKind.RENEWAL,
+            session_id=session_id,
+            holder=holder(),
+            expiry_ns=NOW_NS + 10 * SECOND,
+            ended=(bytes(range(96, 112)),),
+        ),
+        SessionEnded(
+            session_id=session_id,
+            outcome=LeaseOutcome.DROPPED,
+            ended_ns=NOW_NS,
+            expiry_ns=NOW_NS + 10 * SECOND,
+            leases=2,
+            watermark_ns=NOW_NS - 2 * SECOND,
+            watermark_time=page_token(NOW_NS - 2 * SECOND).encode(),
+            messages=3,
+            chain_head=bytes(range(32)),
+        ),
+    ]
+
+
+def session_frame_head() -> FrameHead:
+    signed = batch(session_entries())
+    return frame_head(witnesses=tuple(encode(signed.signed_witness(index)) for index in (0, 1)))
 
 
 def batch(of: list[Entry] | None = None, *, time: SignedTime | None = None, signer: Signer = WITNESS_KEY) -> Batch:
@@ -278,6 +310,9 @@ def all_files() -> dict[str, bytes]:
         "witness": encode(signed),
         "ledger": block_bytes(batch()),
         "frame": frame_piece(),
+        "session": encode(batch(session_entries()).signed_witness(1)),
+        "session-ledger": block_bytes(batch(session_entries())),
+        "session-frame": encode_frame(session_frame_head(), TIMESTAMPS, PAYLOADS)[0],
         "lock": lock_bytes(),
         "view": checkpoint_bytes(checkpoint()),
         "seal": stamp(Kind.SEAL, seal(), hand_time(NOW_NS + 700 * SECOND)),

@@ -3,10 +3,10 @@
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import BOOT, KEY, HandAgent, own
@@ -165,6 +165,7 @@ def open_door(bench: Bench) -> Iterator[Bench]:
     thread.start()
     yield bench
     stopped.set()
+    door.wake()
     thread.join(10)
     door.close()
 

@@ -158,6 +158,16 @@ def test_loss_wakes_who_waits_for_it(site: Site) -> None:
     run(site, scene)
 
 
+def test_recall_wakes_who_waits_for_it(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        async with await cluster.session("first").acquire("d", recall="finish") as leases:
+            waiter = asyncio.create_task(cluster.session("second").acquire("d", timeout_ns=60 * SECOND))
+            assert await leases.recalled() is leases[0]
+        assert (await waiter)[0].fence > leases[0].fence
+
+    run(site, scene)
+
+
 def test_what_the_core_refuses_is_raised_as_it_is(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         await cluster.session("first").acquire("d")

@@ -12,8 +12,11 @@ import pytest
 
 from auditor.cli import COMMANDS
 from auditor.load import find_root
-from tests.support.breaches import granted_while_held
-from tests.support.trees import ClusterTree, Writer, small_tree
+from auditor.opening import open_tree
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.stories import small_tree
+from auditor.planting.tree import ClusterTree
+from auditor.planting.writer import Writer
 from timeagent.console import report_error
 from timeagent.errors import BadRequest, Damaged, LeaseholdError
 from timeagent.keys import public_line
@@ -156,9 +159,9 @@ def test_what_is_no_tree_exits_with_65_and_a_way_out(
 
 def test_index_can_be_kept_in_a_file_but_never_over_another(tmp_path: Path) -> None:
     tree = breached(tmp_path / "tree")
-    assert run("audit", tree.root, "--index", tmp_path / "index.db") == 1
+    assert run("audit", tree.root, "--db", tmp_path / "index.db") == 1
     assert (tmp_path / "index.db").stat().st_size > 0
-    assert run("audit", tree.root, "--index", tmp_path / "index.db") == BadRequest.exit_status
+    assert run("audit", tree.root, "--db", tmp_path / "index.db") == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything: NOTHING is known about refused files")
@@ -167,3 +170,14 @@ def test_file_that_may_not_be_read_is_unverifiable(tmp_path: Path) -> None:
     path = next(path for path in tree.files() if path.endswith(".msg"))
     (tree.root / path).chmod(0)
     assert run("audit", tree.root) == 3
+
+
+# What an older or a newer version wrote is not judged by the wrong rules: the version is told.
+@pytest.mark.parametrize("number", [0, 2])
+def test_tree_of_another_format_is_refused_with_its_version(number: int, tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    tree.put("LEASEHOLD", tree.get("LEASEHOLD").replace(b"format 1", b"format %d" % number))
+    with pytest.raises(Damaged, match=f"is a tree of format {number}") as told:
+        open_tree(tree.root)
+    assert told.value.code == "other-format"
+    assert told.value.exit_status == 65

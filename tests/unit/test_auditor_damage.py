@@ -15,9 +15,12 @@ from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, 
 from auditor import load
 from auditor.audit import audit
 from auditor.load import Tail, Tree, tail_of
+from auditor.planting.shard import Shard
+from auditor.planting.stories import eventful_tree, small_tree
+from auditor.planting.tree import ClusterTree
+from auditor.planting.writer import Writer
 from auditor.report import json_bytes, text_lines
 from auditor.verification import Signatures
-from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, small_tree
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

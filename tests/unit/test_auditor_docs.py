@@ -20,6 +20,24 @@ def test_every_finding_code_has_its_anchor_and_no_other_is_there(repository: Pat
     assert set(anchors) == set(RULES)
 
 
+def test_table_of_rules_is_the_registry(repository: Path) -> None:
+    text = (repository / "docs/findings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| \[(\S+)\]\(#(\S+)\) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(str(r.number), r.code, r.code, r.verdict, r.title) for r in RULES.values()]
+
+
+# Stated on their own: a section without them leaves its reader with a word.
+def test_every_section_says_what_to_make_of_it(repository: Path) -> None:
+    text = (repository / "docs/findings.md").read_text(encoding="utf-8")
+    for section in text.split("\n### ")[1:]:
+        code, _, words = section.partition("\n")
+        assert len(words.split("\n## ")[0].split()) >= 10, code
+
+
+def test_there_are_enough_rules_and_their_numbers_are_their_own() -> None:
+    assert len({rule.number for rule in RULES.values()}) == len(RULES) >= 35
+
+
 def test_every_code_is_kebab_case_with_a_title() -> None:
     for code, rule in RULES.items():
         assert rule.code == code

@@ -11,8 +11,8 @@ from appliance.formats.paths import DataName
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
+from auditor.planting.tree import START_NS, ClusterTree
 from tests.support.killing import INCARNATION, Process, payload_of, write
-from tests.support.trees import START_NS, ClusterTree
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

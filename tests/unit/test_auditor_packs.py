@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, PRELOCK, SEAL
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from auditor.audit import audit
 from auditor.explain import explain_lines
 from auditor.load import Tree
+from auditor.planting.faults_packs import pack_tree, packed
+from auditor.planting.plants import all_plants
+from auditor.planting.stories import eventful_tree, small_tree
+from auditor.planting.tree import ClusterTree
+from auditor.planting.writer import Writer
 from auditor.report import json_bytes
-from tests.support.breaches import PLANTS
-from tests.support.pack_breaches import pack_tree, packed
-from tests.support.trees import ClusterTree, Writer, eventful_tree, small_tree
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-OF_DIRECTORIES = frozenset({"late-writer", "ghost-bag", "overwritten-lock", "damaged-lock", "lost-file"})
+OF_DIRECTORIES = frozenset(
+    {"late-writer", "ghost-bag", "overwritten-lock", "damaged-lock", "lost-file", "missing-prelock", "foreign-file"}
+)
 """What is said of a directory, and gone with it: what was listed is judged in the pack, the rest is void."""
 
 _PLACE = re.compile(r"logs/[^ ;:,]*")
@@ -55,7 +59,7 @@ def test_eventful_tree_audits_the_same_before_and_after_packing(tmp_path: Path) 
 
 BREACHES = [
     pytest.param(plant, id=f"{code}-{plant.__name__}")
-    for code, all_of in PLANTS.items()
+    for code, all_of in all_plants().items()
     for plant in all_of
     if code not in OF_DIRECTORIES
     and not code.endswith("-pack")
@@ -111,6 +115,7 @@ def test_directory_that_came_back_after_packing_or_retention_is_void(tmp_path: P
     grid = tree.grids["orders"]
     Writer(tree).publish(grid, at=grid.first_ns + 7)
     assert {finding.code for finding in audit(Tree(tree.root)).findings} <= {"ghost-bag", "late-writer"}
+    pack.with_name(RETAINED).touch()
     pack.unlink()
     codes = {finding.code for finding in audit(Tree(tree.root)).findings}
     assert "retained-rack" in codes
@@ -132,6 +137,7 @@ def test_evidence_in_a_pack_is_explained_from_the_pack(tmp_path: Path) -> None:
 
 def test_rack_that_retention_emptied_accuses_nobody(tmp_path: Path) -> None:
     tree, pack = packed(tmp_path)
+    pack.with_name(RETAINED).touch()
     pack.unlink()
     result = audit(Tree(tree.root))
     (finding,) = result.findings

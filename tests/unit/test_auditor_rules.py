@@ -15,25 +15,21 @@ from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
 from appliance.registers import StoredChain
+from auditor.against import compared
 from auditor.audit import audit
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
+from auditor.planting.faults_bags import premature_lock
+from auditor.planting.faults_bytes import joined_later
+from auditor.planting.faults_chains import shard_of_map_2, two_maps
+from auditor.planting.faults_leases import aged, shared
+from auditor.planting.plants import Plant, Twins, all_plants, all_twins
+from auditor.planting.shard import Shard
+from auditor.planting.stories import Story, eventful_tree, only_file, small_tree, two_sealed_racks
+from auditor.planting.tree import ClusterTree, seed
+from auditor.planting.writer import Writer
 from auditor.rules.registry import RULES
-from tests.support import pack_breaches  # noqa: F401 - registers its breaches
-from tests.support.breaches import (
-    PLANTS,
-    Plant,
-    Story,
-    aged,
-    joined_later,
-    only_file,
-    premature_lock,
-    shard_of_map_2,
-    shared,
-    two_maps,
-    two_sealed_racks,
-)
-from tests.support.trees import ClusterTree, Shard, Writer, eventful_tree, seed, small_tree
+from timeagent.errors import BadRequest
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
 
@@ -254,7 +250,11 @@ def test_relinquished_without_a_message_below_a_floor_ahead_is_no_finding(tmp_pa
 
 @pytest.mark.parametrize(
     ("code", "plant"),
-    [pytest.param(code, plant, id=f"{code}-{plant.__name__}") for code, all_of in PLANTS.items() for plant in all_of],
+    [
+        pytest.param(code, plant, id=f"{code}-{plant.__name__}")
+        for code, all_of in all_plants().items()
+        for plant in all_of
+    ],
 )
 def test_planted_breach_is_named_and_nothing_else(code: str, plant: Plant, tmp_path: Path) -> None:
     result = audited(plant(tmp_path))
@@ -264,8 +264,43 @@ def test_planted_breach_is_named_and_nothing_else(code: str, plant: Plant, tmp_p
     assert result.exit_status == expected
 
 
-def test_every_code_has_a_planted_breach() -> None:
-    assert set(PLANTS) == set(RULES)
+def test_every_code_is_planted() -> None:
+    assert set(all_plants()) | set(all_twins()) == set(RULES)
+
+
+@pytest.mark.parametrize("pair", [each for pairs in all_twins().values() for each in pairs])
+def test_copies_that_contradict_each_other_are_named_and_nothing_else(pair: Twins, tmp_path: Path) -> None:
+    one, two = Tree(pair(tmp_path / "one", tmp_path / "two").root), Tree(tmp_path / "two")
+    for tree, twin in ((one, two), (two, one)):
+        first, second = audit(tree), audit(twin)
+        assert first.findings == second.findings == ()
+        result = compared(first, second, tree, twin)
+        assert codes(result) == {"forked-history"}
+        assert (result.exit_status, result.summary.violations) == (1, len(result.findings))
+
+
+# One is older, lacks files and racks, ends in the middle of an append, or is damaged: none of that is another history.
+def test_copies_of_one_history_do_not_contradict_each_other(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    older = tmp_path / "older"
+    shutil.copytree(tree.root, older)
+    for path in sorted(older.rglob("*.ledger")):
+        path.write_bytes(path.read_bytes()[:-7])
+    for path in sorted(older.glob("logs/orders/*/*/seal"))[-1:]:
+        path.unlink()
+    for path in sorted(older.glob("logs/*/*/*/*/*.msg"))[:1]:
+        path.write_bytes(b"?" * 200)
+    one, two = Tree(tree.root), Tree(older)
+    assert "forked-history" not in codes(compared(audit(one), audit(two), one, two))
+    assert "forked-history" not in codes(compared(audit(two), audit(one), two, one))
+
+
+def test_trees_of_two_clusters_are_not_compared(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    other = ClusterTree(tmp_path / "other", cluster_id=bytes(15) + b"x")
+    one, two = Tree(tree.root), Tree(other.root)
+    with pytest.raises(BadRequest, match="of cluster"):
+        compared(audit(one), audit(two), one, two)
 
 
 # What two rules say together.
@@ -312,7 +347,7 @@ def test_lease_that_its_shard_broke_before_the_expiry_by_its_own_word_is_a_viola
     story.shard.end(lease, LeaseOutcome.EXPIRED)
     story.shard.grant("alice", story.other)
     (finding,) = audited(story.done()).findings
-    assert (finding.code, finding.verdict) == ("early-grant", Verdict.VIOLATION)
+    assert (finding.code, finding.verdict) == ("broken-early", Verdict.VIOLATION)
 
 
 # The copy may have passed by before they were sealed, so a missing seal is no proof of a crime.

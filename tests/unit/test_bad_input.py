@@ -23,8 +23,10 @@ from tests.support.cluster import Site, fast_policy, sites, tree
 from tests.support.mounts import fill, make_read_only, small_mount
 from tests.support.storage import WrappedStorage
 from tests.support.values import WITNESS_KEY
+from timeagent.clock import SystemClock
 from timeagent.errors import Environment, LeaseholdError
 from timeagent.keys import public_line
+from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -323,20 +325,52 @@ def test_log_name_out_of_range_is_refused_and_no_log_is_made(site: Site, say: Ca
     assert set((site.root / "logs").iterdir()) == before
 
 
-def test_payload_over_the_limit_is_refused_stating_it_and_no_log_is_made(site: Site, say: Callable[..., Said]) -> None:
-    said = say(*PUBLISH, *site.options(), stdin=b"x" * (MESSAGE_BYTES_MAX + 1))
+@pytest.mark.parametrize("kind", [(), ("--kind", "maildir"), ("--kind", "log")])
+def test_payload_over_the_limit_is_refused_stating_it_and_no_log_is_made(
+    site: Site, say: Callable[..., Said], kind: tuple[str, ...]
+) -> None:
+    said = say(*PUBLISH, *kind, *site.options(), stdin=b"x" * (MESSAGE_BYTES_MAX + 1))
     assert said.is_error(2, "message-too-large")
     assert str(MESSAGE_BYTES_MAX) in said.err
     assert list((site.root / "logs").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", [(), ("--kind", "log")])
 def test_payload_over_the_limit_behind_good_ones_says_how_many_are_committed(
-    site: Site, say: Callable[..., Said]
+    site: Site, say: Callable[..., Said], kind: tuple[str, ...]
 ) -> None:
     lines = b"".join(b"%d\n" % number for number in range(4096))
-    said = say(*PUBLISH, *site.options(), stdin=lines + b"x" * (MESSAGE_BYTES_MAX + 1))
+    said = say(*PUBLISH, *kind, *site.options(), stdin=lines + b"x" * (MESSAGE_BYTES_MAX + 1))
     assert said.is_error(2, "message-too-large")
     assert "4096 messages committed to log before" in said.err
+
+
+@pytest.mark.parametrize("kind", [(), ("--kind", "log")])
+def test_payload_at_the_limit_comes_back(site: Site, say: Callable[..., Said], kind: tuple[str, ...]) -> None:
+    line = b"x" * MESSAGE_BYTES_MAX + b"\n"
+    assert say(*PUBLISH, *kind, *site.options(), stdin=line + b"\n" + line).status == 0
+    assert say("read", "log", "--level", "latest", *site.options()).out.encode() == line + b"\n" + line
+
+
+@pytest.mark.parametrize("kind", ["maildir", "log"])
+def test_mount_that_becomes_read_only_is_read_and_closes_nothing(
+    site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
+    with small_mount(tmp_path / "mount", "256k") as root:
+        rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
+        assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
+        options = ["--root", str(root), *rest]
+        assert say(*PUBLISH, "--kind", kind, *options, stdin=b"1\n").status == 0
+        make_read_only(root)
+        before = tree(root)
+        assert say("read", "log", "--level", "latest", *options).out == "1\n"
+        assert say("read", "log", *options).status == 0
+        assert say("bag", "ls", "log", *options).status == 0
+        said = say("bag", "settle", "log", *options)
+        assert said.is_error(74, "mount-refused"), said.err
+        assert "Read-only file system" in said.err
+        assert tree(root) == before
 
 
 @pytest.mark.parametrize(
@@ -347,6 +381,7 @@ def test_payload_over_the_limit_behind_good_ones_says_how_many_are_committed(
         (("bag", "settle", "nolog"), "no-such-log"),
         (("bag", "show", "logs/log/2026-11-21/00-00/x"), "no-such-log"),
         (("bag", "show", "elsewhere"), "no-such-bag"),
+        (("bag", "settle", "nolog", "--to", "tomorrow"), "bad-instant"),
         (("read", "log", "--after", "yesterday"), "bad-instant"),
         (("publish", "log", "--lease", "a", "--wait", "a while"), "bad-span"),
         (("publish", "log", "/nowhere/at/all", "--lease", "a"), "no-such-file"),
@@ -359,6 +394,19 @@ def test_wrong_argument_is_refused_by_name(
 ) -> None:
     assert say(*words, *site.options(), stdin=b"").is_error(2, code)
     assert list((site.root / "logs").iterdir()) == []
+
+
+def test_settling_far_ahead_is_refused_and_nearer_says_how_long(site: Site, say: Callable[..., Said]) -> None:
+    assert say(*PUBLISH, *site.options(), stdin=b"1\n").status == 0
+    for to in ("2261-01-01T00:00:00Z", str(SystemClock().realtime_ns() + 3600 * SECOND)):
+        said = say("bag", "settle", "log", "--to", to, *site.options())
+        assert said.is_error(2, "too-far-ahead")
+        assert "--wait " in said.err
+    near = str(SystemClock().realtime_ns() + SECOND // 2)
+    assert say("bag", "settle", "log", "--to", near, "--wait", "0s", *site.options()).is_error(2, "too-far-ahead")
+    said = say("bag", "settle", "log", "--to", near, *site.options())
+    assert said.status == 0
+    assert "at the earliest" in said.err
 
 
 def test_no_root_named_is_refused_by_name(say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,6 +438,7 @@ class Refusing(WrappedStorage):
         (errno.EDQUOT, "mount-full", "quota"),
         (errno.EROFS, "mount-refused", "Read-only file system"),
         (errno.EACCES, "mount-refused", "Permission denied"),
+        (errno.ENAMETOOLONG, "name-too-long", "File name too long"),
     ],
 )
 def test_root_that_takes_nothing_is_named_and_a_reader_still_reads(

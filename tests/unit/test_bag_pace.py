@@ -6,7 +6,7 @@ from appliance.bag.forecast import forecast
 from appliance.bag.packing import DELAY_NS, RACKS_PER_TURN, RETENTION_PERIOD_NS, STAGGER_NS, Packing, stagger
 from appliance.bag.survey import view_rack
 from appliance.formats.pack import PACK
-from appliance.formats.paths import PRELOCK, SEAL
+from appliance.formats.paths import PRELOCK, RETAINED, SEAL
 from tests.support.bags import POLICY, T0, Node
 from tests.support.storage import MemoryStorage
 from timeagent.units import DAY, MINUTE, SECOND
@@ -87,7 +87,7 @@ def test_old_packs_are_deleted_now_and_then_where_that_is_wanted() -> None:
     deleting = packing(node.again(), DAY)
     assert deleting.turn(node.time.now()).deleted == RACKS
     rack = node.grid.rack(T0)
-    assert storage.list_afresh(rack.path) == [PRELOCK, SEAL]
+    assert storage.list_afresh(rack.path) == [PRELOCK, RETAINED, SEAL]
     view = view_rack(node.context, node.grid, rack)
     assert (view.retained, view.pack_bytes) == (True, None)
     node.time.advance(RETENTION_PERIOD_NS)

@@ -13,7 +13,7 @@ from appliance.bag.packer import PackReport, PackState
 from appliance.bag.retention import NotPacked, OldPack
 from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, PRELOCK, SEAL
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from tests.support.bags import T0, Node
 from tests.support.racks import FILES, MESSAGES, SealedRack
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, RecordingStorage, WrappedStorage
@@ -182,7 +182,7 @@ def stalled(at: int, kind: BagKind, *, delete: bool) -> bool:
         # Whatever it brought back is void, and the packer sweeps it.
         assert pack(node.again()).state in (PackState.RETAINED, PackState.PACKED)
         assert retain(node.again()) <= 1
-        assert server.list_afresh(rack.path) == [PRELOCK, SEAL]
+        assert server.list_afresh(rack.path) == [PRELOCK, RETAINED, SEAL]
         assert list(retained_now(node, server)) == [True]
         return True
     expected = [b"late", b"early"] if outcome == Committed() else [b"early"]  # by incarnation: one timestamp
@@ -251,7 +251,7 @@ def test_retention_deletes_packs_by_their_age_and_keeps_prelock_and_seal() -> No
     assert isinstance(old, OldPack)
     assert old.size == sealed.storage.size_of(old.path)
     assert sealed.retention().turn(10) == [old]
-    assert sealed.names() == [PRELOCK, SEAL]
+    assert sealed.names() == [PRELOCK, RETAINED, SEAL]
     assert sealed.packer().pack(sealed.rack).state is PackState.RETAINED
     assert sealed.retention().turn(10) == []
 

@@ -21,6 +21,7 @@ from tests.support.bags import (
     FixedRecords,
     Node,
     key,
+    session_witness,
     witness,
 )
 from tests.support.clocks import HandTime
@@ -198,10 +199,11 @@ def test_bytes_after_the_listed_size_are_not_read(node: Node, server: MemoryStor
 def test_messages_are_judged_by_the_records_that_the_lock_names(node: Node) -> None:
     node.writer.write(node.file(b"a"))
     node.horizon.settle(T0 + SECOND)
-    node.records.keyrings[2] = Keyring([key(TIME_KEY, Purpose.TIME, revoked_from_ns=0)])
+    node.records.keyrings[2] = Keyring([key(TIME_KEY, Purpose.TIME, revoked_from_ns=0), key(STRANGER, Purpose.TIME)])
     node.writer.write(node.file(b"b", sequence=2))
-    close_all(node)
-    assert node.again().settled() == [b"a"]
+    other = Node(node.context.storage, "n2", HandTime(STRANGER, node.time.midpoint_ns), node.records, node.grid)
+    close_all(other)
+    assert node.again().settled() == other.settled() == [b"a"]
 
 
 def at(offset: int) -> Callable[[Node], dict[str, Any]]:
@@ -210,6 +212,16 @@ def at(offset: int) -> Callable[[Node], dict[str, Any]]:
 
 def under(**changes: Any) -> Callable[[Node], dict[str, Any]]:  # noqa: ANN401 - as witness
     return lambda node: {"witnesses": (witness(node.time), witness(node.time, "d2", **changes))}
+
+
+def in_session(lease: dict[str, Any] | None = None, **changes: Any) -> Callable[[Node], dict[str, Any]]:  # noqa: ANN401
+    """A lease under a session lease with the session's witness, which is changed."""
+
+    def make(node: Node) -> dict[str, Any]:
+        mine = witness(node.time, session_id=b"s" * 16, **(lease or {}))
+        return {"witnesses": (mine, session_witness(node.time, **changes))}
+
+    return make
 
 
 def token(**changes: Any) -> Callable[[Node], dict[str, Any]]:  # noqa: ANN401 - of several types
@@ -259,6 +271,21 @@ CASES: list[tuple[Refusal | None, Callable[[Node], dict[str, Any]]]] = [
     (None, under(mode=Mode.IX)),
     (None, under(mode=Mode.SIX)),
     (Refusal.SESSION, under(session_id=b"s" * 16)),
+    (None, in_session()),
+    (None, in_session(ended=(b"x" * 16,))),
+    (Refusal.SESSION, in_session(ended=(b"x" * 16, b"g" * 16))),
+    (Refusal.SESSION, in_session(session_id=b"t" * 16)),
+    (Refusal.SESSION, in_session(run=b"T" * 8)),
+    (Refusal.SESSION, in_session(shard=1)),
+    (Refusal.SESSION, in_session(holder=msgspec.structs.replace(HOLDER, incarnation=INCARNATION, process=2))),
+    (Refusal.SESSION, lambda node: in_session()(node) | {"witnesses": 2 * in_session()(node)["witnesses"]}),
+    (Refusal.HOLDER, in_session(holder=HOLDER)),
+    (Refusal.WITNESS_REFUSED, in_session(signer=STRANGER)),
+    (Refusal.TERM, in_session(expiry_ns=STAMP + TERM + RADIUS + 1)),
+    (Refusal.EXPIRED, in_session(expiry_ns=STAMP)),
+    (None, in_session(expiry_ns=STAMP + 1)),
+    (None, in_session({"expiry_ns": STAMP - SECOND})),
+    (Refusal.FLOOR, in_session({"floor_ns": STAMP})),
     (Refusal.TERM, under(expiry_ns=STAMP + TERM + RADIUS + 1)),
     (None, under(expiry_ns=STAMP + TERM + RADIUS)),
     (Refusal.HOLDER, under(holder=HOLDER)),

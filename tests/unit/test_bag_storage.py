@@ -136,6 +136,7 @@ CLASSES = [
     (errno.EROFS, "mount-refused"),
     (errno.ENOSPC, "mount-full"),
     (errno.EDQUOT, "mount-full"),
+    (errno.ENAMETOOLONG, "name-too-long"),
     (errno.EXDEV, "no-hard-links"),
     (errno.EOPNOTSUPP, "no-hard-links"),
     (errno.EIO, "mount-failed"),

@@ -1,5 +1,8 @@
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, Lock
 
+import msgspec
 import pytest
 
 from timeagent.canonical import (
@@ -24,6 +27,29 @@ class Example(Record, frozen=True):
 
 VALUE = Example(number=1, name="a", key=b"12345678")
 RAW = b"\x94\x01\xa1a\xc4\x0812345678\xc0"
+
+
+# A type that one thread has half made crashes the other, which finds it: daemons died of it, once in thirty starts.
+def test_decoders_are_made_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fresh(Record, frozen=True):
+        number: U64
+
+    making, another, barrier, made = Lock(), Event(), Barrier(4), msgspec.msgpack.Decoder
+
+    def make(kind: type[Record]) -> msgspec.msgpack.Decoder[Record]:
+        alone = making.acquire(blocking=False)
+        assert alone, "two threads make a decoder at the same time"
+        another.wait(0.05)  # time enough for another to come in
+        making.release()
+        return made(kind)
+
+    def read(_: int) -> Record:
+        barrier.wait()
+        return decode(Fresh, encode(Fresh(number=1)))
+
+    monkeypatch.setattr(msgspec.msgpack, "Decoder", make)
+    with ThreadPoolExecutor(4) as pool:
+        assert [each.number for each in pool.map(read, range(4))] == [1] * 4  # type: ignore[attr-defined]
 
 
 def test_record_is_an_array_of_its_fields_in_order() -> None:

@@ -1,8 +1,7 @@
-"""Logs of both kinds by the command line: made on request, refused if of the other kind, back to the byte."""
+"""Logs of both kinds by the command line: made on request, refused if of the other kind."""
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,17 +10,12 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.formats.birth import BagKind
-from auditor.audit import audit
-from auditor.finding import Verdict
-from auditor.load import Tree
 from tests.support.cluster import Site, sites
 from timeagent.errors import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-MANY = 20_000
 
 
 @pytest.fixture
@@ -73,31 +67,3 @@ def test_log_is_made_by_the_library(site: Site) -> None:
             cluster.create_log("orders")
         with pytest.raises(BadRequest, match="bad-kind"):
             cluster.create_log("more", "pile")
-
-
-def there_and_back(site: Site, path: Path, kind: BagKind, messages: int, seconds: int) -> None:
-    """Publish lines of random bytes, and read them, latest and settled; then audit."""
-    chance = random.Random(messages)
-    with path.open("wb") as file:
-        for number in range(messages):
-            noise = chance.randbytes(number % 61).replace(b"\n", b"\r")
-            file.write(b"%d " % number + noise + b"\n")
-    sent = path.read_bytes()
-    say(site, "publish", "orders", str(path), "--lease", "a", "--kind", str(kind), seconds=seconds)
-    assert say(site, "read", "orders", "--level", "latest", seconds=seconds).stdout == sent
-    assert say(site, "read", "orders", "--settle", seconds=seconds).stdout == sent
-    result = audit(Tree(site.root))
-    assert result.summary.messages == messages
-    assert [each for each in result.findings if each.verdict is Verdict.VIOLATION] == []
-
-
-@pytest.mark.parametrize("kind", list(BagKind))
-def test_many_messages_go_there_and_back_to_the_byte(site: Site, tmp_path: Path, kind: BagKind) -> None:
-    there_and_back(site, tmp_path / "in", kind, MANY, 110)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", list(BagKind))
-def test_a_million_messages_go_there_and_back_to_the_byte(site: Site, tmp_path: Path, kind: BagKind) -> None:
-    there_and_back(site, tmp_path / "in", kind, 1_000_000, 300)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.formats import frame, framing, stamped, witness
+from appliance.formats import frame, framing, sessionlease, stamped, witness
 from tests.support.records import RECORDS
 from tests.support.values import COVERED, all_files, nonce_token, page_token
 from timeagent import signedtime
@@ -107,7 +107,8 @@ def test_wrong_table_is_found(formats: str, old: str, new: str, name: str) -> No
 
 
 def test_tags_kinds_contexts_and_limits_are_in_the_document(formats: str) -> None:
-    for entry in (witness.Witness, witness.Ended, witness.CeilingCopy, witness.Stopped):
+    sessions = (sessionlease.SessionWitness, sessionlease.SessionEnded)
+    for entry in (witness.Witness, witness.Ended, witness.Revoked, *sessions, witness.CeilingCopy, witness.Stopped):
         assert f"begins with the word `{entry.__struct_config__.tag}`" in formats
     for kind in framing.Kind:
         assert f"| {int(kind)} | {kind.name.lower()} |" in formats

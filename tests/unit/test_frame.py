@@ -6,8 +6,8 @@ import pytest
 from appliance.formats import frame as frame_module
 from appliance.formats.frame import (
     FRAME_MESSAGES_MAX,
-    LEASES_MAX,
     MESSAGE_BYTES_MAX,
+    WITNESSES_MAX,
     Attempt,
     Frame,
     FrameHead,
@@ -86,7 +86,7 @@ DAMAGED = {
     "attempts that cover more": payload_of(frame_head(attempts=attempts(3)), [1, 2], [0, 0], b""),
     "an attempt without messages": payload_of(frame_head(attempts=attempts(1, 0)), [1], [0], b""),
     "too many witnesses": payload_of(
-        frame_head(attempts=attempts(1), witnesses=(b"",) * (LEASES_MAX + 1)), [1], [0], b""
+        frame_head(attempts=attempts(1), witnesses=(b"",) * (WITNESSES_MAX + 1)), [1], [0], b""
     ),
     "a head that is no head": struct.pack("<I", 1) + b"\xc0" + bytes(40),
 }
@@ -156,9 +156,9 @@ def test_limits_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_leases_are_refused_by_name() -> None:
-    encode_frame(frame_head(attempts=attempts(1), witnesses=(b"",) * LEASES_MAX), [NOW_NS], [b""])
+    encode_frame(frame_head(attempts=attempts(1), witnesses=(b"",) * WITNESSES_MAX), [NOW_NS], [b""])
     with pytest.raises(BadRequest) as refused:
-        encode_frame(frame_head(attempts=attempts(1), witnesses=(b"",) * (LEASES_MAX + 1)), [NOW_NS], [b""])
+        encode_frame(frame_head(attempts=attempts(1), witnesses=(b"",) * (WITNESSES_MAX + 1)), [NOW_NS], [b""])
     assert refused.value.code == "too-many-leases"
 
 

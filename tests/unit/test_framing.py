@@ -8,6 +8,7 @@ from appliance.formats.framing import (
     HEADER_BYTES,
     OVERHEAD_BYTES,
     PAYLOAD_BYTES_MAX,
+    SEAL_BYTES_MAX,
     Kind,
     effective_digest,
     effective_size,
@@ -106,6 +107,13 @@ def test_length_above_the_limit_is_refused_before_it_is_believed() -> None:
     with pytest.raises(BadRequest) as refused:
         pack(Kind.FRAME, bytes(PAYLOAD_BYTES_MAX + 1))
     assert refused.value.code == "piece-too-large"
+
+
+def test_seal_may_be_larger_because_one_that_cannot_be_made_stops_its_log() -> None:
+    large = bytes(PAYLOAD_BYTES_MAX + 1)
+    assert unpack(pack(Kind.SEAL, large), Kind.SEAL, "seal") == large
+    head = b"LHLD" + bytes([Kind.SEAL, 1, 0, 0]) + struct.pack(">I", SEAL_BYTES_MAX + 1)
+    assert str(piece_at(head + bytes(100), 0)).startswith("no header of ours")
 
 
 def test_file_of_one_piece_holds_exactly_one_of_its_kind() -> None:

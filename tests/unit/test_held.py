@@ -32,7 +32,7 @@ def lease() -> Lease:
         mode=Mode.X,
         correlation_id=given.correlation_id,
         fence=given.fence,
-        expiry_ns=given.expiry_ns,
+        own_expiry_ns=given.expiry_ns,
         floor_ns=given.floor_ns,
         settle_to_ns=given.settle_to_ns,
         signed=signed(given),

@@ -9,16 +9,17 @@ import struct
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from appliance.lease import connection, server
 from appliance.lease.connection import Limits, credentials, permitted
 from appliance.lease.server import ShardServer
 from appliance.lease.transport import UnixTransport
-from appliance.lease.wire import Granted, Hello, Refused, Unavailable, Welcome, encode_call
+from appliance.lease.wire import Denied, Granted, Hello, Refused, Unavailable, Welcome, encode_call
 from tests.support.cluster import wait_until
 from tests.support.nodes import read_answer, read_to_the_end
-from tests.support.shards import World, acquire, granted
+from tests.support.shards import World, acquire, granted, relinquish
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
 from timeagent.errors import ShardUnavailable
@@ -76,13 +77,42 @@ def serve(tmp_path: Path) -> Iterator[Callable[[Limits], Served]]:
 
 # Who asks for more than it may is answered all the same, later: nothing is lost, and its leases do not end of it.
 def test_peer_that_asks_for_too_much_is_read_from_later(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(requests_per_second=2_000, burst=50))
+    served = serve(Limits(requests_per_second=100, burst=20))
     with served.raw() as plain:
-        calls = [acquire(served.world, f"d{n}") for n in range(200)]
+        calls = [acquire(served.world, f"d{n}") for n in range(80)]
         plain.sendall(b"".join(encode_call([each]) for each in calls))
         answers = [read_answer(plain)[0] for _ in calls]
     assert all(isinstance(each, Granted) for each in answers)
     assert served.server.counts.throttled > 0
+
+
+def waiters(served: Served) -> int:
+    """How many requests of this process are held back."""
+    peer = served.server._peers.get(f"process {os.getpid()}")
+    return 0 if peer is None else peer.waiting
+
+
+def test_peer_with_as_many_waiters_as_it_may_have_is_denied_at_once(serve: Callable[[Limits], Served]) -> None:
+    served = serve(Limits(waiters_per_peer=2))
+    with served.guard:
+        lease = granted(served.shard, acquire(served.world, "a"))
+    with served.raw() as one, served.raw() as other:
+        waits = [msgspec.structs.replace(acquire(served.world, "a"), wait_ns=60 * SECOND) for _ in range(4)]
+        one.sendall(encode_call([waits[0]]))
+        other.sendall(encode_call([waits[1]]))
+        wait_until(CLOCK, lambda: waiters(served) == 2)
+        with served.raw() as third:
+            third.sendall(encode_call([waits[2]]))
+            (denied,) = read_answer(third)
+            assert isinstance(denied, Denied)
+            assert denied.place == 3
+        with served.guard:
+            served.shard.turn([relinquish(served.world, lease)])
+        assert isinstance(read_answer(one)[0], Granted)
+        assert waiters(served) == 1
+        with served.raw() as fourth:
+            fourth.sendall(encode_call([waits[3]]))
+            wait_until(CLOCK, lambda: waiters(served) == 2)
 
 
 def test_measure_is_one_for_all_connections_of_a_peer(serve: Callable[[Limits], Served]) -> None:

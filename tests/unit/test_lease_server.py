@@ -8,7 +8,8 @@ from threading import Lock, Thread
 import msgspec
 import pytest
 
-from appliance.lease import wire
+from appliance.formats.lease import Phase
+from appliance.lease import presence, wire
 from appliance.lease.client import Giving, Granted, LeaseClient, Unavailable
 from appliance.lease.connection import Limits
 from appliance.lease.server import ShardServer
@@ -31,7 +32,7 @@ from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire, granted,
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Environment, ShardUnavailable
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 HELLO = Hello(version=1, cluster_id=CLUSTER)
 PATIENCE_NS = 20 * SECOND
@@ -385,6 +386,47 @@ def test_waiter_that_is_killed_gets_nothing_and_those_behind_it_are_served(serve
         served.shard.turn([relinquish(served.world, lease)])
     assert isinstance(read_answer(alive, 1)[0], wire.Granted)
     alive.close()
+
+
+# A set is taken tentatively first; who dies then must not be in everybody's way for a term.
+def test_tentative_leases_of_who_has_died_are_withdrawn_and_held_ones_are_not(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "GRACE_NS", 200 * MS)
+    dead, alive = served.raw(), served.raw()
+    tentative = [acquire(served.world, domain, phase=Phase.TENTATIVE) for domain in ("a", "b")]
+    dead.sendall(encode_call([*tentative, acquire(served.world, "c")]))
+    assert [type(each) for each in read_answer(dead, 3)] == [wire.Granted] * 3
+    alive.sendall(held_back(served, "a"))
+    wait_until(SystemClock(), lambda: waiting(served) == 1)
+    dead.close()
+    assert isinstance(read_answer(alive, 1)[0], wire.Granted)
+    alive.sendall(encode_call([Inspect(after_domain="", leases_max=9)]))
+    (page,) = read_answer(alive, 1)
+    assert isinstance(page, Page)
+    assert [(each.domain, each.phase) for each in page.leases] == [("a", Phase.HELD), ("c", Phase.HELD)]
+    alive.close()
+
+
+def test_tentative_lease_of_who_asks_on_over_another_connection_stays(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "GRACE_NS", 200 * MS)
+    first, second = served.raw(), served.raw()
+    for plain, domain in ((first, "a"), (second, "b")):
+        plain.sendall(encode_call([acquire(served.world, domain, phase=Phase.TENTATIVE)]))
+        assert isinstance(read_answer(plain, 1)[0], wire.Granted)
+    first.close()
+    clock = SystemClock()
+    until = clock.boot_ns() + 2 * presence.GRACE_NS
+    while clock.boot_ns() < until:
+        with served.guard:
+            (page,) = served.shard.turn([Inspect(after_domain="", leases_max=9)])
+        assert isinstance(page, Page)
+        assert len(page.leases) == 2
+        clock.sleep(100 * MS)
+    second.close()
+    wait_until(clock, lambda: served.shard._store.leases == 0)
 
 
 def test_answers_behind_one_that_is_held_back_wait_for_it_in_their_order(served: Served) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from appliance.formats.hints import NOTHING_WRITTEN, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
-from appliance.formats.witness import Ended, Witness, others_digest
+from appliance.formats.witness import Ended, Witness, WitnessKind, others_digest
 from appliance.lease import state as states
 from appliance.lease.domain import (
     Again,
@@ -13,6 +13,7 @@ from appliance.lease.domain import (
     Bounds,
     Break,
     Command,
+    Decision,
     Free,
     Grant,
     Lease,
@@ -206,8 +207,26 @@ def test_only_tentative_leases_are_withdrawn_by_a_stopping_shard() -> None:
 
 def test_same_request_has_the_same_answer() -> None:
     for state in STATES[2:]:
-        assert decide("a", state, acquire(999, MINE), bounds(9000)).answer == Again(MINE)
-        assert decide("a", state, upgrade(mode=Mode.X, request_id=MINE), bounds(9000)).answer == Again(MINE)
+        check_again(state, decide("a", state, acquire(999, MINE), bounds(9000)))
+        check_again(state, decide("a", state, upgrade(mode=Mode.X, request_id=MINE), bounds(9000)))
+
+
+def check_again(state: State, decision: Decision) -> None:
+    """Check that an answer states what the lease is, as a renewal, and that nothing has changed."""
+    (lease,) = (each for each in leases_of(state) if each.correlation_id == MINE)
+    assert isinstance(decision.answer, Again)
+    witness = decision.answer.witness
+    assert (witness.kind, witness.correlation_id, witness.expiry_ns) == (WitnessKind.RENEWAL, MINE, lease.expiry_ns)
+    assert (witness.fence, witness.mode, witness.phase) == (lease.fence, lease.mode, lease.phase)
+    assert (witness.floor_ns, witness.settle_to_ns) == (lease.floor_ns, lease.settle_to_ns)
+    assert decision.state is state
+
+
+# Readers reject a witness that states an expiry too far beyond its signed time: a clock that went back signs none.
+def test_same_answer_is_not_signed_by_a_clock_that_went_back() -> None:
+    decision = decide("a", STATES[3], acquire(999, MINE), bounds(900))
+    assert isinstance(decision.answer, Unavailable)
+    assert decision.answer.code == "no-later-expiry"
 
 
 def test_wound_that_could_not_be_granted_is_not_made() -> None:
@@ -360,7 +379,7 @@ def test_stronger_mode_has_a_fence_above_all_that_were_granted_meanwhile() -> No
     assert isinstance(decision.answer, Witness)
     assert (decision.answer.mode, decision.answer.fence, decision.answer.correlation_id) == (Mode.X, 9_001, MINE)
     assert decision.state.memory.fence == 9_001
-    assert decide("a", decision.state, upgrade(mode=Mode.X), bounds(2000)).answer == Again(MINE)
+    check_again(decision.state, decide("a", decision.state, upgrade(mode=Mode.X), bounds(2000)))
 
 
 def test_stronger_mode_waits_for_what_it_excludes_and_breaks_what_is_past() -> None:

@@ -58,76 +58,52 @@ def test_state_comes_back_as_it_was_written(store: LeaseStore) -> None:
     ]
     with store.transaction():
         for n, state in enumerate(states):
-            store.insert(str(n), state, {name(i): bytes([n, i]) for i in range(3)})
+            store.insert(str(n), state)
     for n, state in enumerate(states):
         assert store.read(str(n)) == (state, 1)
     assert store.read("other") is None
     assert (store.domains, store.leases) == (3, 3)
-    assert store.answer("1", name(0)) == bytes([1, 0])
-    assert [store.answer("2", name(i)) for i in (1, 2)] == [bytes([2, 1]), bytes([2, 2])]
-    assert store.answer("1", name(3)) is None
-    assert store.answer("other", name(0)) is None
 
 
-# Whether a lease is alone on its domain or one of several: its newest witness is found, and none that has ended.
-def test_answers_follow_their_leases_as_others_come_and_go(store: LeaseStore) -> None:
+def test_numbers_follow_the_leases_of_a_domain_as_they_come_and_go(store: LeaseStore) -> None:
     one, two, three = (lease(number=n) for n in (1, 2, 3))
-    steps: list[tuple[tuple[Lease, ...], dict[int, bytes]]] = [
-        ((one,), {1: b"a"}),
-        ((one, two), {2: b"b"}),
-        ((one, two), {1: b"c"}),
-        ((one, two, three), {3: b"d"}),
-        ((two, three), {}),
-        ((two,), {}),
-        ((two,), {2: b"e"}),
-        ((two, one), {1: b"f"}),
-        ((one, three), {3: b"g"}),
-        ((three,), {3: b"h"}),
-        ((), {}),
-        ((one, two), {1: b"i", 2: b"j"}),
-        ((), {}),
-    ]
     state: State = Free(memory=memory())
-    store.insert("a", state, {})
-    newest: dict[int, bytes] = {}
-    for revision, (leases, answers) in enumerate(steps, 1):
+    store.insert("a", state)
+    steps: list[tuple[Lease, ...]] = [(one,), (one, two), (one, two, three), (three,), (), (one, two), ()]
+    for revision, leases in enumerate(steps, 1):
         after = taken(*leases) if leases else Free(memory=memory())
-        store.swap("a", revision, state, after, {name(n): raw for n, raw in answers.items()})
-        newest |= answers
-        for n, each in enumerate((one, two, three), 1):
-            assert store.answer("a", name(n)) == (newest[n] if each in leases else None)
+        store.swap("a", revision, state, after)
         assert store.leases == len(leases)
         state = after
-    assert store._execute("SELECT count(*) FROM answer").fetchone() == (0,)
 
 
 def test_swap_needs_the_revision_that_was_read(store: LeaseStore) -> None:
     free, held = Free(memory=memory()), taken(lease())
-    store.insert("a", free, {})
-    store.swap("a", 1, free, held, {name(0): b"x"})
+    store.insert("a", free)
+    store.swap("a", 1, free, held)
     assert (store.read("a"), store.leases) == ((held, 2), 1)
     with pytest.raises(AssertionError, match="changed under its only writer"):
-        store.swap("a", 1, held, free, {})
+        store.swap("a", 1, held, free)
 
 
 def test_turn_that_fails_leaves_nothing(store: LeaseStore) -> None:
     def half_a_turn() -> None:
         with store.transaction():
-            store.insert("a", taken(lease()), {name(0): b"x"})
+            store.insert("a", taken(lease()))
             raise KeyError
 
     with pytest.raises(KeyError):
         half_a_turn()
     assert (store.read("a"), store.domains, store.leases) == (None, 0, 0)
     with store.transaction():
-        store.insert("a", Free(memory=memory()), {})
+        store.insert("a", Free(memory=memory()))
     assert store.domains == 1
 
 
 def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:
     path = tmp_path / "shard.db"
     first = LeaseStore(path)
-    first.insert("a", Free(memory=memory()), {})
+    first.insert("a", Free(memory=memory()))
     first.close()
     second = LeaseStore(path)
     assert second.read("a") is None
@@ -140,12 +116,11 @@ def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:
 
 
 def test_questions_about_many_rows(store: LeaseStore) -> None:
-    answer = {name(0): b"x", name(1): b"y"}
     for number in range(1, 6):
-        store.insert(f"f{number}", Free(memory=memory(number)), {})
-        store.insert(f"h{number}", taken(lease(10 * number), number=number), answer)
-    store.insert("s", taken(lease(45), lease(60, number=1), number=9), answer)
-    store.insert("t", taken(lease(70), lease(25, Phase.TENTATIVE, number=1), number=99), answer)
+        store.insert(f"f{number}", Free(memory=memory(number)))
+        store.insert(f"h{number}", taken(lease(10 * number), number=number))
+    store.insert("s", taken(lease(45), lease(60, number=1), number=9))
+    store.insert("t", taken(lease(70), lease(25, Phase.TENTATIVE, number=1), number=99))
     assert store.past(25, 9) == ["h1", "h2"]
     assert store.past(26, 9) == ["h1", "h2", "t"]
     assert store.past(46, 9) == ["h1", "h2", "t", "h3", "h4", "s"]
@@ -160,13 +135,12 @@ def test_questions_about_many_rows(store: LeaseStore) -> None:
     assert (store.domains, store.leases) == (11, 9)
     store.clear()
     assert (store.domains, store.leases, store.highest(), store.latest_expiry()) == (0, 0, (0, 0, 0), None)
-    assert store.answer("t", name(0)) is None
 
 
 def test_page_holds_whole_domains_and_says_whether_there_are_more(store: LeaseStore) -> None:
     for domain in "abc":
-        store.insert(domain, taken(lease(), lease(number=1)), {name(0): b"x", name(1): b"y"})
-    store.insert("d", Free(memory=memory()), {})
+        store.insert(domain, taken(lease(), lease(number=1)))
+    store.insert("d", Free(memory=memory()))
 
     def page(after: str, leases_max: int) -> tuple[list[str], bool]:
         rows, more = store.page(after, leases_max)

@@ -44,11 +44,19 @@ REQUESTS: list[Request] = [
         messages=1,
         chain_head=bytes(32),
     ),
+    wire.Revoke(request_id=ID, domain="a", correlation_id=ID, by=HOLDER),
+    wire.Attend(request_id=ID, holder=HOLDER, run=bytes(8), heard=1, wait_ns=2),
     wire.Inspect(after_domain="", leases_max=1),
     wire.Hello(version=1, cluster_id=ID),
 ]
 REPLIES: list[Reply] = [
     wire.Granted(request_id=ID, signed=b"x"),
+    wire.Recalled(
+        request_id=ID,
+        run=bytes(8),
+        heard=1,
+        wanted=(wire.Wanted(domain="a", correlation_id=ID, mode=Mode.X, by=HOLDER, since_ns=1),),
+    ),
     wire.Denied(
         request_id=ID,
         domain="a",
@@ -114,7 +122,7 @@ def test_limits_of_a_call_are_kept_on_both_sides() -> None:
 
 
 def test_answer_with_another_number_of_replies_is_damaged() -> None:
-    with pytest.raises(Damaged, match="6 replies to 5 requests"):
+    with pytest.raises(Damaged, match="7 replies to 5 requests"):
         decode_answer(encode_answer(REPLIES)[LENGTH_BYTES:], 5)
 
 

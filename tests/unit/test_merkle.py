@@ -1,9 +1,10 @@
 import hashlib
+import random
 from collections.abc import Sequence
 
 import pytest
 
-from appliance.formats.merkle import leaf_hash, root, root_and_paths, root_of_path
+from appliance.formats.merkle import KnownPaths, leaf_hash, root, root_and_paths, root_of_path
 
 # The leaves and roots that implementations of RFC 6962 are tested with.
 LEAVES = [
@@ -121,3 +122,35 @@ def test_inner_node_cannot_be_presented_as_a_leaf() -> None:
 
 def test_odd_leaf_is_not_repeated() -> None:
     assert root([b"a", b"b", b"c"]) != root([b"a", b"b", b"c", b"c"])
+
+
+# What one good path has shown must never make another good: whatever came before, the answer is that of root_of_path.
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 13])
+@pytest.mark.parametrize("chance", [random.Random(seed) for seed in range(4)])
+def test_known_paths_answer_as_if_they_knew_nothing(count: int, chance: random.Random) -> None:
+    leaves = leaves_of(count)
+    top, paths = root_and_paths(leaves)
+    known = KnownPaths(count, top)
+    answers = set()
+    for _ in range(400):
+        index = chance.randrange(count)
+        leaf, path = leaves[index], list(paths[index])
+        match chance.randrange(8):
+            case 0:
+                leaf = chance.choice([*leaves, b"another", *paths[index]])
+            case 1:
+                index = chance.randrange(-1, count + 2)
+            case 2 if path:
+                path[chance.randrange(len(path))] = chance.choice([bytes(32), top, *path, *chance.choice(paths)])
+            case 3 if path:
+                del path[chance.randrange(len(path))]
+            case 4:
+                path.insert(chance.randrange(len(path) + 1), chance.choice([top, *path]))
+            case 5:
+                path = list(chance.choice(paths))
+            case _:
+                pass
+        expected = root_of_path(leaf, index, count, path) == top
+        assert known.holds(leaf, index, path) is expected
+        answers.add(expected)
+    assert answers == {True, False}

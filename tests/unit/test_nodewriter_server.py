@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
+import msgspec
 import pytest
 
 from appliance.bag.looks import FrameFile
@@ -159,7 +160,7 @@ def test_what_would_spoil_the_file_for_others_is_not_taken(
 def test_a_log_that_cannot_be_opened_is_not_taken(server: NodeWriterServer, path: Path, node: Node) -> None:
     client = NodeWriterClient(path, CLUSTER, "n1", node.time, 20 * SECOND)
     file = frame_file(node, [b"m"], log="nowhere")
-    bag = type(file.bag)("nowhere", file.bag.start_ns, file.bag.end_ns, file.bag.due_ns, file.bag.name, file.bag.rack)
+    bag = msgspec.structs.replace(file.bag, log="nowhere")
     assert client.submit(bag, file.data) is NotTaken.NOT_TAKEN
     client.close()
 

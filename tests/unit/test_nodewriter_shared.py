@@ -95,6 +95,11 @@ def idle(door: Door) -> None:
     door.says, door.writes = (lambda _: SILENCE), False
 
 
+def speaking(door: Door) -> None:
+    door.says = lambda outcome: Doubt(str(outcome), WRITER) if isinstance(outcome, Unknown) else outcome
+    door.writes = True
+
+
 def absent(door: Door) -> None:
     door.says, door.writes = (lambda _: NotTaken.NOT_TAKEN), False
 
@@ -249,10 +254,23 @@ def test_a_door_that_speaks_again_is_not_asked_about_what_it_was_silent_on() -> 
     assert isinstance(shared.write(w.file), Unknown), "the door wrote it, in silence"
     assert isinstance(shared.write(w.file), Unknown), "the own file could not be made"
     w.close()
-    w.door.says = lambda outcome: (
-        Doubt(str(outcome), WRITER) if isinstance(outcome, Unknown) else outcome
-    )  # its second file of the same frame is late
+    speaking(w.door)  # its second file of the same frame is late
     assert shared.write(w.file) == Committed()
+
+
+@pytest.mark.parametrize("at", range(1, 13))
+def test_a_door_that_opens_late_is_not_asked_about_an_own_file_in_doubt(at: int) -> None:
+    w = world(absent)
+    failing = FailingStorage(w.server, Fault.DONE_BUT_FAILED, at)
+    node = Node(failing, grid=w.node.grid)
+    shared = SharedWriter(node.writer, w.door, node.grid, node.authority, ListedFiles(failing))
+    told = [shared.write(w.file)]
+    w.close()
+    speaking(w.door)  # and what it would write now is late
+    node.time.advance(60 * SECOND)
+    while isinstance(told[-1], Unknown) and len(told) < 4:
+        told.append(shared.write(w.file))
+    assert isinstance(told[-1], Committed) == (w.settled() == [b"m"])
 
 
 def test_a_closing_that_cannot_be_seen_decides_nothing() -> None:

@@ -49,6 +49,7 @@ def udp(hand: HandAgent) -> Iterator[int]:
     thread.start()
     yield bound.getsockname()[1]
     stopped.set()
+    door.wake()
     thread.join(10)
     door.close()
 
@@ -140,6 +141,7 @@ def test_client_asks_for_the_report_over_the_unix_socket(hand: HandAgent, tmp_pa
     thread.start()
     assert b'"leasehold.time.report"' in NonceClient(tmp_path).report()
     stopped.set()
+    door.wake()
     thread.join(10)
     door.close()
 

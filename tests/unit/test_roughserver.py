@@ -251,6 +251,7 @@ class OverTheWire:
 
     def stop(self) -> None:
         self._stopped.set()
+        self.door.wake()
         self._thread.join(30)
         assert not self._thread.is_alive()
         self.door.close()

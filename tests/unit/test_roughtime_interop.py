@@ -155,6 +155,7 @@ def port() -> Iterator[int]:
     thread.start()
     yield bound.getsockname()[1]
     stopped.set()
+    door.wake()
     thread.join(30)
     door.close()
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.storage import Storage
-    from appliance.session.session import Leases, Session
+    from appliance.session.leases import Leases
+    from appliance.session.session import Session
 
 LOG = "log"
 

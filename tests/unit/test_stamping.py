@@ -13,6 +13,7 @@ from appliance.formats.framing import pieces
 from appliance.formats.paths import Grid
 from appliance.session.held import Lease
 from appliance.session.stamping import Ahead, Publication, Stamper, WriterState
+from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import CLUSTER, NODE, trust_record
 from timeagent.errors import BadTime, LeaseLost, NotTrusted
@@ -129,7 +130,7 @@ def test_nothing_is_stamped_from_the_instant_on_at_which_the_lease_may_be_over(d
 def test_batch_that_would_reach_the_expiry_is_a_lost_lease(desk: Desk) -> None:
     desk.stamper._policy = msgspec.structs.replace(desk.site.policy, holder_margin_ns=10)
     desk.state.last_ns = desk.time.now().latest - 1
-    desk.lease.expiry_ns = desk.time.now().latest + 100
+    desk.lease.own_expiry_ns = desk.time.now().latest + 100
     with pytest.raises(LeaseLost):
         desk.ask(101)
     assert desk.state.sequence == 0
@@ -138,7 +139,7 @@ def test_batch_that_would_reach_the_expiry_is_a_lost_lease(desk: Desk) -> None:
 def test_batch_that_ends_just_below_the_expiry_is_stamped(desk: Desk) -> None:
     desk.stamper._policy = msgspec.structs.replace(desk.site.policy, holder_margin_ns=10)
     desk.state.last_ns = desk.time.now().latest - 1
-    desk.lease.expiry_ns = desk.time.now().latest + 100
+    desk.lease.own_expiry_ns = desk.time.now().latest + 100
     assert desk.stamped(100).last_ns == desk.lease.expiry_ns - 1
 
 
@@ -199,12 +200,12 @@ def test_writer_looks_at_the_newest_trust_record_before_each_publication(tmp_pat
         session = site.session()
         leases = session.acquire("d")
         assert session.publish("log", [b"before"], under=leases) == Committed()
-        revoked = [
-            msgspec.structs.replace(entry, revoked_from_ns=site.time.midpoint_ns + 1) for entry in trust_record().keys
-        ]
-        site.records.keyrings[2] = Keyring(revoked)
+        keys = trust_record().keys
+        revoked = [msgspec.structs.replace(entry, revoked_from_ns=site.time.midpoint_ns + 1) for entry in keys]
+        other = Signer(b"o" * 32)
+        site.records.keyrings[2] = Keyring([*revoked, msgspec.structs.replace(keys[0], public=other.public)])
         site.time.advance(MS)
         with pytest.raises(NotTrusted):
             session.publish("log", [b"after"], under=leases)
-        site.time.advance(10 * SECOND)
+        site.time = HandTime(other, site.time.midpoint_ns + 10 * SECOND)
         assert [message.payload for message in site.settled("log")] == [b"before"]

@@ -4,10 +4,10 @@ import re
 import shutil
 import subprocess
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.test_tokenfile import PAGE
 from timeagent.agenttime import AgentTime

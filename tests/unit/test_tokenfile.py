@@ -2,10 +2,10 @@
 
 import mmap
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from timeagent.errors import BadTime, Environment
 from timeagent.interval import TimeInterval

@@ -13,8 +13,10 @@ import pytest
 
 from leasehold.__main__ import main
 from tests.support.cluster import Site, sites
+from timeagent.interval import TimeInterval
 from timeagent.keyfiles import key_file_name, key_path, load_node_key, stage_keys, take_up
 from timeagent.keys import Signer, fingerprint, public_line, save_private_key
+from timeagent.signedtime import ClockStatus, TimeFlags, sign_time
 from timeagent.trust import Purpose
 from timeagent.units import DAY, rfc3339
 
@@ -71,6 +73,38 @@ def test_every_key_is_listed_with_the_fingerprint_that_ssh_keygen_prints(say: Sa
             ["ssh-keygen", "-l", "-f", tmp_path / "key.pub"], capture_output=True, text=True, check=True, timeout=60
         )
         assert told.stdout.split()[1] == key["fingerprint"]
+
+
+def test_public_lines_of_a_node_are_printed_and_verify_its_times(say: Say, tmp_path: Path) -> None:
+    node = say.listed()[0]["node"]
+    lines = say("trust", "show", node).splitlines()
+    assert lines == json.loads(say("trust", "show", node, "--json"))["public"]
+    assert [line.split()[2] for line in lines] == [f"{node}:{purpose}" for purpose in Purpose]
+    (tmp_path / "time.pub").write_text(say("trust", "show", node, "--purpose", "time"))
+    signer = load_node_key(say.site.node_dir(), Purpose.TIME)
+    token = sign_time(
+        signer,
+        TimeInterval(5, 9),
+        status=ClockStatus.SYNCHRONIZED,
+        flags=TimeFlags.NONE,
+        staleness_ns=0,
+        sequence=1,
+        clock_epoch=1,
+    )
+    (tmp_path / "token").write_bytes(token.encode())
+    assert main(["time", "verify", str(tmp_path / "token"), "--key", str(tmp_path / "time.pub")]) == 0
+    (tmp_path / "tls.pub").write_text(say("trust", "show", node, "--purpose", "tls"))
+    assert main(["time", "verify", str(tmp_path / "token"), "--key", str(tmp_path / "tls.pub")]) == 1
+    listed = {key["purpose"]: key for key in say.listed()}
+    assert token.key_id.hex() == listed["time"]["key_id"]
+
+
+def test_key_that_does_not_count_any_more_is_not_shown(say: Say) -> None:
+    node = say.listed()[0]["node"]
+    say.rooted("trust", "revoke", node, "--from", rfc3339(0))
+    assert say("trust", "show", node, status=77) == ""
+    assert "no key of" in say.err
+    assert say("trust", "show", "nobody", status=77) == ""
 
 
 def test_rotated_keys_are_used_and_the_earlier_ones_end_after_the_overlap(say: Say) -> None:

@@ -1,0 +1,221 @@
+"""Each rule of recalls, revocations and sticky leases, broken once: the test named beside it must notice."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.lease import endings, recall, shard, state
+from appliance.session import recalls, session, sticky
+from tests.support.cluster import hand_sites
+from tests.support.mutants import plant
+from tests.support.shards import World
+from tests.unit import test_lease_recall as shard_tests
+from tests.unit import test_recalls as session_tests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+    from tests.support.cluster import HandSite
+
+type Fault = tuple[ModuleType, str, str, str, Callable[..., None]]
+
+MUTANTS: dict[str, Fault] = {
+    "tentative leases are recalled": (
+        recall,
+        "asked_back",
+        "each.phase is Phase.HELD",
+        "True",
+        shard_tests.test_tentative_leases_are_not_recalled_until_they_are_held,
+    ),
+    "leases that are in nobody's way are recalled": (
+        recall,
+        "asked_back",
+        "conflicts(each.mode, asker[1])",
+        "True",
+        shard_tests.test_shared_leases_are_recalled_by_whoever_excludes_them_and_by_nobody_else,
+    ),
+    "who asks is told to give back": (
+        recall,
+        "asked_back",
+        "each.correlation_id != own",
+        "True",
+        shard_tests.test_upgrade_recalls_those_beside_it_and_not_itself,
+    ),
+    "a lost answer is not given again": (
+        recall,
+        "Recalls._note_told",
+        "recall.told_ns = recall.told_ns or now",
+        "self._of.pop(recall.wanted.correlation_id, None)\n        self._by_holder = {}",
+        shard_tests.test_lost_answer_is_given_again_and_nothing_is_told_twice,
+    ),
+    "what was heard of another incarnation counts": (
+        recall,
+        "Recalls._recalled",
+        "attend.heard if attend.run == self._run else 0",
+        "attend.heard",
+        shard_tests.test_successor_of_the_shard_tells_what_it_recalls_whatever_was_heard_before,
+    ),
+    "what has ended is asked for": (
+        recall,
+        "Recalls.ended",
+        "recall is not None",
+        "False",
+        shard_tests.test_what_has_ended_is_asked_for_no_more,
+    ),
+    "who is gone counts as told": (
+        recall,
+        "Recalls._want",
+        "not listener.waiter.gone",
+        "True",
+        shard_tests.test_listener_whose_connection_is_closed_is_not_told_and_not_counted_as_told,
+    ),
+    "a shard that stops asks for nothing": (
+        recall,
+        "Recalls.stop",
+        "self._stopping = True",
+        "pass",
+        shard_tests.test_orderly_stop_asks_for_everything_back_and_holders_who_answer_end_it,
+    ),
+    "a listener is held back for ever": (
+        recall,
+        "Recalls.attend",
+        "min(attend.wait_ns, ATTEND_NS_MAX)",
+        "attend.wait_ns",
+        shard_tests.test_listener_is_answered_when_its_time_is_up,
+    ),
+    "a revoked lease moves no floor": (
+        endings,
+        "broken",
+        "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
+        "end_lease(domain, left, lease, ending, bounds.now.midpoint, bounds.now.midpoint)",
+        shard_tests.test_revoked_lease_is_over_and_its_successor_lies_above_its_expiry,
+    ),
+    "the ledger does not say who revoked": (
+        shard,
+        "Shard._answer",
+        "refused or revoked(turn, request, self._apply(turn, request.domain, request))",
+        "refused or self._apply(turn, request.domain, request)",
+        shard_tests.test_ledger_says_who_revoked_and_why_once,
+    ),
+    "whichever lease is there is revoked": (
+        state,
+        "named",
+        "each.correlation_id == correlation_id",
+        "True",
+        shard_tests.test_only_the_grant_that_is_named_is_revoked,
+    ),
+    "any reason goes into the ledger": (
+        shard,
+        "Shard._answer",
+        "refused = holder_refused(request, request.by)",
+        "refused = None",
+        shard_tests.test_reason_that_is_no_plain_text_is_refused,
+    ),
+    "a recall does not tell that the lease is lost": (
+        recalls,
+        "Recalls._answer",
+        "lease.lose('recalled', Reason.RECALLED)",
+        "pass",
+        session_tests.test_lease_is_given_back_at_once_with_its_watermark,
+    ),
+    "who flushes loses the lease before": (
+        recalls,
+        "Recalls._answer",
+        "self._flush(lease)",
+        "self._give_back([lease]) or self._flush(lease)",
+        session_tests.test_flushing_holder_publishes_under_the_lease_and_then_it_is_given_back,
+    ),
+    "a recall that came early is forgotten": (
+        recalls,
+        "Recalls._recalled",
+        "self._early |= wanted",
+        "pass",
+        session_tests.test_recall_that_comes_before_the_session_knows_of_its_grant_is_not_forgotten,
+    ),
+    "a holder that finishes loses the lease": (
+        recalls,
+        "Recalls._answer",
+        "lease.recall is Recall.RELINQUISH",
+        "True",
+        session_tests.test_finishing_holder_is_told_once_and_keeps_the_lease_to_the_end_of_its_block,
+    ),
+    "a sticky lease is kept past its expiry": (
+        sticky,
+        "Shelf.take",
+        "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
+        "True",
+        session_tests.test_lease_that_may_be_over_is_not_handed_out,
+    ),
+    "a sticky lease that is asked for is kept": (
+        sticky,
+        "Shelf.put",
+        "lease.recalled",
+        "False",
+        session_tests.test_lease_in_use_goes_back_at_the_end_of_its_block_if_another_asks,
+    ),
+    "nobody gives back what is not used": (
+        session,
+        "Session.renew_due",
+        "self._shelf.idle()",
+        "[]",
+        session_tests.test_lease_that_nobody_used_for_long_is_given_back,
+    ),
+    "a set is made of what is kept and what is asked for": (
+        sticky,
+        "Shelf.take",
+        "len(found) < len(wanted)",
+        "not found",
+        session_tests.test_set_that_is_kept_in_part_is_taken_anew,
+    ),
+    "its last user goes on": (
+        sticky,
+        "Shelf.put",
+        "lease.ended = 'relinquished'",
+        "pass",
+        session_tests.test_what_its_user_gave_back_is_over_for_that_user,
+    ),
+    "a weaker mode is handed out": (
+        sticky,
+        "Shelf.take",
+        "covers(lease.mode, wanted[lease.domain])",
+        "True",
+        session_tests.test_stronger_mode_than_the_one_that_is_kept_is_asked_for_anew,
+    ),
+    "a lease is kept while an attempt under it is undecided": (
+        session,
+        "Session.relinquish",
+        "each in undecided",
+        "False",
+        session_tests.test_lease_with_an_undecided_attempt_is_not_kept,
+    ),
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    each = World(tmp_path)
+    yield each
+    each.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[HandSite]:
+    place = tmp_path / "site"
+    place.mkdir()
+    yield from hand_sites(place)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_rule_is_noticed(name: str, world: World, site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, function, old, new, caught_by = MUTANTS[name]
+    ports = {"world": world, "site": site}
+    named = {each: ports[each] for each in inspect.signature(caught_by).parameters}
+    plant(monkeypatch, module, function, old, new)
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - an assertion of the test, or of the code under it
+        caught_by(**named)
+    assert not isinstance(caught.value, TypeError | NameError | SyntaxError), caught.value

@@ -1,0 +1,140 @@
+"""A bundle: one finding's evidence in a tar file, audited elsewhere to the same finding."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from auditor.audit import audit
+from auditor.bundle import make_bundle
+from auditor.cli import COMMANDS
+from auditor.context import context_of
+from auditor.load import Tree
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.plants import all_plants
+from auditor.replay.reading import read_timeline
+from auditor.tarred import TarTree
+from auditor.verification import Signatures
+from tests.support.jsonschema import problems
+from timeagent.console import report_error
+from timeagent.errors import LeaseholdError
+from timeagent.keys import public_line
+
+SIGNATURES = Signatures()
+Capture = pytest.CaptureFixture[str]
+
+
+def run(command: str, *arguments: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    COMMANDS[command].add_arguments(parser)
+    try:
+        return COMMANDS[command].run(parser.parse_args([str(each) for each in arguments]))
+    except LeaseholdError as problem:
+        return report_error(problem)
+
+
+def bundled(tmp_path: Path) -> tuple[Path, str, Path]:
+    """Return the tree, the finding's id, and the bundle of it."""
+    tree = granted_while_held(tmp_path / "tree")
+    (finding,) = audit(Tree(tree.root), signatures=SIGNATURES).findings
+    key = tmp_path / "root.pub"
+    key.write_text(public_line(tree.root_key.public, "ours") + "\n")
+    assert run("bundle", tree.root, finding.id, "--output", tmp_path / "x.tar", "--root-key", key) == 0
+    return key, finding.id, tmp_path / "x.tar"
+
+
+def test_bundle_is_audited_elsewhere_to_the_same_finding(repository: Path, tmp_path: Path, capsys: Capture) -> None:
+    key, identifier, bundle = bundled(tmp_path)
+    capsys.readouterr()
+    assert run("audit", bundle, "--root-key", key, "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [finding["id"] for finding in document["findings"]] == [identifier]
+    assert document["bundle"] == {"finding": identifier, "confirmed": True}
+    assert document["root_key_pinned"] is True
+    schema = json.loads((repository / "docs/schemas/leasehold.audit.v1.json").read_text())
+    assert list(problems(document, schema)) == []
+    assert run("audit", bundle) == 1
+    assert run("explain", identifier, bundle, "--svg") == 1
+
+
+def test_bundle_that_was_changed_shows_nothing_any_more(tmp_path: Path, capsys: Capture) -> None:
+    _, identifier, bundle = bundled(tmp_path)
+    changed = tmp_path / "changed.tar"
+    with tarfile.open(bundle) as source, tarfile.open(changed, "w") as target:
+        for member in source:
+            data = bytearray(source.extractfile(member).read())  # type: ignore[union-attr]
+            if member.name.endswith(".ledger"):
+                data[len(data) // 2] ^= 1
+            target.addfile(member, io.BytesIO(data))
+    capsys.readouterr()
+    assert run("audit", changed, "--json") == 3
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["bundle"] == {"finding": identifier, "confirmed": False}
+    assert "does not show that" in shown.err
+
+
+def test_bundle_of_another_cluster_does_not_pass_with_the_pinned_key(tmp_path: Path, capsys: Capture) -> None:
+    _, _, bundle = bundled(tmp_path)
+    other = tmp_path / "other.pub"
+    other.write_text(public_line(bytes(range(32)), "other") + "\n")
+    capsys.readouterr()
+    assert run("audit", bundle, "--root-key", other) == 3
+
+
+def test_same_finding_gives_the_same_bytes_and_not_the_whole_tree(tmp_path: Path, capsys: Capture) -> None:
+    root = tmp_path / "big"
+    tree = granted_while_held(root)
+    for number in range(40):  # a log that has nothing to do with it
+        tree.put(f"logs/other/2026-11-20/22-00-00/x{number}", b"y" * 1000)
+    identifier = next(each.id for each in audit(Tree(root)).findings if each.code == "early-grant")
+    made = []
+    for name in ("a.tar", "b.tar"):
+        assert run("bundle", root, identifier, "--output", tmp_path / name) == 0
+        made.append((tmp_path / name).read_bytes())
+    assert made[0] == made[1]
+    names = TarTree(tmp_path / "a.tar").names("logs")
+    assert ("other", True) not in names
+    capsys.readouterr()
+
+
+def test_bundle_goes_to_stdout_and_to_no_file_that_is_there(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, identifier, bundle = bundled(tmp_path)
+    capsysbinary.readouterr()
+    assert run("bundle", tmp_path / "tree", identifier) == 0
+    assert capsysbinary.readouterr().out == bundle.read_bytes()
+    assert run("bundle", tmp_path / "tree", identifier, "--output", bundle) == 2
+    assert b"[file-exists]" in capsysbinary.readouterr().err
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert run("bundle", tmp_path / "tree", identifier) == 2
+
+
+@pytest.mark.parametrize(
+    "manifest", [b"", b"[]", b"{}", b'{"schema": "leasehold.bundle", "version": 9, "finding": "x"}']
+)
+def test_manifest_that_is_none_is_refused(tmp_path: Path, capsys: Capture, manifest: bytes) -> None:
+    granted_while_held(tmp_path)
+    (tmp_path / "BUNDLE").write_bytes(manifest)
+    assert run("audit", tmp_path) == 65
+    assert "[bad-bundle]" in capsys.readouterr().err
+
+
+def test_every_kind_of_finding_is_bundled_and_found_again(tmp_path: Path) -> None:
+    unshown = []  # what cannot be read cannot be packed either
+    for number, (code, plants) in enumerate(all_plants().items()):
+        tree = Tree(plants[0](tmp_path / str(number)).root)
+        result = audit(tree, signatures=SIGNATURES)
+        finding = next(each for each in result.findings if each.code == code)
+        timeline = read_timeline(tree, signatures=SIGNATURES, findings=result.findings)
+        bundle = make_bundle(finding, tree, context_of(finding, timeline), None)
+        with bundle.file:
+            if not bundle.confirmed:
+                unshown.append(code)
+    assert unshown == ["unreadable"]

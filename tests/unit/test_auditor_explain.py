@@ -1,0 +1,201 @@
+"""What lies around a finding, in words, as values, and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from appliance.formats.lease import LeaseOutcome
+from auditor.audit import audit
+from auditor.cli import COMMANDS
+from auditor.context import NEIGHBOURS, context_of
+from auditor.load import Tree
+from auditor.picture import WIDTH, draw
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.faults_time import bag_closed_before_its_message
+from auditor.planting.plants import all_plants
+from auditor.planting.shard import Shard
+from auditor.planting.stories import Story
+from auditor.replay.reading import read_timeline
+from auditor.verification import Signatures
+from timeagent.console import report_error
+from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from auditor.context import Context
+    from auditor.finding import Finding
+    from auditor.planting.tree import ClusterTree
+
+SIGNATURES = Signatures()
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def surroundings(tree: ClusterTree, code: str) -> tuple[Finding, Context]:
+    reading = Tree(tree.root)
+    result = audit(reading, signatures=SIGNATURES)
+    finding = next(each for each in result.findings if each.code == code)
+    return finding, context_of(finding, read_timeline(reading, signatures=SIGNATURES, findings=result.findings))
+
+
+def run(*arguments: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    COMMANDS["explain"].add_arguments(parser)
+    try:
+        return COMMANDS["explain"].run(parser.parse_args([str(each) for each in arguments]))
+    except LeaseholdError as problem:
+        return report_error(problem)
+
+
+def chain_of_leases(root: Path) -> ClusterTree:
+    """Nine leases, one after another; the fifth and the sixth overlap."""
+    story = Story(root)
+    for turn in range(9):
+        lease = story.lease()
+        story.tree.advance(SECOND)
+        if turn != 4:
+            story.shard.end(lease)
+    return story.done()
+
+
+def test_both_leases_are_concerned_and_their_neighbours_in_the_chain_are_shown(tmp_path: Path) -> None:
+    finding, context = surroundings(chain_of_leases(tmp_path), "early-grant")
+    concerned = [span.concerned for span in context.leases]
+    assert concerned.count(True) == 2
+    assert concerned == [False] * NEIGHBOURS + [True, True] + [False] * NEIGHBOURS
+    fences = [span.fence for span in context.leases]
+    assert fences == sorted(fences)
+    assert context.leases[0].outcome is LeaseOutcome.RELINQUISHED
+    assert context.leases[NEIGHBOURS].outcome is None
+    assert finding.id
+    assert all(context.first_ns <= each.instant_ns <= context.last_ns for each in context.events)
+
+
+def test_restart_between_two_grants_is_told(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.lease()
+    story.tree.advance(2 * SECOND)
+    Shard(story.tree).grant("alice", story.other, change={"floor_ns": 0, "settle_to_ns": 0})
+    _, context = surroundings(story.done(), "early-grant")
+    ((node, orderly),) = ((each.node, each.after_orderly) for each in context.restarts)
+    assert (node, orderly) == ("n1", False)
+
+
+def test_closing_and_what_readers_made_of_it_are_told(tmp_path: Path) -> None:
+    _, context = surroundings(bag_closed_before_its_message(tmp_path), "r2-breach")
+    assert [type(each).__name__ for each in context.closings] == ["BagClosed"]
+    assert context.readers() == (4, 4)
+    assert {reading.node for reading in context.readings} >= {"n2"}
+
+
+def test_words_name_neighbours_restarts_and_readers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chain_of_leases(tmp_path)
+    finding = audit(Tree(tmp_path), signatures=SIGNATURES).findings[0]
+    assert run(finding.id, tmp_path) == 1
+    text = capsys.readouterr().out
+    assert text.count("\n  * ") == 2
+    assert "relinquished at" in text
+
+
+def numbers(element: ET.Element, *names: str) -> list[float]:
+    return [float(element.get(name, "0")) for name in names]
+
+
+def test_picture_has_a_bar_per_lease_where_it_was_and_nothing_outside_the_paper(tmp_path: Path) -> None:
+    finding, context = surroundings(granted_while_held(tmp_path), "early-grant")
+    root = ET.fromstring(draw(finding, context))
+    height = float(root.get("height", "0"))
+    bars = [each for each in root.iter(f"{SVG}rect") if each.get("class") == "concerned"]
+    assert len(bars) == 2
+    (first_x, first_width), (second_x, _) = (numbers(each, "x", "width") for each in bars)
+    assert first_x < second_x < first_x + first_width  # they overlap, and the second begins later
+    for each in root.iter():
+        if each.tag in (f"{SVG}rect", f"{SVG}line", f"{SVG}text"):
+            for x in numbers(each, "x", "x1", "x2"):
+                assert 0 <= x <= WIDTH
+            for y in numbers(each, "y", "y1", "y2"):
+                assert 0 <= y <= height
+    words = " ".join(each.text or "" for each in root.iter(f"{SVG}text"))
+    for named in ("early-grant", "VIOLATION", finding.id, "n2:4711", "the grant", "Clock bounds"):
+        assert named in words
+
+
+def test_words_of_one_row_do_not_run_into_each_other_or_off_the_paper(tmp_path: Path) -> None:
+    finding, context = surroundings(bag_closed_before_its_message(tmp_path), "r2-breach")
+    root = ET.fromstring(draw(finding, context))
+    rows: dict[float, list[tuple[float, float]]] = {}
+    for each in root.iter(f"{SVG}text"):
+        x, y = numbers(each, "x", "y")
+        width = 6.0 * len(each.text or "")
+        begin = {"middle": x - width / 2, "end": x - width}.get(each.get("text-anchor", ""), x)
+        rows.setdefault(y, []).append((begin, begin + width))
+        assert begin >= 0
+        assert begin + width <= WIDTH + 20 or y < 80  # the explanation is wrapped by characters
+    for row in rows.values():
+        row.sort()
+        assert all(before[1] <= after[0] + 1 for before, after in pairwise(row))
+
+
+def test_instants_that_lie_too_close_are_drawn_again_larger(tmp_path: Path) -> None:
+    finding, context = surroundings(bag_closed_before_its_message(tmp_path / "near"), "r2-breach")
+    assert "times as large" in draw(finding, context)
+    finding, context = surroundings(granted_while_held(tmp_path / "far"), "early-grant")
+    assert "times as large" not in draw(finding, context)
+
+
+def test_every_planted_fault_has_a_picture_that_is_the_same_twice(tmp_path: Path) -> None:
+    drawn = 0
+    for number, plants in enumerate(all_plants().values()):
+        tree = Tree(plants[0](tmp_path / str(number)).root)
+        result = audit(tree, signatures=SIGNATURES)
+        timeline = read_timeline(tree, signatures=SIGNATURES, findings=result.findings)
+        for finding in result.findings[:2]:
+            picture = draw(finding, context_of(finding, timeline))
+            ET.fromstring(picture)
+            assert picture == draw(finding, context_of(finding, timeline))
+            drawn += 1
+    assert drawn > 30
+
+
+def test_picture_says_no_more_than_text_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story(tmp_path)
+    name = "a<b>&\x1b[31m" + "x" * 300
+    story.shard.grant(name, story.writer)
+    story.tree.advance(SECOND)
+    story.shard.grant(name, story.other)
+    story.done()
+    finding = audit(Tree(tmp_path), signatures=SIGNATURES).findings[0]
+    assert run(finding.id, tmp_path, "--svg") == 1
+    picture = capsys.readouterr().out
+    assert "\x1b" not in picture
+    assert not re.search("<b>", picture)
+    ET.fromstring(picture)
+
+
+def test_one_picture_is_of_one_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story(tmp_path)
+    for domain in ("alice", "bob"):
+        for writer in (story.writer, story.other):
+            story.shard.grant(domain, writer)
+            story.tree.advance(SECOND)
+    story.done()
+    ids = [each.id for each in audit(Tree(tmp_path), signatures=SIGNATURES).findings]
+    common = [each for each in "0123456789abcdef" if sum(name.startswith(each) for name in ids) > 1]
+    if common:
+        assert run(common[0], tmp_path, "--svg") == 2
+        assert "[several-findings]" in capsys.readouterr().err
+    assert run("zz", tmp_path, "--svg") == 2
+    assert "[no-such-finding]" in capsys.readouterr().err
+
+
+def test_picture_in_the_docs_is_of_today(repository: Path) -> None:
+    tree = Tree(repository / "tests/golden/trees/early-grant/tree")
+    (finding,) = audit(tree, signatures=SIGNATURES).findings
+    timeline = read_timeline(tree, signatures=SIGNATURES, findings=[finding])
+    assert (repository / "docs/pictures/early-grant.svg").read_text() == draw(finding, context_of(finding, timeline))

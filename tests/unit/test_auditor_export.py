@@ -1,0 +1,122 @@
+"""Evidence as Parquet: what is in the tables, the queries of the docs, and the extra that is not there."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.audit import audit
+from auditor.cli import COMMANDS
+from auditor.export import TABLES
+from auditor.load import Tree
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.stories import Story, small_tree
+from auditor.replay.reading import read_timeline
+from timeagent.console import report_error
+from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*arguments: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    COMMANDS["audit"].add_arguments(parser)
+    try:
+        return COMMANDS["audit"].run(parser.parse_args([str(each) for each in arguments]))
+    except LeaseholdError as problem:
+        return report_error(problem)
+
+
+@pytest.fixture
+def duckdb() -> ModuleType:
+    module: ModuleType = pytest.importorskip(
+        "duckdb", reason="DuckDB is not installed: NOTHING is known about Parquet files"
+    )
+    return module
+
+
+def test_tables_have_what_the_audit_counted(tmp_path: Path, capsys: Capture, duckdb: ModuleType) -> None:
+    small_tree(tmp_path / "tree")
+    assert run("export", tmp_path / "tree", "--parquet", tmp_path / "it's out", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert set(rows) == set(TABLES)
+    summary = audit(Tree(tmp_path / "tree")).summary
+    timeline = read_timeline(Tree(tmp_path / "tree"))
+
+    def one(sql: str, table: str) -> tuple[object, ...]:
+        place = str(tmp_path / "it's out" / table).replace("'", "''")
+        (row,) = duckdb.sql(f"SELECT {sql} FROM '{place}.parquet'").fetchall()
+        return tuple(row)
+
+    assert one("sum(accepted)", "frames") == (summary.messages,)
+    assert one("sum(accepted)", "bags") == (summary.messages,)
+    assert one("count(*)", "bags") == (summary.bags,)
+    assert one("count(*)", "events") == (len(timeline.events),)
+    assert one("count(*)", "findings") == (0,)
+    assert one("min(epoch_ns(instant)) = min(instant_ns)", "events") == (True,)
+    assert one("count(*) >= 1", "leases") == (True,)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_every_query_of_the_docs_runs(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duckdb: ModuleType, *, clean: bool
+) -> None:
+    (small_tree if clean else granted_while_held)(tmp_path / "tree")
+    assert run("export", tmp_path / "tree", "--parquet", tmp_path / "out") == 0
+    monkeypatch.chdir(tmp_path / "out")
+    text = (repository / "docs/audit-queries.md").read_text()
+    queries = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    assert len(queries) >= 6
+    found = {query: duckdb.sql(query).fetchall() for query in queries}
+    overlaps = next(rows for query, rows in found.items() if "overlap_ms" in query)
+    assert [row[:3] for row in overlaps] == ([] if clean else [("alice", "n2", "n1")])
+
+
+def test_void_frame_is_found_by_query(tmp_path: Path, duckdb: ModuleType) -> None:
+    story = Story(tmp_path / "tree")
+    _, path = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.tree.advance(4 * SECOND)
+    story.tree.close(bag, omit=[path.rpartition("/")[2]])
+    assert run("export", tmp_path / "tree", "--parquet", tmp_path / "out") == 0
+    place = tmp_path / "out/frames.parquet"
+    rows = duckdb.sql(f"SELECT file, accepted, listed FROM '{place}' WHERE accepted < messages").fetchall()
+    assert rows == [(path, 0, False)]
+
+
+def test_without_the_library_it_says_which_extra_to_install(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(_name: str) -> None:
+        raise ImportError
+
+    granted_while_held(tmp_path / "tree")
+    monkeypatch.setattr(importlib, "import_module", absent)
+    assert run("export", tmp_path / "tree", "--parquet", tmp_path / "out") == 78
+    assert "leasehold[export]" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_use_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    granted_while_held(tmp_path / "tree")
+    assert run("export", tmp_path / "tree") == 2
+    assert run(tmp_path / "tree", "--parquet", tmp_path / "out") == 2
+    assert "[no-export]" in capsys.readouterr().err
+
+
+def test_directory_that_is_there_is_left_alone(tmp_path: Path, capsys: Capture, duckdb: ModuleType) -> None:
+    granted_while_held(tmp_path / "tree")
+    (tmp_path / "out").mkdir()
+    assert run("export", tmp_path / "tree", "--parquet", tmp_path / "out") == 74
+    assert "[cannot-export]" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []

@@ -1,0 +1,216 @@
+"""What audit prints: five formats, what is chosen of it, when it fails, and two reports compared."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from auditor.cli import COMMANDS
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.stories import Story, small_tree
+from auditor.rules.registry import RULES
+from tests.support.jsonschema import problems
+from timeagent.console import report_error
+from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from auditor.planting.tree import ClusterTree
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(command: str, *arguments: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    COMMANDS[command].add_arguments(parser)
+    try:
+        return COMMANDS[command].run(parser.parse_args([str(argument) for argument in arguments]))
+    except LeaseholdError as problem:
+        return report_error(problem)
+
+
+def schema(repository: Path, name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((repository / f"docs/schemas/{name}.json").read_text())
+    return document
+
+
+def mixed(root: Path) -> ClusterTree:
+    """A violation, something to know, and something that cannot be verified."""
+    story = Story(root)
+    _lease, path = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.tree.advance(4 * SECOND)
+    story.tree.close(bag, omit=[path.rpartition("/")[2]], change={"policy_number": 7})
+    story.shard.grant("alice", story.other)
+    return story.done()
+
+
+def test_every_document_is_as_its_schema_says(repository: Path, tmp_path: Path, capsys: Capture) -> None:
+    mixed(tmp_path)
+    granted_while_held(tmp_path / "tree")
+    cases: dict[str, tuple[str, list[str | Path]]] = {
+        "leasehold.audit.v1": (
+            "audit",
+            [tmp_path, "--json", "--only", "early-grant", "--since", "2026-11-20T00:00:00Z"],
+        ),
+        "leasehold.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
+        "leasehold.replay.v1": ("replay", [tmp_path, "--json", "--newest", "3", "--grace", "9s"]),
+        "leasehold.replay.steps.v1": ("replay", [tmp_path, "--json", "--step", "event"]),
+    }
+    for name, (command, arguments) in cases.items():
+        assert run(command, *arguments) in {0, 1, 3}
+        document = json.loads(capsys.readouterr().out)
+        assert f"{document['schema']}.v{document['version']}" == name
+        assert list(problems(document, schema(repository, name))) == []
+    run("audit", tmp_path, "--jsonl")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["type"] for line in lines] == ["finding"] * (len(lines) - 1) + ["summary"]
+    for line in lines:
+        assert list(problems(line, schema(repository, "leasehold.audit.line.v1"))) == []
+
+
+# What the schema does not say is found: a check that takes everything would be no check.
+@pytest.mark.parametrize("spoil", ["unknown", "missing", "type", "enum", "pattern"])
+def test_document_that_differs_from_its_schema_is_refused(
+    repository: Path, tmp_path: Path, capsys: Capture, spoil: str
+) -> None:
+    granted_while_held(tmp_path)
+    run("audit", tmp_path, "--json")
+    document = json.loads(capsys.readouterr().out)
+    finding = document["findings"][0]
+    match spoil:
+        case "unknown":
+            finding["colour"] = "red"
+        case "missing":
+            del finding["evidence"][0]["offset"]
+        case "type":
+            document["summary"]["messages"] = "0"
+        case "enum":
+            finding["verdict"] = "guilty"
+        case _:
+            finding["times"][0]["earliest"] = "yesterday"
+    assert len(list(problems(document, schema(repository, "leasehold.audit.v1")))) == 1
+
+
+def test_sarif_names_rule_level_place_and_a_stable_fingerprint(tmp_path: Path, capsys: Capture) -> None:
+    mixed(tmp_path)
+    status = run("audit", tmp_path, "--format", "sarif")
+    text = capsys.readouterr().out
+    document = json.loads(text)
+    (sarif_run,) = document["runs"]
+    assert document["version"] == "2.1.0"
+    assert sarif_run["invocations"] == [{"executionSuccessful": True, "exitCode": status}]
+    rules = sarif_run["tool"]["driver"]["rules"]
+    kinds = set()
+    for result in sarif_run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"] in RULES
+        assert (result["kind"] == "fail") == (result["level"] != "none")
+        kinds.add((result["kind"], result["properties"]["verdict"]))
+        place = result["locations"][0]["physicalLocation"]
+        assert (tmp_path / place["artifactLocation"]["uri"]).parent.exists()
+    assert {("fail", "violation"), ("informational", "ok"), ("review", "unverifiable")} <= kinds
+    run("audit", tmp_path, "--json")
+    ids = [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    assert [each["partialFingerprints"]["leaseholdFindingId/v1"] for each in sarif_run["results"]] == ids
+    run("audit", tmp_path, "--format", "sarif")
+    assert capsys.readouterr().out == text
+
+
+def test_junit_fails_what_is_violated_and_skips_what_cannot_be_told(tmp_path: Path, capsys: Capture) -> None:
+    mixed(tmp_path)
+    run("audit", tmp_path, "--format", "junit")
+    (suite,) = ET.fromstring(capsys.readouterr().out)
+    cases = suite.findall("testcase")
+    failed = [case for case in cases if case.find("failure") is not None]
+    errors = [case for case in cases if case.find("error") is not None]
+    assert [case.get("name", "").split()[0] for case in failed] == ["early-grant"]
+    assert (int(suite.get("tests", "")), int(suite.get("failures", "")), int(suite.get("errors", ""))) == (
+        len(cases),
+        len(failed),
+        len(errors),
+    )
+    assert errors
+    assert "witness.ledger" not in (failed[0].find("failure").text or "")  # type: ignore[union-attr]
+    assert "ledger/" in (failed[0].find("failure").text or "")  # type: ignore[union-attr]
+    assert {"r1-breach", "lost-file"} <= {case.get("name") for case in cases if len(case) == 0}
+
+
+def test_hostile_names_leave_xml_well_formed(tmp_path: Path, capsys: Capture) -> None:
+    tree = small_tree(tmp_path)
+    path = next(path for path in tree.files() if path.endswith(".msg"))
+    bag = Path(path).parent
+    (tmp_path / bag.parent / "a<b>&\x1b[31m\"'").mkdir()
+    run("audit", tmp_path, "--format", "junit")
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    ET.fromstring(text)
+
+
+def test_only_and_fail_on_choose(tmp_path: Path, capsys: Capture) -> None:
+    mixed(tmp_path)
+
+    def codes(*arguments: str) -> tuple[int, set[str]]:
+        status = run("audit", tmp_path, "--json", *arguments)
+        return status, {finding["code"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+    status, every = codes()
+    assert status == 1
+    assert {"early-grant", "unverifiable-policy", "late-writer"} <= every
+    assert codes("--only", "early-*") == (1, {"early-grant"})
+    assert codes("--only", "unverifiable") == (3, {code for code in every if code.startswith("unverifiable")})
+    assert codes("--only", "late-writer,early-grant", "--fail-on", "violation") == (1, {"late-writer", "early-grant"})
+    assert codes("--only", "late-writer", "--fail-on", "violation") == (0, {"late-writer"})
+    assert codes("--only", "late-writer") == (1, {"late-writer"})
+    assert codes("--only", "unverifiable-policy", "--fail-on", "indeterminate")[0] == 0
+    assert codes("--only", "unverifiable-policy", "--fail-on", "unverifiable")[0] == 3
+    assert codes("--fail-on", "never") == (0, every)
+    assert run("audit", tmp_path, "--only", "no-such-code") == 2
+    assert "[no-such-code]" in capsys.readouterr().err
+
+
+def report(capsys: Capture, path: Path, tree: Path) -> Path:
+    run("audit", tree, "--json")
+    path.write_text(capsys.readouterr().out)
+    return path
+
+
+def test_diff_says_what_came_went_and_changed(repository: Path, tmp_path: Path, capsys: Capture) -> None:
+    granted_while_held(tmp_path / "tree")
+    bad = report(capsys, tmp_path / "bad.json", tmp_path / "tree")
+    document = json.loads(bad.read_text())
+    good, other = copy.deepcopy(document), copy.deepcopy(document)
+    good["findings"], good["summary"]["violations"] = [], 0
+    other["findings"][0]["verdict"] = "indeterminate"
+    places = {}
+    for name, each in (("good", good), ("other", other)):
+        places[name] = tmp_path / f"{name}.json"
+        places[name].write_text(json.dumps(each))
+
+    assert run("audit", "diff", bad, bad) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 findings came, 0 went, 0 changed"
+    assert run("audit", "diff", places["good"], bad) == 1
+    assert capsys.readouterr().out.startswith("+ ")
+    assert run("audit", "diff", bad, places["good"]) == 1
+    assert capsys.readouterr().out.startswith("- ")
+    assert run("audit", "diff", bad, places["other"], "--json") == 1
+    difference = json.loads(capsys.readouterr().out)
+    assert list(problems(difference, schema(repository, "leasehold.audit.diff.v1"))) == []
+    assert [len(difference[key]) for key in ("came", "went", "changed")] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("contents", ["", "[]", '{"schema": "leasehold.audit", "version": 2}', '{"schema": "x"}'])
+def test_diff_refuses_what_is_no_report(tmp_path: Path, capsys: Capture, contents: str) -> None:
+    place = tmp_path / "report.json"
+    place.write_text(contents)
+    assert run("audit", "diff", place, place) == 2
+    assert "[not-a-report]" in capsys.readouterr().err
+    assert run("audit", "diff", tmp_path / "none", place) == 2
+    assert run("audit", "diff", place) == 2
+    assert run("audit", tmp_path, tmp_path) == 2
+    assert "[two-paths]" in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""Each planted fault inside a large clean tree: exactly it is found there too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.audit import audit
+from auditor.load import Tree
+from auditor.planting.faults_chains import domain_of_another_shard
+from auditor.planting.history import Remembered, at_random, beginning_with
+from auditor.planting.plants import all_plants
+from auditor.planting.tree import ClusterTree
+from auditor.verification import Signatures
+from tests.simulation import injected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auditor.planting.plants import Plant
+
+SIGNATURES = Signatures()
+LARGE = 250
+MIDDLING = 25
+
+
+def past(place: Path, events: int) -> Remembered:
+    with beginning_with(at_random(7, events)):
+        tree = ClusterTree(place)
+    result = audit(Tree(tree.root), signatures=SIGNATURES)
+    assert result.findings == ()
+    assert result.summary.messages > events
+    assert result.summary.provisional == 0
+    return Remembered.of(tree)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Remembered:
+    return past(tmp_path_factory.mktemp("large") / "past", LARGE)
+
+
+@pytest.fixture(scope="module")
+def middling(tmp_path_factory: pytest.TempPathFactory) -> Remembered:
+    return past(tmp_path_factory.mktemp("middling") / "past", MIDDLING)
+
+
+def found(plant: Plant, before: Remembered, place: Path) -> set[str]:
+    # Under a map of its own a story's past is another one.
+    with beginning_with(at_random(7, MIDDLING) if plant is domain_of_another_shard else before):
+        tree = plant(place / "tree")
+    return {finding.code for finding in audit(Tree(tree.root), signatures=SIGNATURES).findings}
+
+
+ALL = [(code, plant) for code, plants in all_plants().items() for plant in plants]
+FIRST = [(code, plants[0]) for code, plants in all_plants().items()]
+
+
+@pytest.mark.parametrize(("code", "plant"), FIRST, ids=[code for code, _ in FIRST])
+def test_fault_inside_a_middling_tree_is_named_and_nothing_else(
+    code: str, plant: Plant, middling: Remembered, tmp_path: Path
+) -> None:
+    assert found(plant, middling, tmp_path) == {code}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "plant"), ALL, ids=[f"{code}-{plant.__name__}" for code, plant in ALL])
+def test_fault_inside_a_large_tree_is_named_and_nothing_else(
+    code: str, plant: Plant, large: Remembered, tmp_path: Path
+) -> None:
+    assert found(plant, large, tmp_path) == {code}
+
+
+def test_histories_at_random_are_clean_and_no_two_alike(tmp_path: Path) -> None:
+    seen = set()
+    for seed in range(12):
+        with beginning_with(at_random(seed, 10)):
+            tree = ClusterTree(tmp_path / str(seed))
+        result = audit(Tree(tree.root), signatures=SIGNATURES)
+        assert result.findings == (), seed
+        seen.add((result.summary.messages, result.summary.bags, result.summary.witnesses))
+    assert len(seen) > 6
+
+
+# The measurement itself has to be able to fail: a judge that is blind to one rule scores less on it, and only on it.
+def test_measurement_tells_a_rule_that_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [each for each in injected.stories() if each[0] in ("sequence-reused", "r1-breach")]
+    monkeypatch.setattr(injected, "stories", lambda: wanted)
+    assert injected.measure(2 * len(wanted)).wrong == []
+    monkeypatch.setattr("auditor.index.Index.reused_sequences", lambda _: iter(()))
+    blind = injected.measure(2 * len(wanted))
+    assert {wrong.split()[0] for wrong in blind.wrong} == {"sequence-reused"}
+    assert (blind.found["sequence-reused"], blind.found["r1-breach"]) == (0, blind.planted["r1-breach"])

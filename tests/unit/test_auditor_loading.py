@@ -1,0 +1,275 @@
+"""Loading: whoever reads the tree, from wherever, however often, the verdict is the same bytes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.audit import Audit, Options, audit
+from auditor.load import Tree
+from auditor.narrowing import Narrowing
+from auditor.opening import open_tree
+from auditor.planting.stories import eventful_tree, small_tree
+from auditor.progress import progress_text
+from auditor.report import json_bytes
+from auditor.tarred import TarTree
+from leasehold.__main__ import main
+from tests.bench.corpus.build import build
+from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLANTED = {"r1-breach": 1, "forged-witness": 1, "count-mismatch": 1, "lost-file": 1, "grant-overlap": 1}
+NO_RUN = pytest.mark.skipif(shutil.which("tar") is None, reason="no tar: NOTHING is known about copies made with it")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of four racks and two logs, with breaches."""
+    root = tmp_path_factory.mktemp("corpus") / "tree"
+    build(root, 5 * 5120, message_bytes=20, plant=PLANTED)
+    return root
+
+
+@pytest.fixture(scope="module")
+def verdict(planted: Path) -> bytes:
+    return json_bytes(audit(Tree(planted)))
+
+
+def told(path: Path, **options: object) -> bytes:
+    return json_bytes(audit(open_tree(path), options=Options(**options)))  # type: ignore[arg-type]
+
+
+def codes(result: Audit) -> set[str]:
+    return {finding.code for finding in result.findings}
+
+
+def test_the_verdict_names_what_was_planted(planted: Path, verdict: bytes) -> None:
+    assert all(f'"code":"{code}"'.encode() in verdict for code in PLANTED if code != "count-mismatch")
+
+
+@pytest.mark.parametrize("jobs", [4, pytest.param(2, marks=pytest.mark.slow)])
+def test_several_processes_say_the_same(planted: Path, verdict: bytes, jobs: int) -> None:
+    assert told(planted, jobs=jobs) == verdict
+
+
+def test_without_a_place_for_a_shared_index(planted: Path, verdict: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert told(planted, jobs=2) == verdict
+
+
+@NO_RUN
+def test_copies_say_the_same(planted: Path, verdict: bytes, tmp_path: Path) -> None:
+    subprocess.run(["cp", "-r", planted, tmp_path / "copied"], check=True)
+    (tmp_path / "unpacked").mkdir()
+    subprocess.run(f"tar -C {planted} -cf - . | tar -C {tmp_path}/unpacked -xf -", shell=True, check=True)
+    for each in (tmp_path / "unpacked").rglob("*"):
+        os.utime(each, (1, 1))
+        each.chmod(0o700)
+    assert told(tmp_path / "copied") == verdict
+    assert told(tmp_path / "unpacked", jobs=2) == verdict
+
+
+@NO_RUN
+def test_a_tar_file_says_the_same(planted: Path, verdict: bytes, tmp_path: Path) -> None:
+    subprocess.run(["tar", "-C", planted.parent, "-cf", tmp_path / "tree.tar", "tree"], check=True)
+    assert told(tmp_path / "tree.tar", jobs=2) == verdict
+
+
+def test_a_packed_tree_in_a_tar_file(tmp_path: Path) -> None:
+    build(tmp_path / "tree", 2000, packed=True)
+    with tarfile.open(tmp_path / "tree.tar", "w") as archive:
+        archive.add(tmp_path / "tree", arcname="copy/of/it")
+    result = audit(open_tree(tmp_path / "tree.tar"))
+    assert result.findings == ()
+    assert result.summary.messages == 2000
+
+
+def test_links_in_a_tar_file_lead_nowhere(tmp_path: Path) -> None:
+    small_tree(tmp_path / "tree")
+    victim = next((tmp_path / "tree").rglob("*.msg"))
+    secret = tmp_path / "secret"
+    victim.rename(secret)
+    victim.symlink_to(secret)
+    with tarfile.open(tmp_path / "tree.tar", "w") as archive:
+        archive.add(tmp_path / "tree", arcname=".")
+    result = audit(open_tree(tmp_path / "tree.tar"))
+    assert "unreadable" in codes(result)
+    assert victim.name in str([finding.subject for finding in result.findings])
+
+
+def test_members_that_point_out_of_the_tree_are_nothing(tmp_path: Path) -> None:
+    small_tree(tmp_path / "tree")
+    with tarfile.open(tmp_path / "tree.tar", "w") as archive:
+        archive.add(tmp_path / "tree", arcname=".")
+        archive.add(tmp_path / "tree" / "LEASEHOLD", arcname="../logs/evil")
+    assert audit(TarTree(tmp_path / "tree.tar")).findings == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 2048])
+def test_what_is_no_tar_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(Damaged) as refused:
+        open_tree(tmp_path / "file")
+    assert refused.value.code == "not-a-tree"
+
+
+def test_a_part_of_a_tree_without_its_marker(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    (tree.root / "LEASEHOLD").unlink()
+    shutil.rmtree(tree.root / "policy")
+    assert codes(audit(open_tree(tree.root))) == {"unverifiable-policy"}
+
+
+def test_a_second_run_reads_what_changed_and_nothing_else(planted: Path, verdict: bytes, tmp_path: Path) -> None:
+    place, db = tmp_path / "tree", tmp_path / "db"
+    shutil.copytree(planted, place)
+    read: list[str] = []
+
+    class Watched(Tree):
+        def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+            read.append(path)
+            return super().read_range(path, offset, length)
+
+    def again(*, reread: bool = False) -> bytes:
+        read.clear()
+        return json_bytes(audit(Watched(place), options=Options(index_file=db, reread=reread)))
+
+    assert again() == verdict
+    first = {path for path in read if path.endswith(".log")}
+    assert len(first) > 50
+    assert again() == verdict
+    assert not [path for path in read if path.endswith(".log")]
+    # One bit, the same size, and the times put back.
+    victim = place / max(path for path in first if "orders" in path)
+    data, before = bytearray(victim.read_bytes()), victim.stat()
+    data[-50] ^= 1
+    victim.write_bytes(data)
+    os.utime(victim, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed = again()
+    assert changed != verdict
+    assert changed == told(place)
+    assert {path.split("/")[1] for path in read if path.endswith(".log")} == {"orders"}
+    data[-50] ^= 1
+    victim.write_bytes(data)
+    assert again() == verdict
+    assert again(reread=True) == verdict
+    assert {path for path in read if path.endswith(".log")} == first
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupted_run_goes_on(planted: Path, verdict: bytes, tmp_path: Path, jobs: int) -> None:
+    seen: list[int] = []
+
+    def interrupt(done: int, total: int, _messages: int, _part: str) -> None:
+        seen.append(done)
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(Tree(planted), options=Options(index_file=tmp_path / "db", jobs=jobs), progress=interrupt)
+    assert multiprocessing.active_children() == []
+    read: list[str] = []
+
+    class Watched(Tree):
+        def listing(self, *arguments: object) -> object:  # type: ignore[override]
+            read.append(str(arguments[1]))
+            return super().listing(*arguments)  # type: ignore[arg-type]
+
+    assert json_bytes(audit(Watched(planted), options=Options(index_file=tmp_path / "db"))) == verdict
+    assert seen == [1, 2, 3]
+    assert read == []  # both racks were kept, and the ledgers were not
+
+
+def test_other_records_make_a_second_run_read_everything(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    options = Options(index_file=tmp_path / "db")
+    clean = json_bytes(audit(Tree(tree.root), options=options))
+    (tree.root / "trust" / "00000001").unlink()
+    assert json_bytes(audit(Tree(tree.root), options=options)) == told(tree.root) != clean
+
+
+@pytest.mark.parametrize("content", [b"not a database, and longer than a header of one " * 30, None])
+def test_another_file_is_never_taken_for_an_index(tmp_path: Path, content: bytes | None) -> None:
+    tree = small_tree(tmp_path / "tree")
+    other = tmp_path / "other"
+    if content is None:
+        import sqlite3
+
+        connection = sqlite3.connect(other)
+        connection.execute("CREATE TABLE bag (precious TEXT)")
+        connection.commit()
+        connection.close()
+        content = other.read_bytes()
+    else:
+        other.write_bytes(content)
+    with pytest.raises(BadRequest) as refused:
+        told(tree.root, index_file=other)
+    assert refused.value.code == "not-an-index"
+    assert other.read_bytes() == content
+
+
+def test_a_damaged_index_says_so(planted: Path, tmp_path: Path) -> None:
+    told(planted, index_file=tmp_path / "db")
+    data = bytearray((tmp_path / "db").read_bytes())
+    data[100:] = bytes(byte ^ 0x55 for byte in data[100:])
+    (tmp_path / "db").write_bytes(data)
+    with pytest.raises(LeaseholdError) as refused:
+        told(planted, index_file=tmp_path / "db")
+    assert refused.value.code in ("not-an-index", "index-failed")
+    assert refused.value.hint
+
+
+def test_a_narrow_audit_of_a_clean_tree_finds_nothing(tmp_path: Path) -> None:
+    build(tmp_path, 3000, message_bytes=10)
+    whole = audit(Tree(tmp_path)).summary.messages
+    for narrowing in (
+        Narrowing(logs=("orders",)),
+        Narrowing(logs=("nothing",)),
+        Narrowing(since_ns=2**62),
+        Narrowing(domains=("account/a0000", "account/b*")),
+    ):
+        result = audit(Tree(tmp_path), options=Options(narrowing=narrowing))
+        assert result.findings == (), narrowing
+        assert result.summary.messages == whole or not narrowing.domains
+
+
+def test_a_narrow_audit_finds_what_is_left_in_it(planted: Path) -> None:
+    result = audit(Tree(planted))
+    victims = {finding.subject for finding in result.findings if finding.code == "grant-overlap"}
+    (victim,) = {subject.split("'")[1] for subject in victims}
+    narrow = audit(Tree(planted), options=Options(narrowing=Narrowing(domains=(victim,))))
+    assert {finding.subject for finding in narrow.findings if finding.code == "grant-overlap"} == victims
+    others = audit(Tree(planted), options=Options(narrowing=Narrowing(domains=("nobody",))))
+    assert "grant-overlap" not in codes(others)
+
+
+def test_a_log_that_is_not_there_is_no_clean_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = small_tree(tmp_path)
+    assert main(["audit", str(tree.root), "--log", "orders", "--log", "order"]) == BadRequest.exit_status
+    shown = capsys.readouterr()
+    assert "no-such-log" in shown.err
+    assert shown.out == ""
+
+
+def test_progress_says_how_fast_and_how_long() -> None:
+    text = progress_text(30, 120, 600_000, 10 * SECOND, "logs/x")
+    assert text == "of 120 parts [#####...............] 600,000 messages, 60,000/s, 0:30 left, logs/x"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--jobs", "0"], ["--since", "yesterday"], ["--jobs", "many"]], ids=lambda each: each[0] + each[1]
+)
+def test_bad_arguments_are_refused(tmp_path: Path, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["audit", str(tmp_path), *arguments])
+    assert refused.value.code not in (0, None)

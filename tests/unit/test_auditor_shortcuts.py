@@ -1,0 +1,152 @@
+"""Shortcuts for what is clean never change a verdict: every planted fault is judged with them and without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from auditor.audit import Options, audit
+from auditor.frames import FrameEvidence
+from auditor.load import Tree
+from auditor.planting.plants import all_plants
+from auditor.planting.shard import Shard
+from auditor.planting.stories import eventful_tree, small_tree
+from auditor.planting.tree import ClusterTree
+from auditor.planting.writer import Writer
+from auditor.report import json_bytes
+from auditor.rules import time as time_rules
+from auditor.verification import Signatures
+from tests.support.mutants import plant
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auditor.planting.plants import Plant
+
+SHORTENED = (
+    "timestamp-outside-bag",
+    "r1-breach",
+    "r2-breach",
+    "timestamp-after-expiry",
+    "timestamp-below-floor",
+    "tentative-write",
+    "read-mode-write",
+    "foreign-lease",
+    "forged-time",
+    "forged-witness",
+    "damaged-frame",
+    "session-witness-missing",
+)
+"""What the shortcuts pass over, and more: codes about one frame."""
+
+
+def written(root: Path, *, span: int = 0, bags: int = 0, late: int = 0, **holder: object) -> ClusterTree:
+    """One lease, one frame: in a bag that is so many later, by a time so much later, for a holder with these fields."""
+    tree = ClusterTree(root)
+    grid, shard, writer = tree.log(), Shard(tree), Writer(tree)
+    tree.advance(3 * SECOND + 100 * MS)
+    named = msgspec.structs.replace(writer.holder, **holder)
+    lease = shard.grant("alice", writer, change={"holder": named})
+    tree.advance(50 * MS)
+    at = tree.now_ns + span
+    token = tree.nodes[writer.node].time
+    token.midpoint_ns += late
+    time = token.token().encode()
+    token.midpoint_ns -= late
+    writer.publish(grid, lease, at=at, bag=grid.bag(at + bags * SECOND), change={"time": time})
+    shard.end(lease)
+    tree.settle(grid)
+    return tree
+
+
+def before_its_bag(root: Path) -> ClusterTree:
+    return written(root, bags=1)
+
+
+def after_its_bag(root: Path) -> ClusterTree:
+    return written(root, bags=-1)
+
+
+def by_a_later_time(root: Path) -> ClusterTree:
+    return written(root, late=3 * SECOND)
+
+
+def by_an_earlier_time(root: Path) -> ClusterTree:
+    return written(root, late=-2 * SECOND)
+
+
+def for_another_node(root: Path) -> ClusterTree:
+    return written(root, node="n1")
+
+
+def for_another_run(root: Path) -> ClusterTree:
+    return written(root, incarnation=b"another!")
+
+
+OWN: list[Plant] = [
+    before_its_bag,
+    after_its_bag,
+    by_a_later_time,
+    by_an_earlier_time,
+    for_another_node,
+    for_another_run,
+]
+STORIES: list[Plant] = OWN + [
+    each for code, found in sorted(all_plants().items()) if code in SHORTENED for each in found
+]
+
+
+@pytest.mark.parametrize("story", [small_tree, eventful_tree, *STORIES], ids=lambda story: story.__name__)
+def test_the_long_way_says_the_same(tmp_path: Path, story: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, signatures = story(tmp_path).root, Signatures()
+    short = json_bytes(audit(Tree(root), signatures=signatures))
+    with monkeypatch.context() as patch:
+        patch.setattr(time_rules, "_clean", lambda *_: False)
+        patch.setattr(FrameEvidence, "sound", property(lambda _: False))
+        assert json_bytes(audit(Tree(root), signatures=signatures)) == short
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", sorted(all_plants()))
+def test_two_processes_say_the_same_of_every_fault(tmp_path: Path, code: str) -> None:
+    for number, story in enumerate(all_plants()[code]):
+        root = story(tmp_path / str(number)).root
+        assert json_bytes(audit(Tree(root), options=Options(jobs=2))) == json_bytes(audit(Tree(root)))
+
+
+MUTANTS = {
+    "the end of the bag": ("_clean", "bag.start_ns <= first <= last < bag.end_ns", "bag.start_ns <= first"),
+    "the beginning of the bag": ("_clean", "bag.start_ns <= first <= last < bag.end_ns", "last < bag.end_ns"),
+    "too early for its signed time": ("_clean", "token.midpoint_ns - allowed", "0"),
+    "too late for its signed time": ("_clean", "token.midpoint_ns + allowed", "2**62"),
+    "who signed": ("_clean", "not evidence.proven", "False"),
+    "the floor": ("_clean_lease", "witness.floor_ns < first", "True"),
+    "the expiry": ("_clean_lease", "last < _expiry_ns(evidence, held)", "True"),
+    "the holder's node": ("_clean_lease", "witness.holder.node == head.writer", "True"),
+    "the holder's run": ("_clean_lease", "witness.holder.incarnation == head.incarnation", "True"),
+    "phase and mode": ("_clean_lease", "not _unfit(held, policy)", "True"),
+    "the witness after the frame": ("_clean_lease", "r2_holds(held.token, evidence.token)", "True"),
+    "the session that it is under": ("_clean_lease", "_stands(evidence, held)", "True"),
+}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, bytes]]:
+    """Every story, and what is said of it."""
+    made = []
+    for number, story in enumerate(STORIES):
+        root = story(tmp_path_factory.mktemp(f"story{number}")).root
+        made.append((root, json_bytes(audit(Tree(root)))))
+    return made
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_hole_in_the_shortcut_is_seen(
+    planted: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch, mutant: str
+) -> None:
+    plant(monkeypatch, time_rules, *MUTANTS[mutant])
+    signatures = Signatures()
+    assert any(json_bytes(audit(Tree(root), signatures=signatures)) != said for root, said in planted)

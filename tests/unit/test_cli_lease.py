@@ -1,0 +1,256 @@
+"""Leases by hand: taken, renewed, given back, revoked and watched from a shell."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import random
+import sys
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.byhand import ByHand
+from appliance.cli.leasewatch import changes
+from appliance.formats.framing import pieces
+from appliance.formats.lease import Mode, Phase
+from appliance.formats.ledger import open_block
+from appliance.formats.witness import Revoked
+from appliance.lease.wire import LeaseView
+from leasehold.__main__ import main
+from tests.support.cluster import Site, sites, wait_until
+from tests.support.shards import HOLDER
+from timeagent.clock import SystemClock
+from timeagent.errors import LeaseLost
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from appliance.cluster import Cluster
+
+type Say = Callable[..., "Said"]
+
+
+class Said:
+    """What a command said."""
+
+    def __init__(self, out: str, err: str) -> None:
+        self.out, self.err = out, err
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def object(self) -> dict[str, Any]:
+        (only,) = self.objects
+        return only
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+@pytest.fixture
+def node(site: Site) -> Iterator[Cluster]:
+    """What runs the shard meanwhile."""
+    with site.open() as cluster:
+        assert cluster.routes.host.try_host(0, cluster.map)
+        yield cluster
+
+
+@pytest.fixture
+def say(site: Site, node: Cluster, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Run a verb of ``leasehold lease``, with nobody at a keyboard."""
+    assert node.routes.host.hosted(0)
+
+    def run(*words: str, status: int = 0) -> Said:
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        capfdbinary.readouterr()
+        done = main(["lease", *words, *site.options()])
+        out, err = capfdbinary.readouterr()
+        assert done == status, (words, done, out, err)
+        return Said(out.decode(), err.decode())
+
+    return run
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def test_lease_taken_by_hand_outlives_its_command_and_is_renewed_and_given_back(say: Say) -> None:
+    taken = say("acquire", "a", "--term", "1s", "--json").object
+    shown = say("show", "a", "--json").object["lease"]
+    assert (shown["correlation_id"], shown["process"]) == (taken["correlation_id"], 0)
+    renewed = say("renew", "a", "--json").object
+    assert renewed["fence"] == taken["fence"]
+    assert renewed["expiry_ns"] > taken["expiry_ns"]
+    assert say("relinquish", "a", "--lease", taken["correlation_id"], "--json").object["outcome"] == "relinquished"
+    assert say("relinquish", "a", status=1).out == "a: there is no such lease (any more)\n"
+    assert say("renew", "a", "--json", status=1).object["outcome"] == "unknown"
+
+
+def test_lease_that_another_has_is_not_taken_by_hand(say: Say, node: Cluster) -> None:
+    with node.session() as session, session.acquire("a"):
+        assert "[busy]" in say("acquire", "a", status=75).err
+        assert "[busy]" in say("acquire", "a", "--wait", "20ms", status=75).err
+
+
+def test_lease_of_a_process_is_neither_renewed_nor_given_back_by_hand(say: Say, node: Cluster) -> None:
+    with node.session() as session, session.acquire("a") as leases:
+        for verb in ("renew", "relinquish"):
+            said = say(verb, "a", status=2)
+            assert "[kept-by-process]" in said.err
+            assert "lease revoke" in said.err
+        leases[0].check()
+
+
+def test_of_several_leases_one_has_to_be_named(say: Say) -> None:
+    first, second = (say("acquire", "a", "--mode", "S", "--json").object for _ in range(2))
+    assert first["correlation_id"] in say("relinquish", "a", status=2).err
+    for each in (first, second):
+        say("relinquish", "a", "--lease", each["correlation_id"])
+
+
+def test_nothing_is_taken_by_hand_where_nobody_runs_the_shard(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lease", "acquire", "a", *site.options()]) == 69
+    assert "node run" in capfd.readouterr().err
+
+
+# -- revocation --------------------------------------------------------------------------------------------------------
+
+
+def ledger(site: Site) -> list[Revoked]:
+    found = []
+    for path in sorted((site.root / "ledger").rglob("*.ledger")):
+        for piece in pieces(path.read_bytes())[0]:
+            found += [each for each in open_block(piece, "").decoded("") if isinstance(each, Revoked)]
+    return found
+
+
+def test_revoked_lease_is_lost_to_its_holder_and_the_ledger_says_why(say: Say, node: Cluster, site: Site) -> None:
+    with node.session("month end") as session, session.acquire("a") as leases:
+        said = say("revoke", "a", "--yes", "a", "--reason", "it hangs", "--json").object
+        assert (said["outcome"], said["reason"]) == ("revoked", "it hangs")
+        assert said["lease"]["fence"] == leases[0].fence
+        wait_until(SystemClock(), lambda: leases[0].ended is not None)
+        with pytest.raises(LeaseLost):
+            leases[0].check()
+        assert leases[0].loss is not None
+        assert str(leases[0].loss.reason) == "broken"
+    wait_until(SystemClock(), lambda: bool(ledger(site)))
+    (entry,) = ledger(site)
+    assert (entry.domain, entry.by.node, entry.by.process, entry.by.purpose) == ("a", "node1", os.getpid(), "it hangs")
+
+
+def test_successor_of_a_revoked_lease_writes_above_everything_its_holder_wrote(say: Say, node: Cluster) -> None:
+    with node.session() as session, node.session() as other:
+        leases = session.acquire("a")
+        session.publish("log", [b"before"], under=leases)
+        expiry = say("show", "a", "--json").object["lease"]["expiry_ns"]
+        assert "still counts" in say("revoke", "a", "--yes", "a", "--reason", "r").out
+        with other.acquire("a") as mine:
+            assert mine[0].floor_ns >= expiry
+            assert [each.payload for each in other.read("log", under=mine)] == [b"before"]
+            other.publish("log", [b"after"], under=mine)
+            assert other.read("log", under=mine)[-1].timestamp_ns > expiry
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((), "not-confirmed"),
+        (("--yes", "a"), "not-confirmed"),
+        (("--reason", "r"), "not-confirmed"),
+        (("--yes", "b", "--reason", "r"), "not-confirmed"),
+        (("--yes", "a", "--reason", " "), "no-reason"),
+        (("--yes", "a", "--reason", "x" * 129), "bad-purpose"),
+        (("--yes", "a", "--reason", "a\nb"), "bad-purpose"),
+    ],
+)
+def test_revocation_that_is_not_confirmed_in_full_ends_nothing(
+    say: Say, node: Cluster, words: tuple[str, ...], code: str
+) -> None:
+    with node.session() as session, session.acquire("a") as leases:
+        assert f"[{code}]" in say("revoke", "a", *words, status=2).err
+        session.renew_due()
+        leases[0].check()
+
+
+def test_name_and_reason_are_typed_at_a_terminal(
+    node: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine, theirs = pty.openpty()
+    with node.session("month end") as session, session.acquire("a"), os.fdopen(theirs) as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        os.write(mine, b"a\nit hangs\n")
+        assert main(["lease", "revoke", "a", *site.options()]) == 0
+    os.close(mine)
+    said = capfd.readouterr()
+    assert "(month end)" in said.err
+    assert "a: revoked" in said.out
+
+
+def test_revoking_what_nobody_has_is_exit_code_1(say: Say) -> None:
+    assert "no such lease" in say("revoke", "a", "--yes", "a", "--reason", "r", status=1).out
+
+
+# -- watching ----------------------------------------------------------------------------------------------------------
+
+
+def view(number: int = 1, **changed: Any) -> LeaseView:  # noqa: ANN401 - fields of the view
+    fields: dict[str, Any] = {
+        "domain": "a", "mode": Mode.X, "phase": Phase.HELD, "holder": HOLDER,
+        "correlation_id": number.to_bytes(16, "big"), "fence": number, "granted_ns": 1, "expiry_ns": 2,
+        "floor_ns": 0, "settle_to_ns": 0, "waiting": 0,
+    }  # fmt: skip
+    return LeaseView(**(fields | changed))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seen"),
+    [
+        ([], [], []),
+        ([], [view()], ["held"]),
+        ([], [view(phase=Phase.TENTATIVE)], ["tentative"]),
+        ([view(phase=Phase.TENTATIVE)], [view()], ["upgraded"]),
+        ([view(mode=Mode.S)], [view()], ["upgraded"]),
+        ([view()], [view(expiry_ns=3)], ["renewed"]),
+        ([view()], [view(waiting=1)], ["waiting"]),
+        ([view()], [view()], []),
+        ([view()], [], ["over"]),
+        ([view(1)], [view(2)], ["over", "held"]),
+    ],
+)
+def test_what_happened_between_two_looks(before: list[LeaseView], after: list[LeaseView], seen: list[str]) -> None:
+    assert [what for what, _ in changes(before, after)] == seen
+
+
+def test_watching_streams_what_happens(say: Say, node: Cluster) -> None:
+    lease = say("acquire", "a", "--json").object["correlation_id"]
+    hand = ByHand(node, random.Random(1))
+
+    def give_back() -> None:
+        SystemClock().sleep(700 * MS)
+        hand.relinquish(hand.leases("a")[0])
+
+    ended = Thread(target=give_back)
+    ended.start()
+    seen = say("watch", "a", "--seconds", "2s", "--json").objects
+    ended.join()
+    assert [(each["schema"], each["what"], each["correlation_id"]) for each in seen] == [
+        ("leasehold.lease-change", "held", lease),
+        ("leasehold.lease-change", "over", lease),
+    ]
+    assert say("watch", "a", "--seconds", "0").out == "a: nobody has it\n"
+
+
+def test_watching_where_no_shard_answers_is_exit_code_69(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lease", "watch", "a", "--seconds", "0", *site.options()]) == 69
+    assert "asking again" in capfd.readouterr().err

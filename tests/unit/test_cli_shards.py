@@ -1,0 +1,137 @@
+"""``leasehold shards``: what it shows, and new maps from a shell."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance import moves
+from appliance.routes import ShardRoutes
+from leasehold.__main__ import main
+from tests.support.cluster import Site, sites
+from timeagent.keys import Signer, save_private_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from appliance.lease.wire import ShardNumbers
+
+type Say = Callable[..., "tuple[str, str]"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path, "node1", "node2")
+
+
+@pytest.fixture
+def say(site: Site, capfd: pytest.CaptureFixture[str]) -> Say:
+    def run(*words: str, status: int = 0) -> tuple[str, str]:
+        capfd.readouterr()
+        done = main(["shards", *words, *site.options()])
+        out, err = capfd.readouterr()
+        assert done == status, (words, done, out, err)
+        return out, err
+
+    return run
+
+
+def changed(say: Say, site: Site, *words: str, status: int = 0) -> tuple[str, str]:
+    return say(*words, "--root-key", str(site.root_key_file), status=status)
+
+
+def owners(site: Site) -> tuple[int, tuple[str, ...]]:
+    newest = site.registers.newest_map()
+    return newest.number, newest.owners
+
+
+def test_shard_is_given_to_another_node(say: Say, site: Site) -> None:
+    assert owners(site) == (1, ("node1", "node2"))
+    out, _ = changed(say, site, "move", "0", "node2")
+    assert out == "Map 2: shard 0 goes from node1 to node2.\n"
+    assert owners(site) == (2, ("node2", "node2"))
+    out, _ = changed(say, site, "move", "1", "node1", "--json")
+    said = json.loads(out)
+    assert (said["schema"], said["number"], said["owners"]) == ("leasehold.map-changed", 3, ["node2", "node1"])
+
+
+def test_map_gets_another_number_of_shards(say: Say, site: Site) -> None:
+    out, _ = changed(say, site, "reshard", "4")
+    assert out == "Map 2: 4 shards, all beginning anew.\n"
+    assert owners(site) == (2, ("node1", "node2", "node1", "node2"))
+    changed(say, site, "reshard", "2", "--nodes", "node2")
+    assert owners(site) == (3, ("node2", "node2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("move", "2", "node1"), "no-such-shard"),
+        (("move", "-1", "node1"), "no-such-shard"),
+        (("move", "0", "node1"), "moved-already"),
+        (("move", "0", "node9"), "unknown-node"),
+        (("reshard", "0"), "bad-shards"),
+        (("reshard", "1025"), "bad-shards"),
+        (("reshard", "2"), "resharded-already"),
+        (("reshard", "3", "--nodes", "node1,node9"), "unknown-node"),
+    ],
+)
+def test_map_that_makes_no_sense_is_refused_and_not_published(
+    say: Say, site: Site, words: tuple[str, ...], code: str
+) -> None:
+    _, err = changed(say, site, *words, status=2)
+    assert f"[{code}]" in err
+    assert "way out:" in err
+    assert owners(site)[0] == 1
+
+
+def test_root_key_of_another_cluster_changes_nothing(say: Say, site: Site, tmp_path: Path) -> None:
+    other = tmp_path / "other.key"
+    save_private_key(other, Signer(bytes(32)))
+    _, err = say("move", "0", "node2", "--root-key", str(other), status=77)
+    assert "[other-cluster]" in err
+    assert owners(site)[0] == 1
+
+
+def test_who_is_outrun_by_another_map_says_so(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(site.registers), "publish", lambda *_: False)
+    _, err = changed(say, site, "move", "0", "node2", status=75)
+    assert "[map-outrun]" in err
+    assert moves.SHARDS_MAX == 1024
+
+
+def test_shards_are_shown_with_owner_place_and_state(say: Say, site: Site) -> None:
+    with site.open() as node:
+        assert node.routes.host.try_host(0, node.map)
+        out, _ = say("ls")
+        assert "shard 0  node1" in out
+        assert "shard 1  node2" in out
+        assert "no answer" in out
+        said = json.loads(say("--json")[0])
+    assert (said["map"], said["layout"], said["seen_from"]) == (1, 1, "node1")
+    assert [(each["owner"], each["answers"]) for each in said["shards"]] == [("node1", True), ("node2", False)]
+    assert said["version_skew"] is False
+    say("ls", status=69)
+
+
+def test_nodes_that_run_different_releases_are_named(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = ShardRoutes.numbers
+
+    def other_release(self: ShardRoutes, shard: int) -> ShardNumbers:
+        import msgspec
+
+        found: Any = numbers(self, shard)
+        return msgspec.structs.replace(found, release="0.0.9") if shard else found  # type: ignore[no-any-return]
+
+    with site.open() as one, site.open("node2") as two:
+        assert one.routes.host.try_host(0, one.map)
+        assert two.routes.host.try_host(1, two.map)
+        monkeypatch.setattr(ShardRoutes, "numbers", other_release)
+        _, err = say("ls")
+        assert "nodes run different releases" in err
+        assert "node2 0.0.9" in err
+        said = json.loads(say("--json")[0])
+    assert said["version_skew"] is True

@@ -1,0 +1,322 @@
+"""The doctor: each requirement is met on a good mount and machine, and named when one thing is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.bag.probe import Directory, Linked, Probe, Room, directory_of, room_of
+from appliance.cli import doctor as command
+from appliance.doctor import directory as judged
+from appliance.doctor import machine
+from appliance.doctor.check import Check, Verdict, exit_status, passed, unsure
+from appliance.doctor.mounts import (
+    Mount,
+    delegations_returned,
+    judge_delegations,
+    judge_kind,
+    judge_options,
+    mount_of,
+    parse_mountinfo,
+)
+from leasehold.__main__ import main
+from tests.support.cluster import Site, sites
+from timeagent.errors import Environment
+from timeagent.interval import TimeInterval
+from timeagent.units import MINUTE, MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOUNTINFO = """\
+22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw
+31 22 0:44 / /srv/lease\\040hold rw,relatime shared:9 - nfs4 nas:/export rw,vers=4.2,hard,proto=tcp,local_lock=none
+32 22 0:45 / /mnt/three rw - nfs nas:/export rw,vers=3,hard
+not a line of it
+"""
+NFS = Mount("/srv", "nfs4", "nas:/export", {"rw": "", "vers": "4.2", "hard": "", "local_lock": "none"})
+MOUNTSTATS = """\
+device rootfs mounted on / with fstype rootfs
+device nas:/other mounted on /elsewhere with fstype nfs4 statvers=1.1
+\t DELEGRETURN: 99 99 0 1 1 1 1 1 0
+device nas:/export mounted on /srv with fstype nfs4 statvers=1.1
+\topts:\trw,vers=4.2
+\t DELEGRETURN: 7 7 0 1 1 1 1 1 0
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+def options(**changes: str | None) -> Mount:
+    """NFS with other options; None takes one away."""
+    kept = {name: value for name, value in {**NFS.options, **changes}.items() if value is not None}
+    return replace(NFS, options=kept)
+
+
+def verdicts(checks: list[Check]) -> dict[str, Verdict]:
+    return {check.name: check.verdict for check in checks}
+
+
+# ---- the mount ----
+
+
+def test_path_is_on_the_innermost_mount_and_escapes_are_read() -> None:
+    mounts = parse_mountinfo(MOUNTINFO)
+    inner = mount_of("/srv/lease hold/root", mounts)
+    assert inner is not None
+    assert (inner.point, inner.kind, inner.version) == ("/srv/lease hold", "nfs4", "4.2")
+    outer = mount_of("/srv/lease", mounts)
+    assert outer is not None
+    assert outer.kind == "ext4"
+    assert mount_of("/x", []) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "verdict"),
+    [
+        ("nfs4", "4.2", Verdict.PASS),
+        ("nfs", "3", Verdict.PASS),
+        ("nfs4", "4.0", Verdict.UNSURE),
+        ("nfs", "2", Verdict.UNSURE),
+        ("ext4", "", Verdict.PASS),
+        ("tmpfs", "", Verdict.UNSURE),
+        ("overlay", "", Verdict.UNSURE),
+        ("fuse.sshfs", "", Verdict.UNSURE),
+        ("cifs", "", Verdict.FAIL),
+        ("vfat", "", Verdict.FAIL),
+    ],
+)
+def test_kind_of_file_system(kind: str, version: str, verdict: Verdict) -> None:
+    assert judge_kind(Mount("/srv", kind, "x", {"vers": version})).verdict is verdict
+
+
+def test_usual_nfs_options_pass() -> None:
+    assert set(verdicts(judge_options(NFS)).values()) == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "verdict"),
+    [
+        ("writable", {"ro": ""}, Verdict.FAIL),
+        ("hard mount", {"soft": "", "hard": None}, Verdict.UNSURE),
+        ("close-to-open", {"nocto": ""}, Verdict.FAIL),
+        ("caching", {"noac": ""}, Verdict.UNSURE),
+        ("caching", {"actimeo": "600"}, Verdict.UNSURE),
+        ("caching", {"acdirmax": "61"}, Verdict.UNSURE),
+        ("caching", {"fsc": ""}, Verdict.UNSURE),
+    ],
+)
+def test_option_that_takes_something_away_is_named(name: str, change: dict[str, str | None], verdict: Verdict) -> None:
+    found = verdicts(judge_options(options(**change)))
+    assert found.pop(name) is verdict
+    assert set(found.values()) == {Verdict.PASS}
+
+
+def test_delegations_are_counted_where_the_kernel_counts_them() -> None:
+    assert delegations_returned(MOUNTSTATS, "/srv") == 7
+    assert delegations_returned(MOUNTSTATS, "/") is None
+    assert delegations_returned("", "/srv") is None
+    for before, after, verdict in ((7, 8, Verdict.FAIL), (7, 7, Verdict.PASS), (None, 7, Verdict.UNSURE)):
+        judged_ = judge_delegations(NFS, before, after)
+        assert judged_ is not None
+        assert judged_.verdict is verdict
+    assert judge_delegations(options(vers="3"), 7, 8) is None
+
+
+# ---- what was tried out ----
+
+
+def test_good_directory_passes_every_trial_and_nothing_is_left(tmp_path: Path) -> None:
+    with Probe(tmp_path, "x") as probe:
+        assert judged.judge_owner(probe.owner(), os.geteuid()).verdict is Verdict.PASS
+        assert judged.judge_linked(probe.linked()).verdict is Verdict.PASS
+        assert judged.judge_exclusive(refused=probe.exclusive()).verdict is Verdict.PASS
+        assert judged.judge_listed(listed=probe.listed()).verdict is Verdict.PASS
+        probe.read_often()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "tmp").mkdir()
+    with Probe(tmp_path, "x"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+
+
+GOOD = Linked(2, second_refused=True, content_kept=True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [replace(GOOD, names=1), replace(GOOD, second_refused=False), replace(GOOD, content_kept=False)]
+)
+def test_link_that_does_not_decide_fails(wrong: Linked) -> None:
+    assert judged.judge_linked(wrong).verdict is Verdict.FAIL
+
+
+def test_what_else_can_be_wrong_with_files_fails() -> None:
+    assert judged.judge_owner(65534, 1000).verdict is Verdict.FAIL
+    assert judged.judge_exclusive(refused=False).verdict is Verdict.FAIL
+    assert judged.judge_listed(listed=False).verdict is Verdict.FAIL
+
+
+# /tmp is the usual model for a shared directory, and the wrong one.
+@pytest.mark.parametrize(("mode", "verdict"), [(0o2775, "PASS"), (0o777, "UNSURE"), (0o1777, "FAIL"), (0o1770, "FAIL")])
+def test_mode_of_the_directory(tmp_path: Path, mode: int, verdict: str) -> None:
+    tmp_path.chmod(mode)
+    try:
+        found = directory_of(tmp_path)
+    finally:
+        tmp_path.chmod(0o755)
+    assert judged.judge_directory(found, where="x").verdict == verdict
+    assert found.sticky == bool(mode & stat.S_ISVTX)
+
+
+@pytest.mark.parametrize(
+    ("room", "wanted"),
+    [
+        (Room(2**40, 10**9), ["PASS", "PASS"]),
+        (Room(2**40, None), ["PASS", "PASS"]),
+        (Room(2**29, 10**4), ["UNSURE", "UNSURE"]),
+        (Room(2**20, 10), ["FAIL", "FAIL"]),
+    ],
+)
+def test_room_for_bytes_and_for_names(room: Room, wanted: list[str]) -> None:
+    assert [check.verdict for check in judged.judge_room(room)] == wanted
+
+
+def test_room_is_what_the_file_system_says(tmp_path: Path) -> None:
+    room, said = room_of(tmp_path), os.statvfs(tmp_path)
+    assert 0 <= room.bytes_left <= said.f_blocks * said.f_frsize
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict"),
+    [(0, "PASS"), (2 * SECOND, "PASS"), (3 * SECOND, "UNSURE"), (-60 * MINUTE, "UNSURE")],
+)
+def test_server_clock_that_is_off(off: int, verdict: str) -> None:
+    local = TimeInterval(10**18, 10**18)
+    assert judged.judge_server_clock(10**18 + off, local).verdict == verdict
+    assert judged.judge_server_clock(10**18 + 2 * MINUTE, local).verdict is Verdict.FAIL
+
+
+# ---- the machine ----
+
+
+def test_machine_that_will_do_passes() -> None:
+    found = [
+        *machine.judge_user(1000, 0o002),
+        machine.judge_runtime("/dev/shm", "tmpfs"),
+        machine.judge_clock(5 * MS, "", "chrony"),
+        machine.judge_randomness(ready=True),
+        machine.judge_reached(["beta"], []),
+        machine.judge_listening("x:7420", None),
+    ]
+    assert {check.verdict for check in found} == {Verdict.PASS}
+    assert exit_status(found) == 0
+
+
+def test_each_fault_of_a_machine_is_named() -> None:
+    assert verdicts(machine.judge_user(0, 0o022)) == {"user": Verdict.FAIL, "umask": Verdict.UNSURE}
+    assert machine.judge_runtime("/dev/shm", "ext4").verdict is Verdict.FAIL
+    assert machine.judge_clock(None, "kernel: unsynchronised", "").verdict is Verdict.FAIL
+    assert machine.judge_clock(251 * MS, "", "chrony").verdict is Verdict.FAIL
+    assert machine.judge_randomness(ready=False).verdict is Verdict.FAIL
+    assert machine.judge_reached([], ["beta"]).verdict is Verdict.UNSURE
+    assert machine.judge_listening("x:7420", "address in use").verdict is Verdict.FAIL
+
+
+def test_exit_status_is_that_of_the_worst() -> None:
+    assert exit_status([passed("a", "b")]) == 0
+    assert exit_status([passed("a", "b"), unsure("a", "b", "c")]) == 3
+    assert exit_status([unsure("a", "b", "c"), Check("a", Verdict.FAIL, "b", "c")]) == 1
+
+
+# ---- the command ----
+
+
+def asked(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, Any]]:
+    capsys.readouterr()
+    status = main(["doctor", str(path), "--json", *words])
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "leasehold.doctor"
+    assert status == (1 if told["summary"]["FAIL"] else 3 if told["summary"]["UNSURE"] else 0)
+    assert all(check["way_out"] for check in told["checks"] if check["verdict"] != "PASS")
+    return {check["check"]: check for check in told["checks"]}
+
+
+def test_empty_directory_is_looked_at_and_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(tmp_path, capsys)
+    for name in ("directory mode", "user mapping", "hard links", "exclusive create", "listing", "tmpfs", "root"):
+        assert found[name]["verdict"] == "PASS", found[name]
+    assert list(tmp_path.iterdir()) == []
+    assert main(["doctor", str(tmp_path)]) in (1, 3)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("PASS    hard links") for line in lines)
+
+
+def test_node_that_has_joined_is_looked_at(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--node-dir", str(site.node_dir())]
+    found = asked(site.root, capsys, *words)
+    assert (found["node"]["verdict"], found["root"]["verdict"]) == ("PASS", "PASS")
+    key = site.node_dir() / "witness.key"
+    key.chmod(0o644)
+    found = asked(site.root, capsys, *words)
+    assert found["node"]["verdict"] == "FAIL"
+    assert "0644" in found["node"]["reason"]
+
+
+def test_directory_that_is_not_there_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(tmp_path / "none", capsys)["directory"]["verdict"] == "FAIL"
+
+
+# An NFS server that is away makes calls wait for ever: that is a finding, and no reason to wait with it.
+def test_mount_that_hangs_fails_one_line_and_is_asked_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(command, "_files", lambda _path: answer.wait() or [])
+    try:
+        found = {check.name: check for check in command.look_at(tmp_path, None, patience_s=2.0)}
+    finally:
+        answer.set()
+    assert found["files"].verdict is Verdict.FAIL
+    assert "no answer" in found["files"].reason
+    assert (found["room"].verdict, found["node"].verdict) == (Verdict.UNSURE, Verdict.UNSURE)
+    assert found["tmpfs"].verdict is Verdict.PASS
+
+
+def test_refusal_of_the_operating_system_fails_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_probe: Probe) -> Linked:
+        raise OSError(95, "Operation not supported")
+
+    def full(_path: Path) -> list[Check]:
+        raise Environment("mount-full", "no space left", hint="free some")
+
+    monkeypatch.setattr(Probe, "linked", refused)
+    monkeypatch.setattr(command, "_server_clock", full)
+    found = {check.name: check for check in command.look_at(tmp_path, None)}
+    assert found["hard links"].verdict is Verdict.FAIL
+    assert found["exclusive create"].verdict is Verdict.PASS
+    assert (found["server clock"].verdict, found["server clock"].way_out) == (Verdict.FAIL, "free some")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_port_that_another_process_has_without_answering_is_in_the_way() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert command._bind_problem("127.0.0.1", port) is not None
+        taken.listen()
+        assert command._bind_problem("127.0.0.1", port) is None
+
+
+def test_directory_is_a_value() -> None:
+    assert Directory(1, 2, 0o1755).sticky

@@ -1,0 +1,153 @@
+"""Joining without the root key: asked for here, approved where the root key is, each step as often as one likes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.bag.posix import PosixStorage
+from appliance.formats.address import parse_address
+from appliance.joining import Request, ask, asked, decode_request, prepared, request_path
+from appliance.ownkeys import check_own_keys
+from appliance.settings import load_settings
+from leasehold.__main__ import main
+from tests.support.cluster import Site, sites
+from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted
+from timeagent.keys import Signer
+from timeagent.trust import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+@pytest.fixture
+def joining(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Joining:
+    return Joining(site, tmp_path / "beta", capsys)
+
+
+class Joining:
+    """A machine that joins as beta, and the admin."""
+
+    def __init__(self, site: Site, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.site, self.directory, self._capsys = site, directory, capsys
+        self.err = ""
+
+    def _run(self, *words: str) -> tuple[int, dict[str, Any]]:
+        self._capsys.readouterr()
+        status = main([*words, "--json", "--allow-root"])
+        out, self.err = self._capsys.readouterr()
+        return status, json.loads(out) if out else {}
+
+    def join(self, *words: str) -> tuple[int, dict[str, Any]]:
+        where = ["--node", "beta", "--node-dir", str(self.directory), "--wait", "0s"]
+        return self._run("join", str(self.site.root), *where, *words)
+
+    def approve(self, *words: str, node: str = "beta") -> tuple[int, dict[str, Any]]:
+        where = ["--root", str(self.site.root), "--node-dir", str(self.site.node_dir())]
+        return self._run("trust", "approve", node, "--root-key", str(self.site.root_key_file), *where, *words)
+
+    def number(self) -> int:
+        return self.site.registers.newest().trust
+
+
+def test_machine_asks_is_let_in_and_goes_on(joining: Joining) -> None:
+    before = joining.number()
+    assert joining.join("--listen", "10.0.0.8")[0] == 75
+    first = joining.err
+    assert joining.join("--listen", "10.0.0.8")[0] == 75
+    assert joining.err == first, "the same keys, and the same fingerprint"
+    assert not (joining.directory / "node.toml").exists()
+    status, request = joining.approve()
+    assert status == 1
+    assert request["fingerprint"] in first
+    assert joining.number() == before
+    for _ in range(2):
+        assert joining.approve("--fingerprint", request["fingerprint"])[0] == 0
+        assert joining.number() == before + 1
+    for _ in range(2):
+        assert joining.join("--listen", "10.0.0.8")[0] == 0
+    settings = load_settings(joining.directory)
+    check_own_keys(joining.site.registers, settings)
+    keys = joining.site.registers.trust(joining.number()).keys
+    assert [key.address for key in keys if key.node == "beta" and key.address] == ["10.0.0.8:7420"]
+    assert PosixStorage(joining.site.root).read(request_path("beta")) is None
+
+
+# Whoever can write to the mount can put his own keys in the place of the request: that is what the fingerprint is for.
+def test_request_that_was_put_in_its_place_is_not_approved(joining: Joining) -> None:
+    joining.join()
+    _, request = joining.approve()
+    storage = PosixStorage(joining.site.root)
+    other = replace(asked(storage, "beta"), publics={purpose: Signer.generate().public for purpose in Purpose})
+    storage.unlink(request_path("beta"))
+    storage.publish(request_path("beta"), other.encode(), "tmp")
+    before = joining.number()
+    assert joining.approve("--fingerprint", request["fingerprint"])[0] == 77
+    assert "other-request" in joining.err
+    assert joining.number() == before
+    joining.join()  # puts its own request back
+    assert joining.approve("--fingerprint", request["fingerprint"])[0] == 0
+
+
+def test_name_that_another_machine_has_is_not_given_again(joining: Joining) -> None:
+    storage = PosixStorage(joining.site.root)
+    taken = load_settings(joining.site.node_dir()).node
+    request = prepared(joining.directory, taken, None)
+    ask(storage, request)
+    assert joining.approve("--fingerprint", request.fingerprint, node=taken)[0] == 77
+    assert "node-exists" in joining.err
+
+
+def test_nobody_who_did_not_ask_is_approved(joining: Joining) -> None:
+    assert joining.approve("--fingerprint", "SHA256:x", node="gamma")[0] == 77
+    assert "no-request" in joining.err
+    with pytest.raises(NotTrusted):
+        asked(PosixStorage(joining.site.root), "gamma")
+
+
+def test_directory_in_which_another_node_lives_is_refused(joining: Joining) -> None:
+    with pytest.raises(Environment) as refused:
+        prepared(joining.site.node_dir(), "beta", None)
+    assert refused.value.code == "key-exists"
+
+
+REQUEST = Request(
+    "beta",
+    {purpose: Signer(bytes([number]) * 32).public for number, purpose in enumerate(Purpose)},
+    parse_address("10.0.0.8:7420"),
+)
+
+
+def test_request_is_read_as_it_was_written() -> None:
+    read = decode_request(REQUEST.encode(), "beta", "x")
+    assert read == REQUEST
+    assert read.fingerprint == REQUEST.fingerprint
+    assert replace(REQUEST, address=None).fingerprint != REQUEST.fingerprint
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"",
+        b"junk\n",
+        REQUEST.encode()[:-3],
+        REQUEST.encode() + b"\n",
+        REQUEST.encode().replace(b"beta", b"alph"),
+        b"".join(REQUEST.encode().splitlines(keepends=True)[1:]),
+        REQUEST.encode() * 30,
+        REQUEST.encode().replace(b"AAAA", b"BBBB"),
+    ],
+)
+def test_damaged_request_is_refused(wrong: bytes) -> None:
+    with pytest.raises(LeaseholdError) as refused:
+        decode_request(wrong, "beta", "tmp/join.beta")
+    assert isinstance(refused.value, Damaged) or "bad-public-key" in str(refused.value)

@@ -1,0 +1,323 @@
+"""A holder that is asked for its lease does what was chosen; a sticky lease stays until somebody asks."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.bag.looks import FrameFile
+from appliance.bag.outcome import Committed
+from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.formats.paths import DataName
+from appliance.formats.witness import Ended
+from appliance.lease.wire import Acquire, Attend, Request
+from appliance.session.losses import Loss, Reason
+from appliance.session.stamping import Publication
+from tests.support.cluster import HandSite, Site, hand_sites, sites
+from timeagent.errors import BadRequest, LeaseLost, TryAgain
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.session.held import Lease
+
+LONG = 60 * SECOND
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[HandSite]:
+    yield from hand_sites(tmp_path)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+def busy(site: HandSite, domain: str = "a", mode: Mode = Mode.X) -> None:
+    """Another asks, and does not wait."""
+    with pytest.raises(TryAgain):
+        site.session("rival").acquire(domain, mode=mode, timeout_ns=0)
+
+
+def endings(site: HandSite) -> list[Ended]:
+    shard = site.transports[0].shard
+    assert shard is not None
+    return [each for each in shard._notary._ledger.entries() if isinstance(each, Ended)]  # type: ignore[attr-defined]
+
+
+def acquires(site: HandSite) -> int:
+    return sum(isinstance(each, Acquire) for each in site.transports[0].calls)
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+
+def test_lease_is_kept_where_recalls_are_ignored_and_nobody_listens(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a")
+    busy(site)
+    session.renew_due()
+    lease.check()
+    assert not any(isinstance(each, Attend) for each in site.transports[0].calls)
+
+
+def test_lease_is_given_back_at_once_with_its_watermark(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", recall="relinquish")
+    told: list[Loss] = []
+    lease.on_lost(told.append)
+    assert isinstance(session.publish("log", [b"1"], under=[lease]), Committed)
+    busy(site)
+    session.renew_due()
+    with pytest.raises(LeaseLost) as lost:
+        session.publish("log", [b"2"], under=[lease])
+    assert lost.value.code == "lease-recalled"
+    assert [(loss.reason, loss.ended) for loss in told] == [(Reason.RECALLED, "recalled")]
+    (ended,) = endings(site)
+    assert (ended.ending.outcome, ended.ending.messages) == (LeaseOutcome.RELINQUISHED, 1)
+    assert ended.ending.watermark_ns == lease.watermark_ns is not None
+    (later,) = site.session("rival").acquire("a", timeout_ns=0)
+    assert later.floor_ns >= lease.watermark_ns
+
+
+def test_finishing_holder_is_told_once_and_keeps_the_lease_to_the_end_of_its_block(site: HandSite) -> None:
+    session = site.session()
+    told: list[Lease] = []
+    with session.acquire("a", recall="finish") as leases:
+        leases[0].on_recall(told.append)
+        busy(site)
+        session.renew_due()
+        busy(site)
+        session.renew_due()
+        assert told == [leases[0]]
+        assert leases[0].recalled
+        assert isinstance(session.publish("log", [b"1"], under=leases), Committed)
+    site.session("rival").acquire("a", timeout_ns=0)
+
+
+def test_listener_that_comes_after_the_recall_is_called_at_once(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", recall="finish")
+    busy(site)
+    session.renew_due()
+    told: list[Lease] = []
+    lease.on_recall(told.append)
+    assert told == [lease]
+
+
+def test_flushing_holder_publishes_under_the_lease_and_then_it_is_given_back(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", recall="flush")
+    lease.on_recall(lambda each: session.publish("log", [b"what was cached"], under=[each]))
+    busy(site)
+    session.renew_due()
+    assert lease.loss is not None
+    assert lease.loss.reason is Reason.RECALLED
+    rival = site.session("rival")
+    with rival.acquire("a", timeout_ns=0) as leases:
+        assert [each.payload for each in rival.read("log", under=leases)] == [b"what was cached"]
+
+
+def test_listener_that_fails_is_no_reason_to_keep_the_lease(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", recall="flush")
+    done: list[Lease] = []
+
+    def fails(_: Lease) -> None:
+        raise ValueError
+
+    lease.on_recall(fails)
+    lease.on_recall(done.append)
+    busy(site)
+    session.renew_due()
+    assert done == [lease]
+    site.session("rival").acquire("a", timeout_ns=0)
+
+
+def test_orderly_stop_of_the_shard_asks_for_leases_back(site: HandSite) -> None:
+    session = site.session()
+    session.acquire("a", recall="relinquish")
+    shard = site.transports[0].shard
+    assert shard is not None
+    shard.stop_orderly()
+    session.renew_due()
+    assert type(shard.stop_orderly()).__name__ == "StoppedOrderly"
+
+
+def test_recall_that_comes_before_the_session_knows_of_its_grant_is_not_forgotten(site: HandSite) -> None:
+    session = site.session()
+    session.acquire("b", recall="relinquish")
+    recalls = session._recalls
+
+    def before(requests: list[Request]) -> None:
+        if isinstance(requests[0], Acquire) and not session._recalls._early:
+            site.transports[0].before = lambda _: None
+            (reply,) = site.transports[0].call(requests[:1], MS)
+            assert type(reply).__name__ == "Granted"
+            busy(site)
+            recalls.poll()
+
+    site.transports[0].before = before
+    (lease,) = session.acquire("a", recall="relinquish")
+    assert lease.ended == "recalled"
+    told: list[Loss] = []
+    lease.on_lost(told.append)
+    assert [loss.reason for loss in told] == [Reason.RECALLED], "who listens after it was given back is told too"
+    site.session("rival").acquire("a", timeout_ns=0)
+
+
+@pytest.mark.parametrize(("recall", "sticky_ns"), [("sometimes", None), ("ignore", SECOND), ("finish", 0)])
+def test_bad_choice_is_refused_by_name(site: HandSite, recall: str, sticky_ns: int | None) -> None:
+    with pytest.raises(BadRequest) as refused:
+        site.session().acquire("a", recall=recall, sticky_ns=sticky_ns)
+    assert refused.value.code in ("bad-recall", "bad-sticky")
+    assert acquires(site) == 0
+
+
+# -- sticky ------------------------------------------------------------------------------------------------------------
+
+
+def test_sticky_lease_is_taken_again_without_asking_the_shard(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_ns=LONG) as first:
+        session.publish("log", [b"1"], under=first)
+    with session.acquire("a", sticky_ns=LONG) as second:
+        session.publish("log", [b"2"], under=second)
+    assert (first[0].fence, acquires(site)) == (second[0].fence, 1)
+    assert first[0] is not second[0]
+    assert endings(site) == []
+    session.close()
+    (ended,) = endings(site)
+    assert (ended.ending.messages, ended.ending.watermark_ns) == (2, second[0].watermark_ns)
+
+
+def test_what_its_user_gave_back_is_over_for_that_user(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_ns=LONG) as first:
+        pass
+    with session.acquire("a", sticky_ns=LONG) as second:
+        with pytest.raises(LeaseLost):
+            session.publish("log", [b"1"], under=first)
+        session.relinquish(first)  # once more: it is not the second user's
+        second[0].check()
+
+
+def test_unused_lease_goes_back_as_soon_as_another_asks(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_ns=LONG):
+        pass
+    busy(site)
+    session.renew_due()
+    site.session("rival").acquire("a", timeout_ns=0)
+    with pytest.raises(TryAgain):
+        session.acquire("a", sticky_ns=LONG, timeout_ns=0)
+
+
+def test_lease_in_use_goes_back_at_the_end_of_its_block_if_another_asks(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_ns=LONG) as leases:
+        busy(site)
+        session.renew_due()
+        leases[0].check()
+    site.session("rival").acquire("a", timeout_ns=0)
+
+
+def test_unused_lease_goes_back_when_its_time_is_up_and_is_renewed_until_then(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_ns=20 * SECOND):
+        pass
+    for _ in range(6):
+        site.time.advance(3 * SECOND)
+        session.renew_due()
+    busy(site)
+    session.acquire("a", sticky_ns=20 * SECOND)
+    assert acquires(site) == 2, "its own, and that of the other"
+
+
+def test_lease_that_nobody_used_for_long_is_given_back(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_ns=5 * SECOND):
+        pass
+    site.time.advance(5 * SECOND)
+    session.renew_due()
+    (ended,) = endings(site)
+    assert ended.ending.outcome is LeaseOutcome.RELINQUISHED
+
+
+def test_lease_that_may_be_over_is_not_handed_out(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_ns=LONG) as first:
+        pass
+    site.time.advance(first[0].term_ns)
+    (second,) = session.acquire("a", sticky_ns=LONG)
+    second.check()
+    assert second.fence > first[0].fence
+
+
+def test_stronger_mode_than_the_one_that_is_kept_is_asked_for_anew(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("a", mode=Mode.S, sticky_ns=LONG):
+        pass
+    with session.acquire("a", mode=Mode.X, sticky_ns=LONG, timeout_ns=0) as leases:
+        assert leases[0].mode is Mode.X
+    with session.acquire("a", mode=Mode.S, sticky_ns=LONG, timeout_ns=0) as leases:
+        assert leases[0].mode is Mode.X, "a lease that covers what is asked for serves"
+
+
+def test_set_that_is_kept_in_part_is_taken_anew(site: HandSite) -> None:
+    session = site.session()
+    with session.acquire("b", sticky_ns=LONG):
+        pass
+    with session.acquire("a", "b", sticky_ns=LONG, timeout_ns=0) as both:
+        fences = [each.fence for each in both]
+    with session.acquire("b", "a", sticky_ns=LONG, timeout_ns=0) as again:
+        assert [(each.domain, each.fence) for each in again] == list(zip("ab", fences, strict=True))
+
+
+def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", sticky_ns=LONG)
+    session.publish("log", [b"1"], under=[lease])
+    undecided = Publication(
+        file=FrameFile(session._logs.opened("log").grid.bag(site.time.midpoint_ns), DataName("n", bytes(8), 9), b""),
+        digest=bytes(32), first_ns=1, last_ns=1, time=b"", sequence=9, messages=1, attempt_id=bytes(16),
+        leases=(lease,),
+    )  # fmt: skip
+    session._pending[bytes(16)] = undecided
+    session.relinquish([lease])
+    assert lease.ended in ("relinquished", "abandoned")
+    assert session._keeping.held == {}
+
+
+# -- over a socket, in threads -----------------------------------------------------------------------------------------
+
+
+def test_waiter_gets_a_sticky_lease_from_another_session_long_before_its_expiry(whole: Site) -> None:
+    with whole.open() as cluster, cluster.session("keeper") as keeper, cluster.session("rival") as rival:
+        with keeper.acquire("a", sticky_ns=LONG) as kept:
+            pass
+        with rival.acquire("a", timeout_ns=LONG) as leases:
+            assert leases[0].settle_to_ns < kept[0].expiry_ns, "it was relinquished, not broken"
+            assert leases[0].fence > kept[0].fence
+
+
+def test_flushing_holder_in_threads_writes_before_the_waiter_reads(whole: Site) -> None:
+    with whole.open() as cluster, cluster.session("keeper") as keeper, cluster.session("rival") as rival:
+        (lease,) = keeper.acquire("a", recall="flush")
+        lease.on_recall(lambda each: keeper.publish("log", [b"flushed"], under=[each]))
+        with rival.acquire("a", timeout_ns=LONG) as leases:
+            assert [each.payload for each in rival.read("log", under=leases)] == [b"flushed"]
+
+
+def test_closed_session_leaves_no_thread_behind(whole: Site) -> None:
+    before = set(threading.enumerate())
+    with whole.open() as cluster, cluster.session() as session:
+        session.acquire("a", recall="finish")
+        assert any(each.name.startswith("leasehold-recalls") for each in threading.enumerate())
+    left = [each for each in threading.enumerate() if each not in before and each.name.startswith("leasehold-recalls")]
+    assert left == []

@@ -1,0 +1,157 @@
+"""The command replay: at an instant, step by step, following a domain, and what if."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from auditor.cli import COMMANDS
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.stories import Story, small_tree
+from timeagent.console import report_error
+from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND, rfc3339
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auditor.planting.tree import ClusterTree
+
+
+def run(*arguments: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    COMMANDS["replay"].add_arguments(parser)
+    parsed = parser.parse_args([str(argument) for argument in arguments])
+    try:
+        return COMMANDS["replay"].run(parsed)
+    except LeaseholdError as problem:
+        return report_error(problem)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    assert run(*arguments, "--json") == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_state_at_an_instant_in_text_names_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story(tmp_path)
+    story.written()
+    instant = story.tree.now_ns
+    story.done()
+    assert run(tmp_path, "--at", rfc3339(instant)) == 0
+    text = capsys.readouterr().out
+    assert f"state at {rfc3339(instant)}" in text
+    for word in ("alice", "held", "n2:", "Log orders", "pending", "Clocks", "open"):
+        assert word in text
+    assert run(tmp_path) == 0
+    assert "sealed" in capsys.readouterr().out
+
+
+def test_json_is_the_same_state_and_the_same_bytes_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    instant = story.tree.now_ns
+    story.done()
+    document = shown(capsys, tmp_path, "--at", str(instant))
+    assert (document["schema"], document["version"], document["instant_ns"]) == ("leasehold.replay", 1, instant)
+    (domain,) = document["domains"]
+    (held,) = domain["leases"]
+    assert (held["phase"], held["expiry_ns"]) == ("held", lease.witness.expiry_ns)
+    assert document["logs"][0]["delivered"] == 0
+    assert document["what_if"] is None
+    assert shown(capsys, tmp_path, "--at", str(instant)) == document
+    end = shown(capsys, tmp_path, "--newest", "5")
+    assert [each["length"] for each in end["logs"][0]["newest"]] == [3, 3]
+
+
+def test_steps_go_by_event_by_bag_and_along_one_domain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_tree(tmp_path)
+    events = shown(capsys, tmp_path, "--step", "event")["steps"]
+    assert [step["instant_ns"] for step in events] == sorted(step["instant_ns"] for step in events)
+    bags = shown(capsys, tmp_path, "--step", "bag")["steps"]
+    assert [step["event"] for step in bags] == ["bag-closed"] * len(bags)
+    assert bags[-1]["delivered"] == 3
+    alice = shown(capsys, tmp_path, "--step", "event", "--domain", "alice")["steps"]
+    assert 0 < len(alice) < len(events)
+    half = shown(capsys, tmp_path, "--step", "event", "--from", str(events[3]["instant_ns"]), "--to", "end")["steps"]
+    assert half[-1] == events[-1]
+    assert run(tmp_path, "--step", "bag") == 0
+    assert "delivered" in capsys.readouterr().out
+
+
+def late(root: Path) -> ClusterTree:
+    """A listed file that was signed four seconds after the end of its bag, and one that came after the list."""
+    story = Story(root)
+    lease, _ = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.tree.advance(1500_000_000)
+    missed = story.writer.publish(story.grid, lease, bag=bag, at=bag.start_ns + 900_000_000)
+    story.tree.advance(4 * SECOND)
+    story.tree.close(bag, omit=[missed.rpartition("/")[2]])
+    return story.done()
+
+
+def test_another_grace_lets_in_what_came_late_or_keeps_out_what_did_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late(tmp_path)
+
+    def outcome(*switches: str) -> tuple[int, list[str], list[str]]:
+        document = shown(capsys, tmp_path, *switches)
+        changed = document["what_if"] or {"findings_more": [], "findings_fewer": []}
+        more, fewer = ([each["code"] for each in changed[key]] for key in ("findings_more", "findings_fewer"))
+        return document["logs"][0]["delivered"], more, fewer
+
+    assert outcome() == (2, [], [])
+    delivered, more, fewer = outcome("--grace", "5s")
+    assert (delivered, more, fewer) == (4, [], ["late-writer"])
+    delivered, more, fewer = outcome("--drop-late")
+    assert (delivered, more, fewer) == (2, [], ["late-writer"])
+
+
+def test_shift_of_a_clock_changes_what_it_signed_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_tree(tmp_path)
+    as_it_was = shown(capsys, tmp_path)
+    document = shown(capsys, tmp_path, "--shift", "n2=+3s")
+    assert document["logs"][0]["delivered"] < as_it_was["logs"][0]["delivered"]
+    codes = {each["code"] for each in document["what_if"]["findings_more"]}
+    assert "r1-breach" in codes
+    assert document["what_if"]["shift_ns"] == {"n2": 3 * SECOND}
+    same = shown(capsys, tmp_path, "--shift", "n2=0s")["what_if"]
+    assert (same["findings_more"], same["findings_fewer"]) == ([], [])
+
+
+def test_shift_that_explains_a_finding_makes_it_vanish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    granted_while_held(tmp_path)
+    fewer = shown(capsys, tmp_path, "--shift", "n1=+60s")["what_if"]["findings_fewer"]
+    assert [each["verdict"] for each in fewer if each["code"] == "early-grant"] == ["violation"]
+    assert run(tmp_path, "--shift", "n1=+60s") == 0
+    assert "What if:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--at", "noon"), "bad-instant"),
+        (("--shift", "n1"), "bad-shift"),
+        (("--shift", "n9=1s"), "no-such-node"),
+        (("--domain", "nobody"), "no-such-domain"),
+        (("--from", "start"), "no-step"),
+        (("--step", "event", "--at", "end"), "two-instants"),
+        (("--step", "bag", "--domain", "alice"), "bag-of-domain"),
+    ],
+)
+def test_wrong_use_is_named_with_a_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: str
+) -> None:
+    small_tree(tmp_path)
+    assert run(tmp_path, *arguments) == 2
+    said = capsys.readouterr().err
+    assert f"[{code}]" in said
+    assert "way out" in said

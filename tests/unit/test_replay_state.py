@@ -1,0 +1,419 @@
+"""state_at(t): leases, shards, bags, clocks and deliveries of scripted trees, at every interesting instant."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+import auditor.replay.timeline as timeline_module
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
+from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
+from appliance.formats.witness import WitnessKind
+from auditor.audit import audit
+from auditor.load import Tree
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.plants import all_plants
+from auditor.planting.shard import Shard
+from auditor.planting.stories import Story, flip
+from auditor.replay.delivery import newest_delivered
+from auditor.replay.events import BagClosed, FrameWritten, LeaseTold, order
+from auditor.replay.fold import Working
+from auditor.replay.reading import read_timeline
+from auditor.replay.state import BagPhase, LeasePhase
+from auditor.replay.timeline import Timeline
+from auditor.verification import Signatures
+from timeagent.keys import Signer
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auditor.planting.tree import ClusterTree
+    from auditor.replay.state import StateAt
+
+SIGNATURES = Signatures()
+
+
+def timeline_of(tree: ClusterTree, *, findings: bool = False) -> Timeline:
+    reading = Tree(tree.root)
+    found = audit(reading, signatures=SIGNATURES).findings if findings else ()
+    return read_timeline(reading, signatures=SIGNATURES, findings=found)
+
+
+def busy_tree(root: Path) -> ClusterTree:
+    """Six leases on three domains, ten frames, bags closed and a rack sealed."""
+    story = Story(root)
+    for turn in range(2):
+        for domain in ("alice", "bob", "carol"):
+            lease = story.shard.grant(domain, story.writer)
+            story.tree.advance(150 * MS)
+            for _ in range(1 + turn):
+                story.writer.publish(story.grid, lease)
+                story.tree.advance(300 * MS)
+            story.shard.end(lease)
+    return story.done()
+
+
+def only_lease(state: StateAt, domain: str = "alice") -> LeasePhase:
+    (lease,) = state.domains[domain].leases
+    return state.phase(lease)
+
+
+def test_lease_goes_from_held_by_renewal_to_relinquished(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    before = story.tree.now_ns - 1
+    lease, _ = story.written()
+    granted = lease.witness
+    story.tree.advance(2 * SECOND)
+    story.shard.prolong(lease)
+    renewed = story.tree.now_ns
+    story.tree.advance(SECOND)
+    story.shard.end(lease)
+    timeline = timeline_of(story.done())
+
+    assert "alice" not in timeline.state_at(before).domains
+    (first,) = timeline.state_at(renewed - 1).domains["alice"].leases
+    assert (first.expiry_ns, first.renewals, first.holder, first.mode) == (granted.expiry_ns, 0, granted.holder, Mode.X)
+    (second,) = timeline.state_at(renewed).domains["alice"].leases
+    assert (second.expiry_ns, second.renewals, second.granted_ns) == (
+        lease.witness.expiry_ns,
+        1,
+        first.granted_ns,
+    )
+    assert (second.frames, second.messages) == (1, 2)
+    assert only_lease(timeline.state_at(renewed)) is LeasePhase.HELD
+    over = timeline.state_at().domains["alice"]
+    assert over.leases == ()
+    assert over.previous is not None
+    assert timeline.state_at().phase(over.previous) is LeasePhase.RELINQUISHED
+    assert over.previous.watermark_ns == lease.written_ns
+    assert (over.floor_ns, over.fence, over.grants) == (lease.written_ns, granted.fence, 1)
+
+
+def test_lease_past_its_expiry_is_over_and_then_broken(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease()
+    story.tree.until(lease.witness.expiry_ns + 2 * SECOND)
+    story.shard.end(lease, LeaseOutcome.EXPIRED)
+    broken = story.tree.now_ns
+    timeline = timeline_of(story.done())
+    assert only_lease(timeline.state_at(lease.witness.expiry_ns - 1)) is LeasePhase.HELD
+    assert only_lease(timeline.state_at(lease.witness.expiry_ns)) is LeasePhase.OVER
+    state = timeline.state_at(broken)
+    previous = state.domains["alice"].previous
+    assert previous is not None
+    assert state.phase(previous) is LeasePhase.BROKEN
+    assert state.domains["alice"].floor_ns == lease.witness.expiry_ns
+
+
+@pytest.mark.parametrize(
+    ("outcome", "phase"),
+    [
+        (LeaseOutcome.REVOKED, LeasePhase.REVOKED),
+        (LeaseOutcome.WITHDRAWN, LeasePhase.WITHDRAWN),
+        (LeaseOutcome.UNKNOWN, LeasePhase.UNKNOWN),
+    ],
+)
+def test_every_other_outcome_has_its_phase(tmp_path: Path, outcome: LeaseOutcome, phase: LeasePhase) -> None:
+    story = Story(tmp_path)
+    lease = story.lease()
+    story.tree.advance(SECOND)
+    story.shard.end(lease, outcome)
+    state = timeline_of(story.done()).state_at()
+    previous = state.domains["alice"].previous
+    assert previous is not None
+    assert state.phase(previous) is phase
+
+
+def test_tentative_lease_is_held_after_its_upgrade(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease(phase=Phase.TENTATIVE)
+    granted = story.tree.now_ns
+    story.tree.advance(SECOND)
+    story.shard.prolong(lease, WitnessKind.UPGRADE)
+    timeline = timeline_of(story.done())
+    assert only_lease(timeline.state_at(granted)) is LeasePhase.TENTATIVE
+    assert only_lease(timeline.state_at(granted + SECOND)) is LeasePhase.HELD
+
+
+def test_new_run_of_a_shard_forgets_its_leases_and_takes_the_ceiling_as_floor(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.lease()
+    before = story.tree.now_ns
+    story.tree.advance(3 * SECOND)
+    run = Shard(story.tree)
+    timeline = timeline_of(story.done())
+    old = timeline.state_at(before).shards[1, 0]
+    assert (old.incarnation, old.runs, old.kind) == (story.shard.incarnation, 1, CeilingKind.RUNNING)
+    assert old.ceiling_ns == story.shard.ceiling_ns
+    assert only_lease(timeline.state_at(before)) is LeasePhase.HELD
+    state = timeline.state_at()
+    assert only_lease(state) is LeasePhase.FORGOTTEN
+    new = state.shards[1, 0]
+    assert (new.incarnation, new.runs, new.floor_ns) == (run.incarnation, 2, old.ceiling_ns)
+
+
+def test_bag_is_open_due_closed_and_sealed_and_delivered_when_it_is_closed(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    _, path = story.written()
+    written = story.tree.now_ns
+    bag = story.grid.bag(written)
+    timeline = timeline_of(story.done())
+    closings = {event.bag_ns: event for event in timeline.events if isinstance(event, BagClosed)}
+    closed = closings[bag.start_ns].instant_ns
+
+    def at(instant: int) -> tuple[BagPhase, int, int]:
+        state = timeline.state_at(instant)
+        log = state.logs["orders"]
+        return state.bag_phase(state.bags["orders", bag.start_ns]), log.delivered, log.pending
+
+    assert path.startswith(bag.path)
+    assert at(written) == (BagPhase.OPEN, 0, 2)
+    assert at(bag.due_ns) == (BagPhase.DUE, 0, 2)
+    assert at(closed) == (BagPhase.CLOSED, 2, 0)
+    assert timeline.state_at(closed).logs["orders"].horizon_ns == bag.end_ns
+    state = timeline.state_at()
+    sealed = state.bags["orders", bag.start_ns]
+    assert (sealed.closer, sealed.sealer, sealed.listed, sealed.accepted) == ("n2", "n1", 1, 2)
+    assert state.bag_phase(sealed) is BagPhase.SEALED
+    assert state.logs["orders"].horizon_ns == bag.rack.end_ns
+
+
+def test_prelock_without_a_lock_file_means_closing(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.tree.put(f"{bag.path}/prelock", b"")
+    timeline = timeline_of(story.tree)
+    state = timeline.state_at(bag.due_ns)
+    assert state.bag_phase(state.bags["orders", bag.start_ns]) is BagPhase.CLOSING
+    state = timeline.state_at(bag.due_ns - 1)
+    assert state.bag_phase(state.bags["orders", bag.start_ns]) is BagPhase.OPEN
+
+
+def test_late_file_is_void_and_never_delivered(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    _, path = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.tree.advance(4 * SECOND)
+    story.tree.close(bag, omit=[path.rpartition("/")[2]])
+    state = timeline_of(story.tree).state_at()
+    known = state.bags["orders", bag.start_ns]
+    assert (known.written, known.listed, known.void_files, known.accepted, known.messages) == (1, 0, 1, 0, 0)
+    log = state.logs["orders"]
+    assert (log.delivered, log.pending) == (0, 0)
+
+
+def test_clock_of_each_node_is_what_it_signed_last(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.written()
+    written = story.tree.now_ns
+    timeline = timeline_of(story.done())
+    clock = timeline.state_at(written).clocks["n2"]
+    assert abs(clock.reading.midpoint_ns - written) <= 50 * MS
+    assert clock.reading.radius_ns == clock.widest_ns > 0
+    assert "n2" not in timeline.state_at(written - 1).clocks  # before its frame it had signed nothing
+    assert timeline.state_at().clocks["n2"].as_of_ns > written  # it closed the bag
+
+
+def test_state_does_not_depend_on_the_order_of_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_module, "CHECKPOINT_EVENTS_MIN", 3)
+    monkeypatch.setattr(Working, "size", lambda _self: 0)
+    timeline = timeline_of(busy_tree(tmp_path))
+    naive = Working()
+    expected = [(dict(naive.domains), dict(naive.bags), dict(naive.logs))]
+    for event in timeline.events:
+        naive.take(event)
+        expected.append((dict(naive.domains), dict(naive.bags), dict(naive.logs)))
+    positions = list(range(len(timeline.events) + 1)) * 3
+    random.Random(7).shuffle(positions)
+    for position in positions:
+        state = timeline.state_after(position)
+        assert (state.domains, state.bags, state.logs) == expected[position]
+        assert state.position == position
+    assert len(timeline._checkpoints) > 2
+
+
+def test_state_once_given_never_changes(tmp_path: Path) -> None:
+    timeline = timeline_of(busy_tree(tmp_path))
+    early = timeline.state_after(4)
+    kept = (dict(early.domains), dict(early.bags), dict(early.shards), dict(early.clocks))
+    timeline.state_at()
+    assert (early.domains, early.bags, early.shards, early.clocks) == kept
+
+
+# A clock that is far off puts events into an order that cannot have been.
+def test_no_order_of_events_is_too_much(tmp_path: Path) -> None:
+    timeline = timeline_of(busy_tree(tmp_path))
+    for seed in range(60):
+        events = timeline.events.copy()
+        random.Random(seed).shuffle(events)
+        working = Working()
+        for event in events:
+            working.take(event)
+        assert all(bag.accepted >= 0 for bag in working.bags.values())
+
+
+def test_events_of_one_maker_keep_their_order_at_one_instant(tmp_path: Path) -> None:
+    timeline = timeline_of(busy_tree(tmp_path))
+    assert [order(event) for event in timeline.events] == sorted(order(event) for event in timeline.events)
+    told = [event.place[2:] for event in timeline.events if isinstance(event, LeaseTold)]
+    assert told == sorted(told)
+
+
+def test_finding_is_there_from_the_instant_at_which_its_evidence_was_complete(tmp_path: Path) -> None:
+    timeline = timeline_of(granted_while_held(tmp_path), findings=True)
+    ((instant, finding),) = timeline.findings
+    assert finding.code == "early-grant"
+    second = [event for event in timeline.events if isinstance(event, LeaseTold)][-1]
+    assert instant == second.instant_ns
+    assert timeline.state_at(instant - 1).findings == ()
+    assert timeline.state_at(instant).findings == (finding,)
+    assert timeline.next_finding(instant - 1) == (instant, finding) == timeline.previous_finding(instant + 1)
+    assert timeline.next_finding(instant) is None
+
+
+def test_steps_lead_from_event_to_event_and_from_bag_to_bag(tmp_path: Path) -> None:
+    timeline = timeline_of(busy_tree(tmp_path))
+    seen, instant = [], timeline.start_ns - 1
+    while (following := timeline.next_event(instant)) is not None:
+        seen.append(following)
+        assert timeline.previous_event(following + 1) == following
+        instant = following
+    assert seen == sorted({event.instant_ns for event in timeline.events})
+    closings = [event.instant_ns for event in timeline.events if isinstance(event, BagClosed)]
+    assert timeline.next_closing(0) == closings[0]
+    assert timeline.next_closing(0, "no such log") is None
+    assert timeline.previous_closing(timeline.end_ns + 1) == closings[-1]
+    assert sum(timeline.density(timeline.start_ns, timeline.end_ns, 17)) == len(timeline.events)
+
+
+def test_events_of_a_domain_are_its_leases_and_what_was_written_under_them(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.written()
+    story.shard.grant("bob", story.other)
+    timeline = timeline_of(story.done())
+    kinds = [type(event) for _, event in timeline.between(0, timeline.end_ns, domain="alice")]
+    assert kinds == [LeaseTold, FrameWritten]
+    assert [type(event) for _, event in timeline.between(0, timeline.end_ns, domain="bob")] == [LeaseTold]
+
+
+def test_newest_deliveries_come_in_the_order_of_readers(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.tree.advance(1200 * MS)
+    story.writer.publish(story.grid, lease)
+    tree = story.done()
+    reading = Tree(tree.root)
+    timeline = timeline_of(tree)
+    state = timeline.state_at()
+    every = newest_delivered(timeline, state, reading, "orders", newest=10)
+    assert [each.timestamp_ns for each in every] == sorted(each.timestamp_ns for each in every)
+    assert len(every) == state.logs["orders"].delivered == 4
+    assert newest_delivered(timeline, state, reading, "orders", newest=1) == every[-1:]
+    assert newest_delivered(timeline, state, reading, "orders", newest=9, domain="bob") == []
+    assert newest_delivered(timeline, timeline.state_at(timeline.start_ns), reading, "orders", newest=9) == []
+
+
+def test_what_readers_accept_is_what_the_audit_says_in_every_planted_tree(tmp_path: Path) -> None:
+    number = 0
+    for plants in all_plants().values():
+        number += 1
+        tree = plants[0](tmp_path / str(number))
+        summary = audit(Tree(tree.root), signatures=SIGNATURES).summary
+        closings = [event for event in timeline_of(tree).events if isinstance(event, BagClosed)]
+        assert sum(event.accepted for event in closings) == summary.messages, plants[0]
+        assert sum(event.rejected for event in closings) == summary.rejected, plants[0]
+    assert number > 30
+
+
+def test_empty_tree_has_an_empty_state() -> None:
+    timeline = Timeline([])
+    state = timeline.state_at()
+    assert (state.position, state.last, dict(state.domains), timeline.next_event(0)) == (0, None, {}, None)
+    assert timeline.density(0, 10, 2) == [0, 0]
+
+
+def test_lease_under_a_session_stands_and_ends_with_it(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    session = b"s" * 16
+    lease = story.lease(change={"session_id": session})
+    start = story.tree.now_ns
+
+    def tell(kind: SessionKind, expiry_ns: int) -> None:
+        story.shard.turn(
+            SessionWitness(kind=kind, session_id=session, holder=story.writer.holder, expiry_ns=expiry_ns, ended=())
+        )
+
+    tell(SessionKind.GRANT, start + 5 * SECOND)
+    story.tree.advance(4 * SECOND)
+    tell(SessionKind.RENEWAL, start + 30 * SECOND)
+    story.tree.advance(20 * SECOND)
+    dropped = story.tree.now_ns
+    story.shard.turn(
+        SessionEnded(
+            session_id=session,
+            outcome=LeaseOutcome.DROPPED,
+            ended_ns=dropped,
+            expiry_ns=start + 30 * SECOND,
+            leases=1,
+            watermark_ns=start,
+            watermark_time=None,
+            messages=0,
+            chain_head=None,
+        )
+    )
+    timeline = timeline_of(story.tree)
+    assert only_lease(timeline.state_at(dropped - 1)) is LeasePhase.HELD
+    assert lease.witness.expiry_ns < dropped
+    assert only_lease(timeline.state_at(dropped)) is LeasePhase.DROPPED
+    state = timeline.state_at(dropped - 1)
+    (under,) = state.leases()
+    assert state.expiry(under) == start + 30 * SECOND
+    assert state.sessions[session].renewals == 1
+
+
+def test_open_bag_stops_a_reader_though_a_later_one_is_closed(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    first = story.grid.bag(story.tree.now_ns)
+    story.tree.advance(SECOND)
+    story.writer.publish(story.grid, lease)
+    second = story.grid.bag(story.tree.now_ns)
+    story.tree.advance(4 * SECOND)
+    story.tree.close(second)
+    state = timeline_of(story.tree).state_at()
+    log = state.logs["orders"]
+    assert (log.horizon_ns, log.delivered, log.pending) == (first.start_ns, 0, 2)
+    story.tree.close(first)
+    log = timeline_of(story.tree).state_at().logs["orders"]
+    assert (log.horizon_ns, log.delivered, log.pending) == (second.end_ns, 4, 0)
+
+
+def test_listed_file_with_other_bytes_of_the_same_length_is_missing(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    _, path = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.done()
+    flip(story.tree, path, 200)
+    known = timeline_of(story.tree).state_at().bags["orders", bag.start_ns]
+    assert (known.listed, known.missing, known.accepted) == (1, 1, 0)
+
+
+def test_frame_that_a_bag_has_twice_counts_once(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    _, path = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    name = path.rpartition("/")[2]
+    story.tree.put(f"{bag.path}/{name.replace('00000001', '00000009')}", story.tree.get(path))
+    known = timeline_of(story.done()).state_at().bags["orders", bag.start_ns]
+    assert (known.listed, known.accepted) == (2, 2)
+
+
+def test_what_a_strange_key_signed_never_happened(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.lease(signer=Signer(bytes(32)))
+    assert "alice" not in timeline_of(story.done()).state_at().domains

@@ -29,6 +29,7 @@ from .bars import judged
 from .generator import Figure, Generator, NotBelieved, compiled
 from .peers import Absent, Peer
 from .served import KEYRING
+from .together import FEW, together
 from .workers import ROOT, Worker, waited_behind_the_dead
 
 if TYPE_CHECKING:
@@ -191,6 +192,24 @@ def contended(bench: Bench, load: Generator, servers: Mapping[str, Peer], worker
         print(f"{line}\n  the one behind both had the domain {waited:.1f} s after; their term was 1 s", flush=True)
 
 
+def kept_together(bench: Bench) -> None:
+    """A session lease with few and with many leases under it."""
+    if not bench.wants("session"):
+        return
+    many = 100_000 if bench.length is FULL else 10_000
+    directory = bench.directory / "together"
+    directory.mkdir()
+    found = together(directory, many)
+    bench.numbers["session: CPU of a renewal, many leases / 1000"] = found["many"] / found["few"]
+    if many == 100_000:
+        bench.numbers["session of 100000: round trips of a renewal"] = found["round trips"]
+    print(
+        f"session\n  a renewal takes {found['few']:.0f} us of the shard with {FEW} leases, {found['many']:.0f} us with "
+        f"{many}; dropping those {found['drop']:.0f} us",
+        flush=True,
+    )
+
+
 def held(bench: Bench, load: Generator) -> None:
     """The same load with few and with many leases held, and what one of them costs in memory."""
     if not bench.wants("leases held"):
@@ -263,12 +282,14 @@ def measured(bench: Bench, stack: contextlib.ExitStack) -> None:
         each.heard()
     if "etcd" in bench.skipped:
         bench.skipped["etcd_mutex"] = bench.skipped["etcd"]
-    bench.skipped["session of 100000"] = "leases under a session are not there to be measured"
+    if bench.length is SHORT:
+        bench.skipped["session of 100000"] = "a short run has fewer leases"
     for name, why in bench.skipped.items():
         print(f"skipped {name}: {why}", flush=True)
     native(bench, load, servers)
     python(bench, workers)
     contended(bench, load, servers, workers)
+    kept_together(bench)
     held(bench, load)
 
 

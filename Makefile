@@ -48,7 +48,7 @@ demo: install ## run a cluster on this machine, then audit it
 	@$(BIN)/leasehold demo $(ARGS)
 
 test: install ## run the tests: unit, property, faults, golden, tui, a short simulation
-	@$(BIN)/python -m pytest -q -m 'not slow and not lab' $(SUITES) $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal -m 'not slow and not lab' $(SUITES) $(ARGS)
 
 # All four run, also when one fails: one call says everything there is to repair.
 check: install ## check format, lint, types and layers

@@ -107,7 +107,10 @@ def batch(span: tuple[int, int]) -> Tally:
 
 
 def run_all(first: int, count: int, processes: int) -> Tally:
-    """Run many seeds, on several cores, with a progress bar on a terminal. Who is interrupted returns what is done."""
+    """Run many seeds, on several cores, with a progress bar on a terminal. Who is interrupted returns what is done.
+
+    A broken seed is told on stderr as soon as it is found: a sitting takes an hour.
+    """
     spans = [(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
     total, began, live = Tally(), time.perf_counter(), sys.stderr.isatty()
     results = enumerate(_spread(spans, processes), 1)
@@ -120,6 +123,9 @@ def run_all(first: int, count: int, processes: int) -> Tally:
             print(f"interrupted: {total.counts['seeds']:,} of {count:,} seeds are done", file=sys.stderr)
             break
         total.add(tally)
+        for scenario, seed, checker, _ in tally.broken:
+            lead = "\n" if live else ""
+            print(f"{lead}BROKEN {checker}; replay: {_replay_command(scenario, seed)}", file=sys.stderr, flush=True)
         if live:
             share = done / len(spans)
             rate = total.counts["operations"] / (time.perf_counter() - began)

@@ -14,7 +14,7 @@ ARGS     ?=
 SEEDS    ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fmt bench bench-leases sim bench-sim clean
+.PHONY: help install demo test check fmt man deb bench bench-leases sim bench-sim clean
 
 help: ## say what there is
 	@echo 'leasehold: make TARGET'
@@ -56,7 +56,7 @@ check: install ## check format, lint, types and layers
 	step() { name=$$1; shift; echo "check: $$name"; "$(BIN)/$$@" || failed="$$failed $$name"; }; \
 	step format ruff format --check --output-format concise .; \
 	step lint ruff check .; \
-	step types mypy $(PACKAGES) tests; \
+	step types mypy $(PACKAGES) tests release; \
 	step layers lint-imports --no-logo; \
 	if [ -n "$$failed" ]; then echo "check: failed:$$failed (make fmt repairs what is safe to repair)" >&2; exit 1; fi; \
 	echo 'check: good'
@@ -64,6 +64,9 @@ check: install ## check format, lint, types and layers
 fmt: install ## format, and repair what can be repaired safely
 	@$(BIN)/ruff check -q --fix-only .
 	@$(BIN)/ruff format .
+
+man: install ## make man pages and completions, below dist/share
+	@$(BIN)/python -m release.manual dist/share
 
 bench: install ## compare with what one would use instead, in one run, as ratios
 	@for script in tests/bench/bench_*.py; do echo "bench: $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done

@@ -49,7 +49,8 @@ BROKEN_PIPE: Final = 141
 INPUT_OUTPUT: Final = 74
 
 
-def _parser() -> argparse.ArgumentParser:
+def overview() -> argparse.ArgumentParser:
+    """Return the parser of ``leasehold --help``; main() adds the word to it. The manual is made of it too."""
     width = max(map(len, FAMILIES))
     words = "\n".join(f"  {word:{width}}  {summary}" for word, (_, summary) in FAMILIES.items())
     return argparse.ArgumentParser(
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code (docs/exit-codes.md)."""
     words = sys.argv[1:] if arguments is None else arguments
-    parser = _parser()
+    parser = overview()
     parser.add_argument("command", metavar="COMMAND", choices=FAMILIES)
     if not words:
         parser.print_help(sys.stderr)

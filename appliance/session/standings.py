@@ -198,7 +198,8 @@ class Standings:
         with self._lock:
             match result:
                 case Stands():
-                    standing.take(result.signed, result.witness)
+                    if not standing.over:  # else its leases were lost while this was on its way, and stay lost
+                        standing.take(result.signed, result.witness)
                 case Ended():
                     standing.lose(str(result.outcome), Reason.BROKEN)
                 case SuspectSession():
@@ -310,7 +311,9 @@ class Standings:
     def _give_back_unknown(self, standing: Standing, quiet: int) -> None:
         """Give back leases that the shard has under this session and nobody knows here. Nothing was written under them.
 
-        Only while no call is out that may have brought them: then the next renewal looks again.
+        Only while no call is out that may have brought them: then the next renewal looks again. Where the session lease
+        was over here before its renewal was answered, they are those that were lost with it, and may have been written
+        under: they are given back without a word about that.
         """
         after: str | None = ""
         while after is not None:
@@ -323,7 +326,9 @@ class Standings:
                     return
                 known = standing.leases.keys() | standing.owed.keys()
                 givings = [
-                    Giving(each.domain, each.correlation_id) for each in views if each.correlation_id not in known
+                    Giving(each.domain, each.correlation_id, abandoned=standing.over)
+                    for each in views
+                    if each.correlation_id not in known
                 ]
             if givings:
                 _log.warning("unknown-leases-given-back shard=%d leases=%d", standing.shard, len(givings))

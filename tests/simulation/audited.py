@@ -64,6 +64,7 @@ def innocent(world: World, finding: Finding) -> bool:
         return True
     if finding.code in LEDGER_CODES and finding.verdict is Verdict.INDETERMINATE and lost_blocks(world):
         return True
-    if finding.code == "truncated-ledger" and world.scheduler.crashes:
-        return True  # killed between its orderly record and its last block
+    if finding.code == "truncated-ledger":
+        run = bytes.fromhex(Path(finding.subject).name.partition(".")[0])
+        return run in world.history.stopping  # killed, or seen, between its orderly record and its last block
     return finding.code == "retained-rack" and f"{finding.subject}/{PACK}" in world.server.graves

@@ -209,6 +209,37 @@ def test_grant_whose_answer_was_lost_does_not_live_on_under_the_session(site: Ha
     assert not has(site, first)
 
 
+def test_renewal_that_is_answered_after_the_end_brings_no_lease_back_and_says_nothing_of_what_was_written(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = together(site)
+    (domain,) = names_of(site, 0, 1)
+    (lease,) = session.acquire(domain)
+    assert isinstance(session.publish("log", [b"m"], under=[lease]), Committed)
+    assert lease.standing
+    over = lease.expiry_ns
+    transport = site.transports[0]
+    call = transport.call
+
+    def late(requests: list[Request], *rest: Any) -> Any:  # noqa: ANN401 - whatever a transport takes and returns
+        replies = call(requests, *rest)
+        if isinstance(requests[0], RenewSession):
+            site.time.advance(TERM // 2)
+            session._leasing.standings.end_what_is_over()  # as the thread that renews finds
+        return replies
+
+    monkeypatch.setattr(transport, "call", late)
+    site.time.advance(7 * TERM // 10)
+    session._leasing.standings.renew(lease.standing)
+    assert lease.ended == "expired"
+    assert lease.expiry_ns == over
+    with pytest.raises(LeaseLost):
+        session.check_held([lease])
+    (successor,) = site.session().acquire(domain, timeout_ns=0)
+    assert successor.settle_to_ns >= over
+    assert successor.floor_ns >= over
+
+
 def test_word_that_was_lost_is_said_again_with_its_watermark(site: HandSite) -> None:
     session = together(site)
     first, second = names_of(site, 0, 2)

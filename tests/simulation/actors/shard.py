@@ -200,14 +200,18 @@ class ShardHost:
                 shard.housekeeping()
             notices = self._moves and self._orderly and self._world.map_noticed_ns <= scheduler.now
             old = self._world.map.number != identity.map_number
-            if (scheduler.now >= lives_until or (notices and old)) and self._stopped(shard):
+            if (scheduler.now >= lives_until or (notices and old)) and self._stopped(shard, identity):
                 return
 
-    def _stopped(self, shard: Shard) -> bool:
+    def _stopped(self, shard: Shard, identity: ShardIdentity) -> bool:
+        stopping = self._world.history.stopping
+        stopping.add(identity.incarnation)  # it stays there where this process dies, or the run ends, meanwhile
         try:
             result = shard.stop_orderly()
         except BadTime:
             return False
+        if isinstance(result, StoppedOrderly):
+            stopping.discard(identity.incarnation)
         self._world.scheduler.note("stops:", type(result).__name__)
         return isinstance(result, StoppedOrderly | Deposed)
 

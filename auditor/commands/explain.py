@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from auditor.archive import Archive
 from auditor.context import context_fields, context_of
 from auditor.explain import context_lines, evidence_fields, explain_lines
+from auditor.lineage import lineage
+from auditor.links import lineage_lines
 from auditor.picture import draw
 from auditor.replay.reading import read_timeline
 from timeagent.console import note, print_json, say
@@ -30,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     path_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    form.add_argument(
+        "--chain", action="store_true", help="every link of the evidence with every check, also those good"
+    )
     form.add_argument("--svg", action="store_true", help="a picture of one finding on a time line, as SVG")
 
 
@@ -62,19 +68,30 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = chosen_findings(result, arguments.finding, arguments.path)
     if arguments.svg:
         chosen = [one_finding(result, arguments.finding, arguments.path)]
-    timeline = read_timeline(tree, root_key=pinned(arguments.root_key), findings=result.findings)
-    if arguments.svg:
+    root_key = pinned(arguments.root_key)
+    timeline = read_timeline(tree, root_key=root_key, findings=result.findings)
+    archive = Archive.of(tree, result, timeline, root_key)
+    if arguments.chain:
+        for finding in chosen:
+            for line in lineage_lines(lineage(finding, archive)):
+                say(line)
+    elif arguments.svg:
         say(draw(chosen[0], context_of(chosen[0], timeline)).rstrip())
     elif arguments.json:
-        print_json(SCHEMA, {"findings": [_fields(finding, tree, timeline) for finding in chosen]})
+        print_json(SCHEMA, {"findings": [_fields(finding, archive) for finding in chosen]})
     else:
         _text(arguments.finding, chosen, tree, timeline)
     return 1
 
 
-def _fields(finding: Finding, tree: Tree, timeline: Timeline) -> dict[str, Any]:
-    context = context_fields(context_of(finding, timeline))
-    return finding.fields() | {"contents": evidence_fields(finding, tree), "context": context}
+def _fields(finding: Finding, archive: Archive) -> dict[str, Any]:
+    context = context_fields(context_of(finding, archive.timeline))
+    contents = evidence_fields(finding, archive.tree)
+    return finding.fields() | {
+        "contents": contents,
+        "context": context,
+        "lineage": lineage(finding, archive).fields(),
+    }
 
 
 def _text(name: str, chosen: list[Finding], tree: Tree, timeline: Timeline) -> None:

@@ -1,0 +1,401 @@
+"""What a finding rests on, link by link: message, witness, lease before it, ledger, ceiling record, keys.
+
+Every link has its checks, also those that hold, and says where its bytes are. Reads single pieces of the tree again;
+what is in order of time comes from the archive's timeline. Judges nothing that the audit does not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.ceiling import open_ceiling
+from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.ledger import open_block
+from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.paths import LOCK
+from appliance.formats.stamped import open_signed
+from timeagent.errors import Damaged
+from timeagent.keys import key_id
+from timeagent.units import rfc3339
+
+from .checks import (
+    Check,
+    after_checks,
+    clock,
+    closing_checks,
+    ending_checks,
+    file_checks,
+    frame_checks,
+    grant_checks,
+    session_checks,
+    witness_checks,
+)
+from .finding import Evidence, Verdict, printable
+from .links import Link, LinkKind
+from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from .replay.events import FrameWritten, LeaseEnded, LeaseTold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.lockfile import LockEntry, LockFile
+    from appliance.formats.policy import Policy
+    from appliance.formats.witness import BatchHead
+
+    from .archive import Archive, LeaseTrace
+    from .finding import Finding
+    from .frames import FrameEvidence, HeldWitness
+    from .replay.events import BagClosed
+
+FILES_SHOWN: Final = 12
+LEASES_SHOWN: Final = 6
+
+
+def lineage(finding: Finding, archive: Archive) -> Link:
+    """Return the chain of evidence beneath a finding. Reads the tree; never raises for what is in it."""
+    return _Reading(finding, archive).root()
+
+
+class _Reading:
+    """Reads the chain of one finding."""
+
+    def __init__(self, finding: Finding, archive: Archive) -> None:
+        self._finding = finding
+        self._archive = archive
+        self._named = set(re.findall(r"\b[0-9a-f]{32}\b", f"{finding.subject} {finding.explanation}"))
+        self._places: dict[Evidence, list[LeaseTold | LeaseEnded | FrameWritten]] = {}
+        wanted = set(finding.evidence)
+        for event in archive.timeline.events:
+            if event.where in wanted and isinstance(event, LeaseTold | LeaseEnded | FrameWritten):
+                self._places.setdefault(event.where, []).append(event)
+
+    def root(self) -> Link:
+        finding = self._finding
+        under = tuple(link for place in finding.evidence for link in self._place(place))
+        title = f"{finding.code}: {finding.title}"
+        told = any(check.code == finding.code and not check.holds for link in under for check in link.chain())
+        if told:
+            return Link(LinkKind.FINDING, title, under=under)
+        # What only the whole tree shows (a gap, an order, a count) is no check of one piece: the finding's own words.
+        holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
+        own = Check(finding.code, finding.title, printable(finding.explanation), "", holds)
+        return Link(LinkKind.FINDING, title, (own,), under)
+
+    def _place(self, place: Evidence) -> Iterator[Link]:
+        archive = self._archive
+        data = archive.tree.read_range(place.path, place.offset, place.length or PIECE_BYTES_MAX)
+        listed = self._listed(place)
+        if data is None:
+            checks = (
+                ()
+                if listed is None
+                else tuple(file_checks(listed[1], None, readable=place.path not in archive.tree.unreadable))
+            )
+            under = () if listed is None else (self._lock_link(listed[0]),)
+            yield Link(LinkKind.MISSING, f"{printable(place.path)} is not there", checks, under, place)
+            return
+        piece = piece_at(data, 0)
+        if isinstance(piece, str):
+            yield Link(LinkKind.FILE, f"{printable(place.path)}: no whole record ({piece})", where=place)
+            return
+        try:
+            yield from self._piece(piece, data[piece.offset : piece.end], place)
+        except Damaged as problem:
+            yield Link(LinkKind.FILE, printable(problem.message), where=place)
+
+    def _piece(self, piece: Piece, data: bytes, place: Evidence) -> Iterator[Link]:
+        match piece.kind:
+            case Kind.FRAME:
+                yield from self._frames(data, place)
+            case Kind.LEDGER:
+                yield from self._block(piece, place)
+            case Kind.LOCK:
+                yield self._lock_of_file(data, place)
+            case Kind.SEAL:
+                seal, stamped = open_seal(data, place.path)
+                token = stamped.signed_time(place.path)
+                title = f"seal of {seal.rack} by {seal.sealer}, {clock(token.midpoint_ns)}, {len(seal.entries)} bags"
+                under = (self._key(token.key_id),)
+                yield Link(LinkKind.LOCK, title, (), under, place, token.midpoint_ns, node=seal.sealer, log=seal.log)
+            case Kind.CEILING:
+                yield self._ceiling_bytes(data, place)
+            case Kind.POLICY | Kind.TRUST | Kind.MAP:
+                signed = open_signed(piece.kind, data, place.path)
+                title = f"{piece.kind.name.lower()} record {place.path}, signed by key {signed.key_id.hex()}"
+                yield Link(LinkKind.RECORD, title, where=place)
+            case _:
+                yield Link(LinkKind.RECORD, f"{piece.kind.name.lower()} {printable(place.path)}", where=place)
+
+    # Frames, their bag and its lock file.
+
+    def _frames(self, data: bytes, place: Evidence) -> Iterator[Link]:
+        archive = self._archive
+        events = [each for each in self._places.get(place, []) if isinstance(each, FrameWritten)]
+        path = events[0].file if events else place.path
+        closing = archive.closings.get(path.rpartition("/")[0])
+        lock = self._lock(closing)
+        keyring = archive.records.keyring(lock.trust_number) if lock is not None else archive.records.keys
+        policy = archive.records.policy(lock.policy_number) if lock is not None else archive.records.newest_policy
+        frames, damage = archive.frames.frames(data, place.path, keyring, place.offset)
+        for evidence in frames:
+            yield self._frame(evidence, path, closing, lock, policy)
+        for where, reason in damage:
+            yield Link(LinkKind.FILE, printable(reason), where=where)
+
+    def _frame(
+        self,
+        evidence: FrameEvidence,
+        path: str,
+        closing: BagClosed | None,
+        lock: LockFile | None,
+        policy: Policy | None,
+    ) -> Link:
+        head, token = evidence.frame.head, evidence.token
+        stamps = evidence.frame.timestamps
+        span = None if closing is None else (closing.bag_ns, closing.end_ns)
+        count = f"{len(stamps)} message" + ("" if len(stamps) == 1 else "s")
+        title = f"frame {head.sequence} of {head.writer} in {head.log}: {count} from {clock(int(stamps[0]))}"
+        under = []
+        if closing is not None and lock is not None:
+            under.append(self._closing(evidence, path, closing, lock))
+        under += [self._witness(evidence, held) for held in evidence.witnesses]
+        for session in evidence.sessions:
+            title_of = (
+                f"session lease {session.witness.session_id.hex()[:8]}, expiry {clock(session.witness.expiry_ns)}"
+            )
+            node = session.head.node
+            under.append(
+                Link(
+                    LinkKind.WITNESS,
+                    title_of,
+                    tuple(session_checks(evidence, session)),
+                    (self._key(session.head.key_id),),
+                    evidence.where,
+                    session.token.midpoint_ns,
+                    node=node,
+                )
+            )
+        under.append(self._key(token.key_id))
+        checks = tuple(frame_checks(evidence, span, policy))
+        return Link(
+            LinkKind.FRAME,
+            title,
+            checks,
+            tuple(under),
+            evidence.where,
+            token.midpoint_ns,
+            node=head.writer,
+            log=head.log,
+        )
+
+    def _closing(self, evidence: FrameEvidence, path: str, closing: BagClosed, lock: LockFile) -> Link:
+        name = path.rpartition("/")[2]
+        entry = lock.by_name().get(name)
+        stamp = None
+        if closing.clock is not None:
+            raw = self._lock_bytes(closing)
+            stamp = open_lock(raw, closing.where.path)[1].signed_time(closing.where.path) if raw is not None else None
+        checks = list(closing_checks(evidence, stamp, listed=entry is not None))
+        if entry is not None and evidence.where.path == path:
+            data = self._archive.tree.read_range(path, 0, entry.size)
+            checks += file_checks(entry, data)
+        return self._lock_link(closing, tuple(checks))
+
+    def _lock_link(self, closing: BagClosed, checks: tuple[Check, ...] = ()) -> Link:
+        bag = f"bag {clock(closing.bag_ns)[:12]} of {closing.log}"
+        title = f"{bag}, closed by {closing.closer} at {clock(closing.instant_ns)}"
+        return Link(
+            LinkKind.LOCK, title, checks, (), closing.where, closing.instant_ns, node=closing.closer, log=closing.log
+        )
+
+    def _lock_of_file(self, data: bytes, place: Evidence) -> Link:
+        lock, stamped = open_lock(data, place.path)
+        token = stamped.signed_time(place.path)
+        title = f"lock file of {lock.bag}, by {lock.closer} at {clock(token.midpoint_ns)}, {len(lock.entries)} files"
+        paths = {each.path for each in self._finding.evidence}
+        checks: list[Check] = []
+        closing = self._archive.closings.get(lock.bag)
+        sealed = self._lock_bytes(closing) if closing is not None else None
+        if sealed is not None and closing is not None and closing.where.path != place.path:
+            same = sealed == data
+            value = "the same" if same else "other bytes"
+            checks.append(Check("overwritten-lock", "as the rack was sealed with", value, "the same bytes", same))
+        for entry in [each for each in lock.entries if f"{lock.bag}/{each.name}" in paths][:FILES_SHOWN]:
+            checks += file_checks(entry, self._archive.tree.read(f"{lock.bag}/{entry.name}", entry.size))
+        return Link(
+            LinkKind.LOCK,
+            title,
+            tuple(checks),
+            (self._key(token.key_id),),
+            place,
+            token.midpoint_ns,
+            node=lock.closer,
+            log=lock.log,
+        )
+
+    def _listed(self, place: Evidence) -> tuple[BagClosed, LockEntry] | None:
+        """Return the closing of the bag that lists a path, and its entry."""
+        directory, _, name = place.path.rpartition("/")
+        closing = self._archive.closings.get(directory)
+        lock = self._lock(closing)
+        entry = lock.by_name().get(name) if lock is not None else None
+        return (closing, entry) if closing is not None and entry is not None else None
+
+    def _lock(self, closing: BagClosed | None) -> LockFile | None:
+        raw = self._lock_bytes(closing) if closing is not None else None
+        return None if raw is None or closing is None else open_lock(raw, closing.where.path)[0]
+
+    def _lock_bytes(self, closing: BagClosed) -> bytes | None:
+        """Return the lock file that counts: the seal's copy where the rack is sealed."""
+        tree, place = self._archive.tree, closing.where
+        data = tree.read(place.path, SEAL_FILE_BYTES_MAX + 1)
+        if data is None or place.path.rpartition("/")[2] == LOCK:
+            return data
+        return open_seal(data, place.path)[0].lock_of(closing.path.rpartition("/")[2])
+
+    # Witnesses, leases, ledgers.
+
+    def _witness(self, evidence: FrameEvidence, held: HeldWitness) -> Link:
+        witness = held.witness
+        lease = f"{witness.correlation_id.hex()[:8]} on {printable(witness.domain)!r}"
+        title = f"witness ({witness.kind}) of lease {lease}, expiry {clock(witness.expiry_ns)}"
+        under: tuple[Link, ...] = ()
+        trace = self._archive.leases.get(witness.domain, {}).get(witness.correlation_id)
+        if trace is not None and held.refusal is None:
+            under = (self._lease(trace),)
+        elif held.refusal is not None:
+            under = (self._key(held.head.key_id),)
+        return Link(
+            LinkKind.WITNESS,
+            title,
+            tuple(witness_checks(evidence, held)),
+            under,
+            evidence.where,
+            held.token.midpoint_ns,
+            witness.domain,
+            held.head.node,
+        )
+
+    def _block(self, piece: Piece, place: Evidence) -> Iterator[Link]:
+        """Yield the leases of a ledger block that the finding is about."""
+        told = self._places.get(place, [])
+        chosen: dict[tuple[str, bytes], None] = {}
+        for event in told:
+            name = _lease_name(event)
+            if name is not None and (not self._named or name[1].hex() in self._named):
+                chosen[name] = None
+        if not chosen:
+            block = open_block(piece, place.path)
+            yield self._ledger(block.batch_head(place.path), place)
+            return
+        for domain, identifier in list(chosen)[:LEASES_SHOWN]:
+            trace = self._archive.leases.get(domain, {}).get(identifier)
+            if trace is not None:
+                yield self._lease(trace)
+
+    def _lease(self, trace: LeaseTrace, *, deep: bool = True) -> Link:
+        """Return a lease: its grant and its end with their checks, the lease before it, ledger, ceiling and key."""
+        told = trace.told[0]
+        witness, holder = told.witness, told.witness.holder
+        name = f"{witness.correlation_id.hex()[:8]} on {printable(witness.domain)!r}"
+        span = f"{clock(told.instant_ns)} to {clock(trace.expiry_ns)}"
+        title = f"lease {name}: {witness.mode} to {holder.node}:{holder.process}, {span}"
+        if trace.ended is not None:
+            title += f", {trace.ended.ending.outcome} {clock(trace.ended.instant_ns)}"
+        checks: list[Check] = []
+        under: list[Link] = []
+        head = self._head(told)
+        if head is not None:
+            records = self._archive.records
+            ceiling = self._archive.ceilings.get(((head.map_number, head.shard), head.ceiling_number))
+            checks += grant_checks(told, head, records.newest_policy, ceiling, records.maps.get(head.map_number))
+            if deep:
+                for earlier in self._before(trace):
+                    checks += after_checks(earlier, told, head)
+                    under.append(self._lease(earlier, deep=False))
+            under.append(self._ledger(head, told.where))
+        checks += ending_checks(trace)
+        return Link(
+            LinkKind.LEASE, title, tuple(checks), tuple(under), told.where, told.instant_ns, witness.domain, holder.node
+        )
+
+    def _before(self, trace: LeaseTrace) -> list[LeaseTrace]:
+        """Return the leases before one that count: its predecessor, and those that the finding names."""
+        witness = trace.told[0].witness
+        leases = self._archive.leases[witness.domain]
+        own = (trace.told[0].instant_ns, trace.told[0].place)
+        found = []
+        for identifier, other in leases.items():
+            concerned = identifier == witness.previous_id or identifier.hex() in self._named
+            if other is not trace and concerned and (other.told[0].instant_ns, other.told[0].place) < own:
+                found.append(other)
+        return found
+
+    def _head(self, told: LeaseTold) -> BatchHead | None:
+        """Return the head of the batch that a witness is in, from the ledger or from the frame that carries it."""
+        where = told.where
+        data = self._archive.tree.read_range(where.path, where.offset, where.length)
+        piece = piece_at(data or b"", 0)
+        if not isinstance(piece, Piece):
+            return None
+        try:
+            if piece.kind is Kind.LEDGER:
+                return open_block(piece, where.path).batch_head(where.path)
+        except Damaged:
+            return None
+        frames, _ = self._archive.frames.frames(data or b"", where.path, self._archive.records.keys, where.offset)
+        _, incarnation, sequence, _ = told.place
+        heads = [held.head for frame in frames for held in frame.witnesses]
+        return next((head for head in heads if (head.incarnation, head.sequence) == (incarnation, sequence)), None)
+
+    def _ledger(self, head: BatchHead, place: Evidence) -> Link:
+        archive = self._archive
+        time = head.signed_time()
+        title = f"batch {head.sequence} of shard {head.shard} on {head.node}, {clock(time.midpoint_ns)}"
+        record = archive.ceilings.get(((head.map_number, head.shard), head.ceiling_number))
+        under = [self._key(head.key_id)]
+        if record is not None:
+            until = clock(record.record.ceiling_ns)
+            words = f"ceiling record {record.record.number} of shard {record.record.shard}, until {until}"
+            under.insert(
+                0,
+                Link(
+                    LinkKind.CEILING,
+                    f"{words}, by {record.record.node}",
+                    where=record.where,
+                    instant_ns=record.instant_ns,
+                    node=record.record.node,
+                ),
+            )
+        return Link(LinkKind.LEDGER, title, (), tuple(under), place, time.midpoint_ns, node=head.node)
+
+    def _ceiling_bytes(self, data: bytes, place: Evidence) -> Link:
+        record, signed = open_ceiling(data, place.path)
+        title = (
+            f"ceiling record {record.number} ({record.kind}) of shard {record.shard}, until {clock(record.ceiling_ns)}"
+        )
+        return Link(LinkKind.CEILING, title, (), (self._key(signed.key_id),), place, node=record.node)
+
+    def _key(self, identifier: bytes) -> Link:
+        records = self._archive.records
+        entry = next((each for public, each in records.entries.items() if key_id(public) == identifier), None)
+        if entry is None:
+            return Link(LinkKind.KEY, f"key {identifier.hex()}, which no trust record names")
+        until = f"{rfc3339(entry.valid_from_ns)[:10]} to {rfc3339(entry.valid_until_ns)[:10]}"
+        revoked = "" if entry.revoked_from_ns is None else f", revoked from {rfc3339(entry.revoked_from_ns)}"
+        return Link(
+            LinkKind.KEY,
+            f"{entry.purpose} key {identifier.hex()[:8]} of {entry.node}, valid {until}{revoked}",
+            node=entry.node,
+        )
+
+
+def _lease_name(event: LeaseTold | LeaseEnded | FrameWritten) -> tuple[str, bytes] | None:
+    match event:
+        case LeaseTold():
+            return event.witness.domain, event.witness.correlation_id
+        case LeaseEnded():
+            return event.domain, event.ending.correlation_id
+        case FrameWritten():
+            return None

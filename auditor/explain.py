@@ -47,7 +47,7 @@ def explain_lines(finding: Finding, tree: Tree) -> Iterator[str]:
             yield f"  {time_line(named)}"
     for place in finding.evidence:
         yield ""
-        yield from _evidence(place, tree)
+        yield from evidence_lines(place, tree)
 
 
 def evidence_fields(finding: Finding, tree: Tree) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def evidence_fields(finding: Finding, tree: Tree) -> list[dict[str, Any]]:
     return [
         {"path": printable(place.path), "offset": place.offset, "says": [line.strip() for line in lines[1:]]}
         for place in finding.evidence
-        for lines in [list(_evidence(place, tree))]
+        for lines in [list(evidence_lines(place, tree))]
     ]
 
 
@@ -95,7 +95,8 @@ def context_lines(context: Context) -> Iterator[str]:
         yield f"Readers accept {accepted} of the {written} messages that it is about."
 
 
-def _evidence(place: Evidence, tree: Tree) -> Iterator[str]:
+def evidence_lines(place: Evidence, tree: Tree) -> Iterator[str]:
+    """Yield one piece of evidence in words: its place, then what its bytes say."""
     yield f"{printable(place.path)}, offset {place.offset}, {place.length} bytes:"
     data = tree.read_range(place.path, place.offset, place.length or PIECE_BYTES_MAX)
     if data is None:

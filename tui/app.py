@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.reactive import var
 
-from .messages import FeedFailed, StateArrived
+from .messages import DetailsArrived, FeedFailed, StateArrived
+from .palette import ScreenCommands
+from .screens.base import TopScreen
+from .screens.detail import DetailScreen
 from .screens.help import HelpScreen
-from .screens.overview import OverviewScreen
+from .screens.registry import ENTRIES
+from .state import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Protocol
 
+    from textual.screen import Screen
+
+    from timeagent.errors import LeaseholdError
+    from timeagent.units import Instant
+
+    from .recorded import Record
     from .state import ClusterState
+    from .subjects import Details, Subject
 
     class StateFeed(Protocol):
         """Where states come from: feed.py."""
+
+        @property
+        def record(self) -> Record | None:
+            """The copy that was read as a whole, where there is one."""
+            ...
 
         def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
             """Begin to hand over states, from other threads."""
@@ -33,9 +49,24 @@ if TYPE_CHECKING:
             """Hand over a fresh state soon."""
             ...
 
+        def look_at(self, instant: Instant | None) -> None:
+            """Hand over the states of another instant from now on."""
+            ...
 
-DARK = "textual-dark"
-LIGHT = "textual-light"
+        def look_up(
+            self,
+            subject: Subject,
+            instant: Instant | None,
+            take: Callable[[Details | LeaseholdError], None],
+            failed: Callable[[BaseException], None],
+        ) -> None:
+            """Ask for the details of a subject; they come from another thread."""
+            ...
+
+
+DARK: Final = "textual-dark"
+LIGHT: Final = "textual-light"
+TRAIL: Final = " > "
 
 
 class TopApp(App[None]):
@@ -43,54 +74,136 @@ class TopApp(App[None]):
 
     TITLE = "leasehold top"
     CSS_PATH = "app.tcss"
-    ENABLE_COMMAND_PALETTE = False
+    COMMAND_PALETTE_BINDING = "colon,ctrl+p"
+    COMMANDS: ClassVar = {ScreenCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit"),
+        *(Binding(entry.key, f"go('{entry.name}')", entry.title, show=False) for entry in ENTRIES),
         Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("q", "quit", "Quit"),
         Binding("space", "pause", "Pause", key_display="space"),
         Binding("r", "refresh_now", "Refresh"),
+        Binding("y", "copy", "Copy", show=False),
         Binding("ctrl+c", "quit", "Quit", show=False),
         Binding("d", "dark", "Dark or light", show=False),
     ]
     paused: var[bool] = var(default=False, init=False)
 
-    def __init__(self, feed: StateFeed) -> None:
-        """Take the feed; it is started with the screen."""
+    def __init__(self, feed: StateFeed, *, writable: bool = False, first: str = "overview") -> None:
+        """Take the feed; it is started with the screen. ``writable``: whether leases may be revoked from here."""
         super().__init__()
-        self._feed = feed
-        self._overview = OverviewScreen()
-        self._state: ClusterState | None = None
+        self.feed = feed
+        self.writable = writable
+        self.state: ClusterState | None = None
+        """The newest that is shown."""
+        self.instant: Instant | None = None
+        """What is looked at; None: now, or the end of a record."""
+        self._first = first
+        self._screens: dict[str, TopScreen] = {}
         self._one_more = False
 
     def on_mount(self) -> None:
-        """Open the overview and start the feed."""
+        """Open the first screen and start the feed."""
         self.theme = DARK
         self.animation_level = "none"  # what moves four times a second need not glide
-        self.push_screen(self._overview)
-        self._feed.start(lambda state: self._post(StateArrived(state)), lambda problem: self._post(FeedFailed(problem)))
+        self.push_screen(self._main(self._first))
+        self.feed.start(lambda state: self._post(StateArrived(state)), self._failed)
 
     def on_unmount(self) -> None:
         """Stop the feed."""
-        self._feed.stop()
+        self.feed.stop()
 
-    def _post(self, message: StateArrived | FeedFailed) -> None:
+    def _post(self, message: StateArrived | FeedFailed | DetailsArrived) -> None:
         self.post_message(message)
+
+    def _failed(self, problem: BaseException) -> None:
+        self._post(FeedFailed(problem))
+
+    # -- states ----------------------------------------------------------------------------------------------------
 
     def on_state_arrived(self, message: StateArrived) -> None:
         """Show it, unless paused."""
         if self.paused and not self._one_more:
             return
         self._one_more = False
-        self._state = message.state
+        self.state = message.state
         self._show()
 
     def on_feed_failed(self, message: FeedFailed) -> None:
         """End with the traceback of what is a bug; the terminal is given back first."""
         raise message.problem
 
+    def on_details_arrived(self, message: DetailsArrived) -> None:
+        """Hand them to whoever asked."""
+        message.take(message.found)
+
     def _show(self) -> None:
-        if self._state is not None and self._overview.is_mounted:
-            self._overview.show(self._state, paused=self.paused)
+        for screen in self._seen():
+            self.show_now(screen)
+
+    def show_now(self, screen: TopScreen) -> None:
+        """Let a screen show the newest state."""
+        if self.state is not None and screen.is_mounted:
+            screen.show(self.state, paused=self.paused)
+
+    def _seen(self) -> Iterable[TopScreen]:
+        """Yield the screens that are seen: the top one, and those beneath what is only laid over them."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, TopScreen):
+                yield screen
+            if not screen.is_modal:
+                return
+
+    def look_at(self, instant: Instant | None) -> None:
+        """Show another instant of a record from now on, on every screen. None: its end."""
+        self.instant = instant
+        self._one_more = self.paused
+        self.feed.look_at(instant)
+
+    def look_up(self, subject: Subject, take: Callable[[Details | LeaseholdError], None]) -> None:
+        """Ask for the details of a subject, of the instant that is looked at; ``take`` gets them."""
+        self.feed.look_up(subject, self.instant, lambda found: self._post(DetailsArrived(found, take)), self._failed)
+
+    # -- screens ---------------------------------------------------------------------------------------------------
+
+    def _main(self, name: str) -> TopScreen:
+        if name not in self._screens:
+            entry = next(each for each in ENTRIES if each.name == name)
+            screen = entry.load()()
+            self._screens[name] = screen
+            self.install_screen(screen, name)
+        return self._screens[name]
+
+    @property
+    def main(self) -> TopScreen:
+        """The screen behind the number that was pressed last, whatever was opened from it."""
+        return next(screen for screen in self.screen_stack if isinstance(screen, TopScreen))
+
+    def action_go(self, name: str) -> None:
+        """Go to one of the screens, and leave what was opened from another."""
+        while len(self.screen_stack) > 2:  # noqa: PLR2004 - Textual's own, and ours
+            self.pop_screen()
+        if name != self.main.NAME:
+            self.switch_screen(self._main(name))
+
+    def go(self, name: str) -> TopScreen:
+        """Go to one of the screens, and return it: to put its cursor somewhere."""
+        self.action_go(name)
+        return self._main(name)
+
+    def open(self, subject: Subject) -> None:
+        """Open what is known of a subject, over what is seen."""
+        trail = [
+            self.main.NAME,
+            *(screen.about.title for screen in self.screen_stack if isinstance(screen, DetailScreen)),
+        ]
+        self.push_screen(DetailScreen(subject, TRAIL.join([*trail, subject.title])))
+
+    def close(self, screen: Screen[None]) -> None:
+        """Go back to what a screen was opened from; the screens behind numbers stay."""
+        if screen is self.screen and screen is not self.main:
+            self.pop_screen()
+
+    # -- keys ------------------------------------------------------------------------------------------------------
 
     def watch_paused(self) -> None:
         """Say at once whether it is paused."""
@@ -100,12 +213,21 @@ class TopApp(App[None]):
         """Hold the picture, or let it go on."""
         self.paused = not self.paused
         if not self.paused:
-            self._feed.ask_now()
+            self.feed.ask_now()
 
     def action_refresh_now(self) -> None:
         """Ask everything again at once; paused, take one more picture."""
         self._one_more = True
-        self._feed.ask_now()
+        self.feed.ask_now()
+        if isinstance(self.screen, DetailScreen):
+            self.screen.ask()
+
+    def action_copy(self) -> None:
+        """Put what the cursor is on into the terminal's clipboard (OSC 52)."""
+        text = self.screen.copied() if isinstance(self.screen, TopScreen) else ""
+        if text:
+            self.copy_to_clipboard(text)
+        self.notify(f"copied: {text}" if text else "nothing to copy here", timeout=2, markup=False)
 
     def action_dark(self) -> None:
         """Change between dark and light."""
@@ -113,9 +235,9 @@ class TopApp(App[None]):
 
     def action_help(self) -> None:
         """List the keys of the screen that is seen."""
-        self.push_screen(HelpScreen(list(self._keys())))
+        self.push_screen(HelpScreen(list(self.keys())))
 
-    def _keys(self) -> Iterable[tuple[str, str]]:
+    def keys(self) -> Iterable[tuple[str, str]]:
         """Yield each key of what has the focus, its screen and the program, with what it does; each action once."""
         seen: dict[str, tuple[list[str], str]] = {}
         for active in self.screen.active_bindings.values():
@@ -125,3 +247,8 @@ class TopApp(App[None]):
                 keys.append(self.get_key_display(binding))
         for keys, what in seen.values():
             yield " ".join(dict.fromkeys(keys)), what
+
+    @property
+    def of_record(self) -> bool:
+        """Whether a copy is shown, not a live cluster."""
+        return self.state is not None and self.state.view is View.RECORD

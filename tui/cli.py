@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 from appliance.cli.opening import add_cluster_options
 from timeagent.clock import SystemClock
 from timeagent.console import Command, print_json, say
-from timeagent.errors import BadRequest, TryAgain
+from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from .live import LiveSource
+    from .state import ClusterState, StateSource
 
 PATIENCE_NS: Final = 5 * SECOND
 """How long one snapshot waits for an answer."""
@@ -28,6 +29,11 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path", metavar="PATH", nargs="?", help="a root, a copy of one, or the directory of a demo (default: --root)"
     )
+    parser.add_argument(
+        "--offline",
+        metavar="TREE",
+        help="a copy, a part of one or a tar file: read and audited as a whole, any instant",
+    )
     add_cluster_options(parser)
     parser.add_argument(
         "--once", action="store_true", help="print one snapshot as text and exit; also where stdout is no terminal"
@@ -36,6 +42,8 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 def run_top(options: argparse.Namespace) -> int:
     """Show the screen until it is left, or print one snapshot."""
+    if options.offline is not None:
+        return _offline(options)
     from appliance.cluster import root_path  # noqa: PLC0415 - the cluster's library, only when called
 
     from .live import LiveSource  # noqa: PLC0415
@@ -46,21 +54,46 @@ def run_top(options: argparse.Namespace) -> int:
     node_dir = Path(options.node_dir).absolute() if options.node_dir else None
     where = Where(root_path(options.path or options.root), node_dir, options.allow_root)
     source = LiveSource(where, SystemClock())
-    terminal = sys.stdout.isatty() and sys.stdin.isatty()
-    if options.once or options.json or not terminal:
+    if _as_text(options):
         return _once(source, json=options.json)
     return _live(source)
 
 
+def _offline(options: argparse.Namespace) -> int:
+    """Show a copy; it is read while the screen is open already."""
+    from .record import RecordSource  # noqa: PLC0415
+
+    if options.path or options.root:
+        raise BadRequest("two-roots", f"both {options.path or options.root} and --offline are named", hint="name one")
+    source = RecordSource(Path(options.offline).absolute(), SystemClock())
+    if _as_text(options):
+        source.reading.put()
+        if source.reading.error is not None:
+            raise source.reading.error
+        return _print(source.state_at(), json=options.json)
+    if not Path(options.offline).exists():
+        raise Damaged("no-tree", f"{options.offline} is not there", hint="name a root, a copy of one or a tar file")
+    return _open_screen(source)
+
+
+def _as_text(options: argparse.Namespace) -> bool:
+    return bool(options.once or options.json or not (sys.stdout.isatty() and sys.stdin.isatty()))
+
+
 def _once(source: LiveSource, *, json: bool) -> int:
     from .feed import ask_once  # noqa: PLC0415
-    from .snapshot import json_fields, text_snapshot  # noqa: PLC0415
 
     state = ask_once(source, PATIENCE_NS)
     if not state.cluster_id:
         raise source.mount.error or TryAgain(
             "no-answer", f"no answer from the mount at {state.path}", hint="see whether its file server answers"
         )
+    return _print(state, json=json)
+
+
+def _print(state: ClusterState, *, json: bool) -> int:
+    from .snapshot import json_fields, text_snapshot  # noqa: PLC0415
+
     if json:
         print_json("leasehold.top", json_fields(state))
     else:
@@ -76,6 +109,10 @@ def _live(source: LiveSource) -> int:
     first.join(START_PATIENCE_NS / SECOND)
     if source.mount.error is not None:
         raise source.mount.error
+    return _open_screen(source)
+
+
+def _open_screen(source: StateSource) -> int:
     from .app import TopApp  # noqa: PLC0415 - the screen's library, only for the screen
     from .feed import Feed  # noqa: PLC0415
 

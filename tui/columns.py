@@ -42,6 +42,21 @@ LEASE_COLUMNS: Final = (
     Column("fence", 8, rank=6),
     Column("state", 40, most=48),
 )
+MANY_LEASE_COLUMNS: Final = (
+    Column("", 1),
+    Column("domain", 16, most=40),
+    Column("mode", 4, rank=3),
+    Column("phase", 9, rank=6),
+    Column("holder", 13, most=24),
+    Column("purpose", 10, most=20, rank=9),
+    Column("expiry", 10, rank=4, right=True),
+    Column("left", 7, right=True),
+    Column("watermark", 10, rank=7, right=True),
+    Column("msgs", 6, rank=8, right=True),
+    Column("wait", 4, rank=2, right=True),
+    Column("renew", 5, rank=10, right=True),
+    Column("state, and how the one before ended", 23, most=44),
+)
 NODE_COLUMNS: Final = (
     Column("node", 8, most=22),
     Column("shard", 5, right=True),
@@ -110,6 +125,11 @@ def _cut(pieces: tuple[Cell, ...], width: int, *, right: bool) -> list[Cell]:
     if right:
         return kept[::-1]
     return [*kept, Cell(ELLIPSIS, pieces[-1].tone)]
+
+
+def cut(pieces: tuple[Cell, ...], width: int) -> list[Cell]:
+    """Return pieces of text in at most a width; a cut is shown by an ellipsis."""
+    return _cut(pieces, max(1, width), right=False)
 
 
 def laid_out(columns: Sequence[Column], widths: Sequence[int], row: Sequence[Field]) -> list[Cell]:

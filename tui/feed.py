@@ -9,19 +9,24 @@ from __future__ import annotations
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
+from timeagent.errors import LeaseholdError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from timeagent.clock import MachineClock
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
+    from .recorded import Record
     from .state import ClusterState, Question, StateSource
+    from .subjects import Details, Subject
 
 FRAME_NS: Final[Span] = 250 * MS
-SHARE: Final = 4
-"""A question that takes long is asked less often: it is busy at most one part in so many, and one."""
+SHARE: Final = 20
+"""A question that takes long is asked less often: it is busy at most one part in so many, and one.
+
+So a shard with ten thousand leases is not kept busy by those who look at it, nor is this machine."""
 
 
 class Feed:
@@ -35,6 +40,12 @@ class Feed:
         self._stop = Event()
         self._wakes: list[Event] = []
         self._frame = Event()
+        self._instant: Instant | None = None
+
+    @property
+    def record(self) -> Record | None:
+        """The copy that was read as a whole, where the source is one and has been read."""
+        return self._source.record
 
     def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         """Call ``take`` with each state, from another thread; ``failed`` with what can only be a bug, and end."""
@@ -50,6 +61,33 @@ class Feed:
         for wake in (*self._wakes, self._frame):
             wake.set()
 
+    def look_at(self, instant: Instant | None) -> None:
+        """Hand over the states of another instant from now on; None: of now, or of a record's end."""
+        self._instant = instant
+        self._frame.set()
+
+    def look_up(
+        self,
+        subject: Subject,
+        instant: Instant | None,
+        take: Callable[[Details | LeaseholdError], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Ask for the details of a subject and call ``take`` with them, or with why there are none, when they come.
+
+        Each in a thread of its own: one that hangs holds up nobody.
+        """
+
+        def body() -> None:
+            try:
+                found: Details | LeaseholdError = self._source.details(subject, instant)
+            except LeaseholdError as problem:
+                found = problem
+            if not self._stop.is_set():
+                take(found)
+
+        Thread(target=self._guarded, args=(body, failed), daemon=True, name="top details").start()
+
     def _guarded(self, body: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
         try:
             body()
@@ -58,13 +96,17 @@ class Feed:
             failed(problem)
 
     def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+        told: ClusterState | None = None
         while not self._stop.is_set():
             for question in self._source.questions()[len(self._wakes) :]:
                 wake = Event()
                 self._wakes.append(wake)
                 body = self._asking(question, wake)
                 Thread(target=self._guarded, args=(body, failed), daemon=True, name=f"top {question.name}").start()
-            take(self._source.state_at())
+            state = self._source.state_at(self._instant)
+            if state is not told:  # of a record, nothing is new until another instant is looked at
+                told = state
+                take(state)
             self._frame.wait(self._frame_ns / SECOND)
             self._frame.clear()
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.ceiling import CeilingKind
 from timeagent.units import MS, span_text
 
-from .state import Reach
-from .words import Cell, Condition, Tone, clock_text, condition, overdue_bags, short_span
+from .state import Reach, View
+from .words import Cell, Tone, clock_text, counted_ends, overdue_bags, short_span
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
@@ -47,7 +47,11 @@ class Health:
 
 
 def health(state: ClusterState) -> Health:
-    """Say whether a cluster is healthy as far as is known, the worst reason first."""
+    """Say whether a cluster is healthy as far as is known, the worst reason first; of a record, what its audit says."""
+    return _judged(state) if state.view is View.RECORD else _added_up(state)
+
+
+def _added_up(state: ClusterState) -> Health:
     bad: list[str] = []
     warn: list[str] = []
     unknown: list[str] = []
@@ -64,14 +68,12 @@ def health(state: ClusterState) -> Health:
     for shard in state.shards:
         _judge_shard(shard, now, bad, warn, unknown)
     for log in state.logs:
-        overdue = overdue_bags(log, now)
         if log.problem:
             bad.append(f"log {log.name}: {log.problem}")
-        elif overdue and not state.offline:
+        elif not state.offline and (overdue := overdue_bags(log, now)):
             warn.append(f"log {log.name}: {overdue} bags overdue for closing")
-    ends = [condition(lease, now) for lease in state.leases]
     if not state.offline:
-        recovering, dying = ends.count(Condition.RECOVERING), ends.count(Condition.DYING)
+        recovering, dying = counted_ends(state.leases, now)
         if recovering:
             warn.append(f"{_leases(recovering)} expired, recovering")
         if dying:
@@ -84,6 +86,29 @@ def health(state: ClusterState) -> Health:
     if unknown:
         return Health(Level.UNKNOWN, (*unknown, *warn))
     return Health(Level.ATTENTION if warn else Level.HEALTHY, reasons)
+
+
+def _judged(state: ClusterState) -> Health:
+    """Count the findings of a record by what they say."""
+    if state.mount.reach is Reach.SILENT:
+        return Health(Level.BROKEN, (f"the copy cannot be read: {state.mount.problem}",))
+    if state.findings is None:
+        return Health(Level.UNKNOWN, (state.mount.problem,))
+    counts = {verdict: sum(each.verdict == verdict for each in state.findings) for verdict in _VERDICTS}
+    reasons = tuple(
+        f"{count} {name}{'s' if name == 'violation' and count > 1 else ''}" for name, count in counts.items() if count
+    )
+    level = Level.HEALTHY
+    if counts["violation"]:
+        level = Level.BROKEN
+    elif counts["indeterminate"] or counts["unverifiable"]:
+        level = Level.UNKNOWN
+    elif counts["provisional"]:
+        level = Level.ATTENTION
+    return Health(level, reasons)
+
+
+_VERDICTS: Final = ("violation", "indeterminate", "unverifiable", "provisional", "ok")
 
 
 def _for(freshness: Freshness) -> str:

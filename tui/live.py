@@ -6,17 +6,21 @@ no shard is asked: leases are then what the ledgers last said.
 
 from __future__ import annotations
 
-import os
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from appliance.cluster import runtime_of, time_sources
 from appliance.formats.ceiling import CeilingKind
 from appliance.lease.wire import LeaseView, ShardNumbers
-from timeagent.clock import boot_id
-from timeagent.errors import BadTime, ShardUnavailable
+from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
-from timeagent.units import MS
+from timeagent.showing import known_by_agent, sources_without_agent
+from timeagent.signedtime import SignedTime, TimeFlags
+from timeagent.units import MS, SECOND
 
+from .live_details import live_details
+from .live_rows import LiveRows
 from .mount import MountAnswer, OpenMount, Where
 from .question import AskedQuestion
 from .state import (
@@ -24,25 +28,29 @@ from .state import (
     ClockView,
     ClusterState,
     Freshness,
-    LeaseRow,
+    NodeClock,
     NodeView,
-    Origin,
     Reach,
     ShardView,
     Spans,
+    TimeSources,
+    View,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from appliance.formats.policy import Policy
-    from timeagent.clock import MachineClock
+    from timeagent.clock import AgentClock
+    from timeagent.showing import SourceView
     from timeagent.units import Instant
 
-    from .ledger import LedgerLease
+    from .recorded import Record
+    from .subjects import Details, Subject
 
 SHARD_PERIOD_NS: Final = 250 * MS
 MOUNT_PERIOD_NS: Final = 500 * MS
+TIME_PERIOD_NS: Final = SECOND
 NO_ADDRESS: Final = "no-address"
 """The code of the error for a shard that cannot be asked from this machine, whatever its health."""
 
@@ -58,22 +66,33 @@ class ShardAnswer:
     earlier: tuple[LeaseView, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TimesAnswer:
+    """What the sources of time of this machine said."""
+
+    sources: tuple[SourceView, ...]
+    together: TimeInterval | None
+    agent: bool = False
+
+
 class LiveSource:
     """A StateSource over a mount or a copy. Made without touching either."""
 
-    def __init__(self, where: Where, machine: MachineClock, present: Callable[[int], bool] | None = None) -> None:
+    def __init__(self, where: Where, machine: AgentClock, present: Callable[[int], bool] | None = None) -> None:
         """Ask nothing yet. ``present`` says whether a process runs on this machine."""
         self._where = where
-        self._present = present or process_is_present
         self._machine = machine
         self._open: OpenMount | None = None
-        self._boot = bytes.fromhex(boot_id().replace("-", ""))
+        self._rows = LiveRows(present)
+        self.times = AskedQuestion("time", TIME_PERIOD_NS, machine, self._ask_times)
         self.mount = AskedQuestion("mount", MOUNT_PERIOD_NS, machine, self._ask_mount)
         self._shards: list[AskedQuestion[ShardAnswer]] = []
 
-    def questions(self) -> Sequence[AskedQuestion[MountAnswer] | AskedQuestion[ShardAnswer]]:
-        """Return the mount, and the shards once the mount has said how many there are."""
-        return [self.mount, *self._shards]
+    def questions(
+        self,
+    ) -> Sequence[AskedQuestion[MountAnswer] | AskedQuestion[ShardAnswer] | AskedQuestion[TimesAnswer]]:
+        """Return the mount, the sources of time, and the shards once the mount has said how many there are."""
+        return [self.mount, self.times, *self._shards]
 
     # -- asking: in the threads of the feed ----------------------------------------------------------------------------
 
@@ -107,6 +126,19 @@ class LiveSource:
         taken = {view.domain for view in leases}
         return ShardAnswer(numbers, tuple(leases), asked_ns, tuple(v for v in earlier if v.domain not in taken))
 
+    def _ask_times(self) -> TimesAnswer:
+        opened = self._open
+        if opened is None:
+            raise TryAgain("not-open", "the mount has not answered yet, and with it the policy")
+        if opened.cluster is not None:
+            directory = runtime_of(opened.cluster.settings, opened.registers.cluster_id)
+            with contextlib.suppress(BadTime):
+                known = known_by_agent(directory, self._machine)
+                return TimesAnswer(known.sources, known.together, agent=True)
+        policy = opened.registers.newest_policy()
+        measuring = [each for each in time_sources(self._machine, policy) if each.name != "assumed"]
+        return TimesAnswer(tuple(sources_without_agent(self._machine, measuring, policy.assumed_radius_ns)), None)
+
     # -- telling: any thread, never blocks -----------------------------------------------------------------------------
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
@@ -117,8 +149,9 @@ class LiveSource:
         mount = self.mount.freshness()
         if answer is None:
             return ClusterState(str(self._where.path), clock, mount)
-        shards = [self._shard_view(answer, shard) for shard in range(len(answer.shard_map.owners))]
-        rows = sorted(self._leases(answer, shards, clock.now), key=lambda row: (row.domain, -row.fence))
+        owners = answer.shard_map.owners
+        shards = [self._shard_view(answer, shard) for shard in range(len(owners))]
+        said = [self._shards[shard].answer if shard < len(self._shards) else None for shard in range(len(owners))]
         return ClusterState(
             str(answer.root),
             clock,
@@ -130,9 +163,22 @@ class LiveSource:
                 NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name))
                 for name in sorted({*answer.nodes, *answer.shard_map.owners})
             ),
-            tuple(rows),
+            self._rows.rows(answer, shards, said, clock.now),
             answer.logs,
+            tuple(_clocks(answer, clock.now)),
+            self._times(),
+            View.OFFLINE if answer.offline else View.LIVE,
         )
+
+    def details(self, subject: Subject, instant: Instant | None = None) -> Details:
+        """Return what is known of a subject now. Reads the mount where bytes are asked for."""
+        del instant
+        return live_details(self.state_at(), self.mount.answer, subject)
+
+    @property
+    def record(self) -> Record | None:
+        """A live cluster was not read as a whole."""
+        return None
 
     def _clock(self) -> ClockView:
         problem = "the policy is not read yet"
@@ -147,6 +193,13 @@ class LiveSource:
                 return ClockView(look.now, bounded=True, source=sample.source, status=status, assumed=sample.assumed)
         now = TimeInterval.around(self._machine.realtime_ns(), 0)
         return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
+
+    def _times(self) -> TimeSources:
+        said = self.times.answer
+        freshness = self.times.freshness()
+        if said is None:
+            return TimeSources(freshness)
+        return TimeSources(freshness, said.sources, said.together, said.agent)
 
     def _shard_view(self, answer: MountAnswer, shard: int) -> ShardView:
         chain = answer.chains.get(shard)
@@ -184,99 +237,20 @@ class LiveSource:
             resumes_ns=numbers.settle_to_ns + after_ceiling if numbers.settle_to_ns else None,
         )
 
-    def _leases(self, answer: MountAnswer, shards: list[ShardView], now: TimeInterval) -> Iterator[LeaseRow]:
-        present: dict[int, bool] = {}
-        known: set[str] = set()
-        after_expiry = answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
-        for view in shards:
-            said = self._shards[view.shard].answer if view.shard < len(self._shards) else None
-            if said is None:
-                continue
-            answers = view.freshness.reach is Reach.ANSWERS
-            origin = Origin.SHARD if answers else Origin.LAST_ANSWER
-            for each in said.leases:
-                known.add(each.domain)
-                # Without its shard a domain waits for the shard's ceiling, which lies behind every expiry.
-                resumes = each.expiry_ns + after_expiry if answers else view.resumes_ns or each.expiry_ns + after_expiry
-                as_of = None if answers else said.asked_ns
-                yield self._row(each, view.shard, origin, resumes, present, answer, as_of)
-            if answers and view.resumes_ns is not None and not now.surely_past(view.resumes_ns):
-                for each in said.earlier:
-                    known.add(each.domain)
-                    if answer.fences.get(each.domain, 0) > each.fence:
-                        continue  # the present run has granted it since, and the lease before it is no matter any more
-                    yield self._row(
-                        each, view.shard, Origin.EARLIER_RUN, view.resumes_ns, present, answer, said.asked_ns
-                    )
-        for ledger in answer.leases:
-            shard = shards[ledger.shard] if ledger.shard < len(shards) else None
-            if shard is None or ledger.witness.domain in known:
-                continue
-            row = self._from_ledger(ledger, shard, answer, present)
-            if row is not None and not (shard.freshness.reach is Reach.ANSWERS and now.surely_past(row.resumes_ns)):
-                yield row
 
-    def _from_ledger(
-        self, ledger: LedgerLease, shard: ShardView, answer: MountAnswer, present: dict[int, bool]
-    ) -> LeaseRow | None:
-        """Return what a ledger last said, unless the shard that wrote it answers and knows better."""
-        origin = Origin.LEDGER
-        resumes = ledger.witness.expiry_ns + answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
-        if shard.incarnation != ledger.incarnation.hex():
-            if shard.resumes_ns is None:
-                return None
-            origin, resumes = Origin.EARLIER_RUN, shard.resumes_ns
-        elif shard.freshness.reach is Reach.ANSWERS:
-            return None
-        witness = ledger.witness
-        view = LeaseView(
-            domain=witness.domain,
-            mode=witness.mode,
-            phase=witness.phase,
-            holder=witness.holder,
-            correlation_id=witness.correlation_id,
-            fence=witness.fence,
-            granted_ns=ledger.signed_ns,
-            expiry_ns=witness.expiry_ns,
-            floor_ns=witness.floor_ns,
-            settle_to_ns=witness.settle_to_ns,
-            waiting=0,
-        )
-        return self._row(view, shard.shard, origin, resumes, present, answer, ledger.signed_ns)
-
-    def _row(
-        self,
-        view: LeaseView,
-        shard: int,
-        origin: Origin,
-        resumes_ns: Instant,
-        present: dict[int, bool],
-        answer: MountAnswer,
-        as_of_ns: Instant | None,
-    ) -> LeaseRow:
-        holder = view.holder
-        there: bool | None = None
-        if holder.boot == self._boot and holder.process > 0:
-            if holder.process not in present:
-                present[holder.process] = self._present(holder.process)
-            there = present[holder.process]
-        return LeaseRow(
-            view.domain,
-            view.mode,
-            view.phase,
-            holder.node,
-            holder.process,
-            holder.purpose,
-            view.correlation_id.hex(),
-            view.fence,
-            view.expiry_ns,
-            shard,
-            origin,
-            resumes_ns,
-            as_of_ns,
-            there,
-            answer.previous.get(view.correlation_id),
-        )
+def _clocks(answer: MountAnswer, now: TimeInterval) -> Iterator[NodeClock]:
+    """Yield what each owner of a shard last said of its clock: in the newest record of its ceiling chain."""
+    newest: dict[str, SignedTime] = {}
+    for end in answer.chains.values():
+        token = SignedTime.decode(end.record.time, "a ceiling record")
+        known = newest.get(end.record.node)
+        if known is None or known.midpoint_ns < token.midpoint_ns:
+            newest[end.record.node] = token
+    for node, token in sorted(newest.items()):
+        status = token.status.name.lower().replace("_", "-")
+        assumed = bool(token.flags & TimeFlags.ASSUMED)
+        age = max(0, now.midpoint - token.midpoint_ns)
+        yield NodeClock(node, token.midpoint_ns, token.radius_ns, status, assumed, age)
 
 
 def _spans(policy: Policy) -> Spans:
@@ -288,14 +262,3 @@ def _spans(policy: Policy) -> Spans:
         policy.takeover_ns(),
         policy.restart_ns(),
     )
-
-
-def process_is_present(process: int) -> bool:
-    """Whether a process of this number runs on this machine, as far as this program's container shows. Local."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True

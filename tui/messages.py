@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timeagent.errors import LeaseholdError
+
     from .state import ClusterState
+    from .subjects import Details
 
 
 class StateArrived(Message):
@@ -30,3 +35,13 @@ class FeedFailed(Message):
         """Carry what was raised."""
         super().__init__()
         self.problem = problem
+
+
+class DetailsArrived(Message):
+    """What was asked of a subject has come, or why it has not."""
+
+    def __init__(self, found: Details | LeaseholdError, take: Callable[[Details | LeaseholdError], None]) -> None:
+        """Carry it to whoever asked."""
+        super().__init__()
+        self.found = found
+        self.take = take

@@ -205,7 +205,7 @@ class OpenMount:
                 grid = Grid(birth)
                 self._horizons[name] = (grid, Horizon(self._context, grid))
             grid, horizon = self._horizons[name]
-            return LogView(name, self._bags(grid), _reached(horizon))
+            return LogView(name, self._bags(grid), _reached(horizon), span_ns=grid.birth.span_ns)
         except LeaseholdError as problem:
             return LogView(name, (), None, problem.message)
 
@@ -216,7 +216,7 @@ class OpenMount:
             sealed = view.state is BagState.SEALED
             for bag in view.bags:
                 state = BagState.SEALED if sealed else bag.state
-                found[bag.bag.start_ns] = BagCell(bag.bag.start_ns, bag.bag.due_ns, state, len(bag.files))
+                found[bag.bag.start_ns] = BagCell(bag.bag.start_ns, bag.bag.due_ns, state, len(bag.files), bag.bag.path)
             if count == RACKS_SHOWN or len(found) >= BAGS_SHOWN:
                 break
         if not found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .state import Reach
+from .state import Reach, View
 from .words import Cell, bag_cell, clock_text, log_words, radius_words, short_span
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ def title_words(state: ClusterState) -> str:
 
 def badge_words(state: ClusterState) -> str:
     """Say in a word what kind of view this is."""
+    if state.view is View.RECORD:
+        if state.mount.reach is not Reach.ANSWERS:
+            return "READING" if state.mount.reach is Reach.WAITING else "NO COPY"
+        return "COPY" if state.last_ns is None or state.clock.now.midpoint >= state.last_ns else "REPLAY"
     if state.mount.reach is Reach.SILENT:
         return "NO ANSWER"
     return "OFFLINE" if state.offline else "LIVE"
@@ -29,6 +33,8 @@ def badge_words(state: ClusterState) -> str:
 
 def time_words(state: ClusterState) -> str:
     """Return the time for the title: the middle of the interval, and its radius."""
+    if state.view is View.RECORD:
+        return f"{clock_text(state.clock.now.midpoint, 3)} UTC" if state.cluster_id else ""
     return f"{clock_text(state.clock.now.midpoint)} UTC {radius_words(state.clock)}"
 
 
@@ -50,6 +56,8 @@ def numbers_words(state: ClusterState) -> str:
 def leases_count(state: ClusterState) -> str:
     """Return how many leases there are; of shards without an answer that is not known, and it says so."""
     known = len(state.leases)
+    if state.view is View.RECORD and state.cluster_id:
+        return str(known)
     if state.offline:
         return f"{known} last known"
     silent = _silent(state)
@@ -62,13 +70,17 @@ def leases_title(state: ClusterState, shown: int | None = None, words: str = "")
     """Return the title of the table of leases: how many, and of which shards that is not known."""
     title = f"Leases   {leases_count(state)}"
     silent = _silent(state)
+    if state.view is View.RECORD:
+        return _narrowed(title, shown, words)
     if state.offline:
         title += ", from the ledgers"
     elif silent and state.cluster_id:
         title += f"; shard{'s' if len(silent) > 1 else ''} {', '.join(silent)} silent"
-    if words and shown is not None:
-        title += f"   {shown} shown, filter: {words}"
-    return title
+    return _narrowed(title, shown, words)
+
+
+def _narrowed(title: str, shown: int | None, words: str) -> str:
+    return f"{title}   {shown} shown, filter: {words}" if words and shown is not None else title
 
 
 def _silent(state: ClusterState) -> list[str]:
@@ -78,9 +90,11 @@ def _silent(state: ClusterState) -> list[str]:
 def nothing_words(state: ClusterState, words: str = "") -> str:
     """Say why there are no rows in the table of leases."""
     if not state.cluster_id:
-        return "not known: the mount has not answered yet"
+        return not_known(state)
     if words and state.leases:
         return f"none of {len(state.leases)} leases matches the filter"
+    if state.view is View.RECORD:
+        return "no leases were out"
     if state.offline:
         return "the ledgers know of no lease that is still out"
     silent = _silent(state)
@@ -88,6 +102,13 @@ def nothing_words(state: ClusterState, words: str = "") -> str:
         others = "; the others have no leases out" if len(silent) < len(state.shards) else ""
         return f"not known: {len(silent)} of {len(state.shards)} shards have no answer{others}"
     return "no leases are out"
+
+
+def not_known(state: ClusterState) -> str:
+    """Say why there is nothing to be seen at all."""
+    if state.view is View.RECORD:
+        return state.mount.problem or "not known: the copy is still being read"
+    return "not known: the mount has not answered yet"
 
 
 def log_row(log: LogView, now: TimeInterval) -> tuple[Field, ...]:

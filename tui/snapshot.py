@@ -65,7 +65,7 @@ def json_fields(state: ClusterState) -> dict[str, Any]:
     return {
         "root": state.path,
         "cluster": state.cluster_id or None,
-        "view": "offline" if state.offline else "live",
+        "view": state.view,
         "offline_because": state.offline or None,
         "health": {"level": judged.level.lower(), "reasons": list(judged.reasons)},
         "mount": _freshness(state.mount),

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from timeagent.units import SECOND
+
+from .book import Leases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +21,26 @@ if TYPE_CHECKING:
     from appliance.bag.survey import BagState
     from appliance.formats.ceiling import CeilingKind
     from appliance.formats.lease import LeaseOutcome, Mode, Phase
+    from auditor.finding import Finding
     from timeagent.interval import TimeInterval
+    from timeagent.showing import SourceView
     from timeagent.units import Instant, Span
+
+    from .recorded import Record
+    from .subjects import Details, PlaceSubject, Subject
+
+NO_LEASES: Final = Leases()
+
+
+class View(StrEnum):
+    """Where a state is from."""
+
+    LIVE = "live"
+    """The mount and the shards, now."""
+    OFFLINE = "offline"
+    """The mount or a copy of it, now; no shard is asked."""
+    RECORD = "record"
+    """A copy that was read as a whole: any instant that it tells of."""
 
 
 class Reach(StrEnum):
@@ -111,11 +135,12 @@ class Origin(StrEnum):
     """An earlier run of the shard granted it; the present one cannot know."""
     LEDGER = "ledger"
     """The newest witness in the ledger files says so."""
+    RECORD = "record"
+    """The copy says that it stood so at the instant that is looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
-    """One lease."""
+class LeaseRow(msgspec.Struct, frozen=True, gc=False):
+    """One lease. A struct rather than a dataclass: there may be a hundred thousand."""
 
     domain: str
     mode: Mode
@@ -136,6 +161,20 @@ class LeaseRow:
     """Whether the holder's process runs on this machine. None: it is another machine's, or cannot be told."""
     previous: LeaseOutcome | None = None
     """How the domain's lease before this one ended."""
+    granted_ns: Instant | None = None
+    floor_ns: Instant | None = None
+    settle_to_ns: Instant | None = None
+    waiting: int | None = None
+    """How many wait for the domain. None: nobody says."""
+    renewals: int | None = None
+    messages: int | None = None
+    """Written under it, as far as is known. None: nobody counted."""
+    watermark_ns: Instant | None = None
+    """The highest timestamp that is known to be written under it."""
+    session: str | None = None
+    """The session lease that it is under."""
+    where: PlaceSubject | None = None
+    """Of its newest witness, where the bytes of that are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +186,10 @@ class BagCell:
     state: BagState | None
     """None: it has no directory; nobody wrote to it."""
     files: int
+    path: str = ""
+    """Under the root; empty where there is no directory."""
+    damage: str = ""
+    """What is wrong with it, as far as the reading of a record found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +200,37 @@ class LogView:
     bags: tuple[BagCell, ...]
     horizon_ns: Instant | None
     problem: str = ""
+    span_ns: Span = SECOND
+    """How long a bag of it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClock:
+    """What a node's clock last said of itself, in something that it signed."""
+
+    node: str
+    midpoint_ns: Instant
+    radius_ns: Span
+    status: str
+    assumed: bool
+    age_ns: Span
+    """How long before the state's instant that was."""
+    epochs: int | None = None
+    """How many clock epochs are known: each after the first is a step, a suspend, a boot or a long stall."""
+    widest_ns: Span | None = None
+    """The largest radius until then."""
+    remark: str = ""
+    """What the audit found about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSources:
+    """What this machine's sources of time say, and what they have in common: from its agent, or asked for here."""
+
+    freshness: Freshness
+    sources: tuple[SourceView, ...] = ()
+    together: TimeInterval | None = None
+    agent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +246,23 @@ class ClusterState:
     """Why no shard is asked; empty: they are asked."""
     spans: Spans | None = None
     nodes: tuple[NodeView, ...] = ()
-    leases: tuple[LeaseRow, ...] = ()
-    """In order of domain."""
+    leases: Leases = NO_LEASES
+    """In order of domain. A tuple of rows is taken too."""
     logs: tuple[LogView, ...] = ()
+    clocks: tuple[NodeClock, ...] = ()
+    times: TimeSources | None = None
+    """None: sources of time are asked on a live cluster only."""
+    view: View = View.LIVE
+    findings: tuple[Finding, ...] | None = None
+    """Whose evidence was complete by then. None: nothing was audited."""
+    first_ns: Instant | None = None
+    last_ns: Instant | None = None
+    """Of a record: the first and the last instant that it tells of."""
+
+    def __post_init__(self) -> None:
+        """Take rows in a tuple for a book of leases."""
+        if not isinstance(self.leases, Leases):
+            object.__setattr__(self, "leases", Leases(self.leases))
 
     @property
     def shards(self) -> tuple[ShardView, ...]:
@@ -208,5 +296,17 @@ class StateSource(Protocol):
         ...
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
-        """Return what is known of an instant (None: now) from the answers so far. Never blocks, any thread."""
+        """Return what is known of an instant (None: now, or the end of a record) from the answers so far. Any thread.
+
+        Never waits for a mount. Equal questions may be answered with the same value: then nothing is new.
+        """
+        ...
+
+    def details(self, subject: Subject, instant: Instant | None = None) -> Details:
+        """Return what is known of a subject at an instant. Blocks as long as the mount does; raises LeaseholdError."""
+        ...
+
+    @property
+    def record(self) -> Record | None:
+        """The copy that was read as a whole, with its audit and its timeline; None: there is none (yet)."""
         ...

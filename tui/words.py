@@ -19,9 +19,12 @@ from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, span_text
 from .state import Origin, Reach
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
 
+    from .book import Leases
     from .state import BagCell, ClockView, LeaseRow, LogView, NodeView, ShardView
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,6 +40,8 @@ class Tone(Enum):
     WARN = "warn"
     BAD = "bad"
     DIM = "dim"
+    STRONG = "strong"
+    """A heading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +127,21 @@ def condition(lease: LeaseRow, now: TimeInterval) -> Condition:
     tentative = lease.phase is Phase.TENTATIVE
     if now.surely_past(lease.expiry_ns):
         return Condition.OVER if tentative or now.surely_past(lease.resumes_ns) else Condition.RECOVERING
+    if lease.origin is Origin.RECORD:
+        return Condition.TENTATIVE if tentative else Condition.HELD
     if lease.origin is Origin.LEDGER:
         return Condition.DYING if lease.holder_present is False else Condition.LAST_KNOWN
     if lease.origin is not Origin.SHARD or lease.holder_present is False:
         return Condition.DYING
     return Condition.TENTATIVE if tentative else Condition.HELD
+
+
+def counted_ends(leases: Leases, now: TimeInterval) -> tuple[int, int]:
+    """Return how many leases are recovering, and how many will expire: by columns, and the few rows in doubt."""
+    past = leases.expiries < now.earliest
+    stands = [condition(leases[int(index)], now) for index in past.nonzero()[0]]
+    dying = leases.fading[~past[leases.fading]]
+    return stands.count(Condition.RECOVERING), len(dying)
 
 
 def lease_words(lease: LeaseRow, now: TimeInterval) -> str:
@@ -156,7 +171,7 @@ def _outcome(outcome: LeaseOutcome) -> str:
         LeaseOutcome.REVOKED: "revoked !",
         LeaseOutcome.WITHDRAWN: "withdrawn",
         LeaseOutcome.UNKNOWN: "unknown",
-    }[outcome]
+    }.get(outcome, str(outcome))
 
 
 def _why_dying(lease: LeaseRow) -> str:
@@ -194,24 +209,51 @@ def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
     )
 
 
+def many_lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
+    """Return the cells of a lease, in the order of MANY_LEASE_COLUMNS."""
+    symbol, domain, mode, phase, holder, purpose, left, _, said = lease_row(lease, now)
+    return (
+        symbol,
+        domain,
+        mode,
+        phase,
+        holder,
+        purpose,
+        Cell(clock_text(lease.expiry_ns), domain.tone),
+        left,
+        Cell("-" if lease.watermark_ns is None else clock_text(lease.watermark_ns), Tone.DIM),
+        _count(lease.messages),
+        _count(lease.waiting),
+        _count(lease.renewals),
+        said,
+    )
+
+
+def _count(value: int | None) -> Cell:
+    """Return a number, "?" where nobody says."""
+    return Cell("?", Tone.DIM) if value is None else Cell(str(value), Tone.DIM if value == 0 else Tone.PLAIN)
+
+
 def fence_text(fence: int) -> str:
     """Return a fence by the end of its seconds, and milliseconds: ``…404.003`` for 1795214404003000001."""
     seconds, rest = divmod(fence, SECOND)
     return f"…{seconds % 1000:03d}.{rest // MS:03d}"
 
 
-def filtered(leases: tuple[LeaseRow, ...], words: str) -> tuple[LeaseRow, ...]:
-    """Return the leases that match a filter: every word occurs somewhere in the row; ``!word`` must not."""
-    wanted = [word.casefold() for word in words.split()]
-    if not wanted:
-        return leases
+def matching(texts: Sequence[str], words: str) -> list[int]:
+    """Return which of some texts in small letters match a filter: every word occurs in it; ``!word`` must not."""
+    found = list(range(len(texts)))
+    for word in words.casefold().split():
+        if word.startswith("!") and word[1:]:
+            found = [index for index in found if word[1:] not in texts[index]]
+        else:
+            found = [index for index in found if word in texts[index]]
+    return found
 
-    def matches(lease: LeaseRow) -> bool:
-        holder = f"{lease.node}/{lease.process}"
-        text = f"{lease.domain} {lease.mode} {lease.phase} {holder} {lease.purpose}".casefold()
-        return all((word[1:] not in text) if word.startswith("!") and word[1:] else (word in text) for word in wanted)
 
-    return tuple(lease for lease in leases if matches(lease))
+def filtered(leases: Leases, words: str) -> Sequence[LeaseRow]:
+    """Return the leases that match a filter."""
+    return [leases[index] for index in matching(leases.texts, words)] if words.split() else leases
 
 
 # -- nodes and shards --------------------------------------------------------------------------------------------------

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from appliance.bag.survey import BagState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.policy import Policy
+from timeagent.errors import LeaseholdError
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND
+from tui.book import Leases
 from tui.state import (
     BagCell,
     ClockView,
@@ -24,12 +28,16 @@ from tui.state import (
     ShardView,
     Spans,
 )
+from tui.subjects import Details, Line
+from tui.words import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from timeagent.units import Instant
+    from tui.recorded import Record
     from tui.state import Question
+    from tui.subjects import Subject
 
 NOW_NS = 1_795_212_607_400_000_000
 """2026-11-20T22:10:07.4Z."""
@@ -73,7 +81,7 @@ def lease(domain: str = "account/01", left_ns: int = 7 * SECOND, **fields: Any) 
         expiry + AFTER_EXPIRY_NS,
         holder_present=True,
     )
-    return replace(row, **fields)
+    return msgspec.structs.replace(row, **fields)
 
 
 def shard(number: int = 0, node: str = "node1", **fields: Any) -> ShardView:  # noqa: ANN401
@@ -120,7 +128,7 @@ def state(**fields: Any) -> ClusterState:  # noqa: ANN401
             "",
             SPANS,
             tuple(NodeView(each.node, each.node == "node1", (each,)) for each in shards),
-            (lease("account/01"), lease("account/02", 6 * SECOND, node="node2", process=77, purpose="nightly")),
+            Leases((lease("account/01"), lease("account/02", 6 * SECOND, node="node2", process=77, purpose="nightly"))),
             (log(),),
         ),
         **fields,
@@ -147,6 +155,13 @@ class RecordedSource:
     def questions(self) -> Sequence[Question]:
         return self._questions
 
+    record = None
+
+    def details(self, subject: Subject, instant: Instant | None = None) -> Details:
+        """One line, which leads to the same."""
+        del instant
+        return Details(subject.title, [Line((Cell(f"about {subject.identifier}"),), subject)])
+
     def state_at(self, instant: Instant | None = None) -> ClusterState:
         wanted = instant if instant is not None else self.at
         found = [each for each in self._states if wanted is None or each.clock.now.midpoint <= wanted]
@@ -170,6 +185,27 @@ class HandFeed:
     def hand_over(self) -> None:
         assert self._take is not None
         self._take(self.source.state_at())
+
+    @property
+    def record(self) -> Record | None:
+        return self.source.record
+
+    def look_at(self, instant: Instant | None) -> None:
+        self.source.at = instant
+        self.hand_over()
+
+    def look_up(
+        self,
+        subject: Subject,
+        instant: Instant | None,
+        take: Callable[[Details | LeaseholdError], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        del failed
+        try:
+            take(self.source.details(subject, instant))
+        except LeaseholdError as problem:
+            take(problem)
 
     def stop(self) -> None:
         self.stopped = True

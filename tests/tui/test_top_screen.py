@@ -27,6 +27,7 @@ from tests.support.screens import (
 )
 from timeagent.units import MS, SECOND
 from tui.app import TopApp
+from tui.book import Leases
 from tui.feed import Feed
 from tui.messages import StateArrived
 from tui.question import AskedQuestion
@@ -86,7 +87,7 @@ def test_screen_shows_who_holds_what() -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         lines = table(pilot, LeaseTable)
         assert lines[0] == "Leases   2"
-        assert [word for word in lines[2].split() if word != "●"][:7] == [
+        assert [word for word in lines[2].split() if word not in "▸●"][:7] == [
             "account/01",
             "X",
             "held",
@@ -240,7 +241,7 @@ def test_help_lists_every_binding_of_the_screen() -> None:
         bindings = [active.binding for active in pilot.app.screen.active_bindings.values()]
         expected = {each.description for each in bindings if each.description and not each.system}
         keys = {pilot.app.get_key_display(each) for each in bindings if each.description and not each.system}
-        assert {"Quit", "Help", "Filter", "Pause", "Refresh", "Next table", "Down", "Last row"} <= expected
+        assert {"Quit", "Help", "Filter", "Pause", "Refresh", "Next part", "Down", "Last row"} <= expected
         await pilot.press("question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
         text = str(pilot.app.screen.query_one("#keys", Static).content)
@@ -322,7 +323,7 @@ def test_long_tables_scroll_and_render_only_what_is_seen() -> None:
         await pilot.pause()
         await pilot.press("j")
         await pilot.pause()
-        assert "account/00001" in table(pilot, LeaseTable)[2]
+        assert table(pilot, LeaseTable)[3].startswith("▸● account/00001")
 
     drive(course, state(leases=many), size=SMALL)
 
@@ -398,7 +399,7 @@ class HungSource(RecordedSource):
 
     def state_at(self, instant: int | None = None) -> ClusterState:
         freshness = self.mount.freshness()
-        return replace(super().state_at(instant), mount=freshness, cluster_id="", nodes=(), leases=(), logs=())
+        return replace(super().state_at(instant), mount=freshness, cluster_id="", nodes=(), leases=Leases(), logs=())
 
 
 def test_hung_mount_leaves_the_keys_alive_and_is_named() -> None:

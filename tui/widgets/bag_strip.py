@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..columns import LOG_COLUMNS
-from ..overview import log_row
+from ..overview import log_row, not_known
 from ..words import BAG_LEGEND
 from .row_table import RowTable
 
@@ -24,5 +24,5 @@ class BagStrip(RowTable):
         """Show a state's logs."""
         logs, now = state.logs, state.clock.now
         self.border_title = f"Bags   {BAG_LEGEND}"
-        nothing = "there are no logs yet" if state.cluster_id else "not known: the mount has not answered yet"
+        nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         self.show_rows(len(logs), lambda index: log_row(logs[index], now), nothing)

@@ -1,4 +1,4 @@
-"""The leases: who holds what, until when."""
+"""The leases of the overview: who holds what, until when."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from ..columns import LEASE_COLUMNS
 from ..overview import leases_title, nothing_words
+from ..subjects import DomainSubject
 from ..words import filtered, lease_row
-from .row_table import RowTable
+from .pick_table import PickTable
 
 if TYPE_CHECKING:
     from ..state import ClusterState
 
 
-class LeaseTable(RowTable):
-    """One row per lease, filtered."""
+class LeaseTable(PickTable):
+    """One row per lease, filtered, in order of domain."""
 
     def __init__(self) -> None:
         """Show nothing yet."""
@@ -39,4 +40,9 @@ class LeaseTable(RowTable):
         now = state.clock.now
         leases = filtered(state.leases, self._words)
         self.border_title = leases_title(state, len(leases), self._words)
-        self.show_rows(len(leases), lambda index: lease_row(leases[index], now), nothing_words(state, self._words))
+        self.show_picks(
+            len(leases),
+            lambda index: lease_row(leases[index], now),
+            nothing_words(state, self._words),
+            lambda index: DomainSubject(leases[index].domain),
+        )

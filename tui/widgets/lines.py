@@ -12,6 +12,9 @@ from ..overview import badge_words, numbers_words, time_words
 from ..words import Cell, Tone, clock_words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..screens.registry import Entry
     from ..state import ClusterState
 
 _STYLES: Final = {
@@ -20,6 +23,7 @@ _STYLES: Final = {
     Tone.WARN: "bold $text-warning",
     Tone.BAD: "bold $text-error",
     Tone.DIM: "$text-muted",
+    Tone.STRONG: "bold",
 }
 
 
@@ -49,22 +53,50 @@ class TitleBar(Static):
         cluster = f" {state.cluster_id[:8]}" if state.cluster_id else ""
         left = f"leasehold top{cluster}"
         right = f"{badge}  {time_words(state)}"
-        room = max(0, self.size.width - len(left) - len(right) - len("  read-only  ") - 2)
+        room = max(0, self.size.width - len(left) - len(right) - 4)
         path = state.path
         if len(path) > room:
             path = "…" + path[len(path) - room + 1 :] if room >= PATH_WIDTH_MIN else ""
-        gap = " " * max(1, self.size.width - len(left) - len(right) - len(path) - len("  read-only  "))
+        gap = " " * max(1, self.size.width - len(left) - len(right) - len(path) - 2)
         self.update(
             Content.assemble(
                 (left, "bold"),
                 "  ",
                 (path, "$text-muted"),
                 gap,
-                ("read-only  ", "$text-muted"),
                 (badge, f"bold {style}"),
                 right.removeprefix(badge),
             )
         )
+
+
+class TabLine(Static):
+    """The screens by their numbers, the one that is seen in brackets; at the right whether it is healthy, in a word."""
+
+    def __init__(self, name: str, entries: Sequence[Entry], *, writable: bool) -> None:
+        """Take the screens, and the name of the one that is seen."""
+        super().__init__(id="tabs")
+        self._name = name
+        self._entries = entries
+        self._badge = "WRITE" if writable else "read-only"
+
+    def show(self, state: ClusterState) -> None:
+        """Show a state's health beside the tabs. Titles give way where there is no room."""
+        head = LEVEL_CELLS[health(state).level]
+        right = f"{head.text}  {self._badge}"
+        tabs = [self._tab(entry, entry.title) for entry in self._entries]
+        if sum(map(len, tabs)) + len(tabs) + len(right) > self.size.width:
+            tabs = [self._tab(entry, entry.title if entry.name == self._name else "") for entry in self._entries]
+        parts: list[str | tuple[str, str]] = []
+        for entry, tab in zip(self._entries, tabs, strict=True):
+            parts += [(tab, "bold $text-accent" if entry.name == self._name else "$text-muted"), " "]
+        gap = " " * max(1, self.size.width - sum(map(len, tabs)) - len(tabs) - len(right))
+        badge = "bold $text-warning" if self._badge == "WRITE" else "$text-muted"
+        self.update(Content.assemble(*parts, gap, _styled(head), "  ", (self._badge, badge)))
+
+    def _tab(self, entry: Entry, title: str) -> str:
+        text = f"{entry.key} {title}".rstrip()
+        return f"[{text}]" if entry.name == self._name else f" {text} "
 
 
 class HealthLine(Static):

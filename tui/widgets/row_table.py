@@ -28,7 +28,7 @@ _CLASSES: Final = {tone: f"row-table--{tone.value}" for tone in Tone}
 class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
     """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {*_CLASSES.values(), "row-table--heading"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {*_CLASSES.values(), "row-table--heading", "row-table--cursor"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", "Up", show=False),
         Binding("down,j", "scroll_down", "Down", show=False),
@@ -46,6 +46,11 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
         self.border_title = title
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self._count
 
     def show_rows(self, count: int, row_at: RowAt, nothing: str) -> None:
         """Show so many rows; ``row_at`` is called for those in sight. ``nothing``: why there are none."""

@@ -1,0 +1,127 @@
+"""A copied tree behind the screens: any instant of it, and from every identifier on to what it names."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from appliance.cluster import Cluster
+from appliance.demo.place import set_up_place
+from tests.support.machine import HandMachine
+from timeagent.clock import SystemClock
+from timeagent.errors import Damaged, LeaseholdError
+from tui.record import RecordSource
+from tui.state import Origin, Reach, View
+from tui.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
+from tui.words import Condition, condition
+
+
+def read(tree: Path) -> RecordSource:
+    source = RecordSource(tree, HandMachine())
+    (question,) = source.questions()
+    question.put()
+    assert source.reading.error is None
+    return source
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small tree: one lease that was given back, one that is out, both written under."""
+    place = set_up_place(tmp_path_factory.mktemp("copy") / "demo", 1, SystemClock().realtime_ns(), random.Random(3))
+    machine = place.machines[0]
+    with Cluster.open(place.root, node_dir=machine.directory, allow_root=True) as cluster:
+        with cluster.session("counting") as session:
+            with session.acquire("account/1") as leases:
+                assert session.publish("bank", [b"one", b"two"], under=leases)
+            with session.acquire("account/1", "account/2") as leases:
+                assert session.publish("bank", [b"three"], under=leases)
+        cluster.settle("bank", cluster.time.now().latest)
+    return place.root
+
+
+def test_nothing_is_claimed_of_a_copy_that_is_still_being_read(copy: Path) -> None:
+    source = RecordSource(copy, HandMachine())
+    state = source.state_at()
+    assert (state.view, state.mount.reach, state.findings, state.cluster_id) == (View.RECORD, Reach.WAITING, None, "")
+    with pytest.raises(LeaseholdError, match="still being read"):
+        source.details(DomainSubject("account/1"))
+
+
+def test_tree_that_is_none_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    source = RecordSource(tmp_path, HandMachine())
+    source.reading.put()
+    assert isinstance(source.reading.error, Damaged)
+    assert source.state_at().mount.reach is Reach.SILENT
+
+
+def test_end_of_a_copy_has_what_the_audit_found(copy: Path) -> None:
+    state = read(copy).state_at()
+    assert state.findings == ()
+    assert [log.name for log in state.logs] == ["bank"]
+    assert {cell.damage for cell in state.logs[0].bags} == {""}
+    assert [clock.node for clock in state.clocks] == ["node1"]
+
+
+def test_same_instant_is_the_same_value(copy: Path) -> None:
+    source = read(copy)
+    assert source.state_at() is source.state_at()
+    assert source.state_at(0).clock.now.midpoint == source.state_at().first_ns
+
+
+def test_leases_stand_as_they_stood(copy: Path) -> None:
+    source = read(copy)
+    assert source.record is not None
+    timeline = source.record.timeline
+    seen = set()
+    for event in timeline.events:
+        state = source.state_at(event.instant_ns)
+        for row in state.leases:
+            assert row.origin is Origin.RECORD
+            seen.add((row.domain, condition(row, state.clock.now)))
+    assert seen >= {("account/1", Condition.HELD), ("account/2", Condition.HELD)}
+
+
+def followed(source: RecordSource, first: list[Subject], instant: int | None = None) -> set[Subject]:
+    """Every subject that is reached from some, each opened."""
+    waiting, found = list(first), set(first)
+    while waiting:
+        details = source.details(waiting.pop(), instant)
+        assert details.lines
+        for line in details.lines:
+            assert line.cells
+            if line.subject is not None and line.subject not in found:
+                found.add(line.subject)
+                waiting.append(line.subject)
+    return found
+
+
+def test_every_identifier_leads_to_what_it_names(copy: Path) -> None:
+    source = read(copy)
+    reached = followed(source, [DomainSubject("account/1")])
+    kinds = {type(each) for each in reached}
+    assert {DomainSubject, LeaseSubject, NodeSubject, PlaceSubject} <= kinds
+    paths = {each.path.rpartition("/")[2] for each in reached if isinstance(each, PlaceSubject)}
+    assert "lock" in paths
+    assert any(name.endswith(".ledger") for name in paths)
+
+
+def test_message_is_found_from_its_domain(copy: Path) -> None:
+    source = read(copy)
+    reached = followed(source, [DomainSubject("account/2")])
+    text = "\n".join(
+        "".join(cell.text for cell in line.cells) for each in reached for line in source.details(each).lines
+    )
+    assert "three" in text
+    assert "relinquished" in text
+
+
+def test_bag_has_its_files_and_who_closed_it(copy: Path) -> None:
+    source = read(copy)
+    log = source.state_at().logs[0]
+    written = next(cell for cell in log.bags if cell.files)
+    lines = [
+        "".join(cell.text for cell in line.cells) for line in source.details(BagSubject("bank", written.start_ns)).lines
+    ]
+    text = "\n".join(lines)
+    assert "by node1" in text
+    assert "listed" in text

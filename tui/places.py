@@ -1,0 +1,191 @@
+"""Bytes of a tree in words, with what they lead to: witnesses, frames and their messages, lock files, ledgers.
+
+Reads through whatever is given; verifies nothing: what the signatures are worth is the audit's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, overload
+
+from appliance.formats.frame import open_frame
+from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.ledger import open_block
+from appliance.formats.lockfile import open_lock
+from appliance.formats.sessionlease import SessionWitness
+from appliance.formats.witness import Ended, SignedWitness, Witness
+from auditor.explain import evidence_lines
+from auditor.finding import Evidence, printable
+from timeagent.canonical import decode
+from timeagent.errors import Damaged
+from timeagent.units import span_text
+
+from .facts import BLANK, fact, heading, moment, words
+from .subjects import ClockSubject, Details, DomainSubject, LeaseSubject, Line, NodeSubject, PlaceSubject
+from .words import Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.frame import Frame
+    from auditor.load import Tree
+    from timeagent.signedtime import SignedTime
+
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+PAYLOAD_SHOWN: Final = 60
+
+
+def place_details(tree: Tree, subject: PlaceSubject) -> Details:
+    """Return what the bytes at a place say. Reads them; never raises for what they are."""
+    data = tree.read_range(subject.path, subject.offset, subject.length or FILE_BYTES_MAX)
+    if data is None:
+        return Details(subject.title, [words("it is not there, or cannot be read", tone=Tone.WARN)])
+    piece = piece_at(data, 0)
+    if not isinstance(piece, Piece):
+        return Details(subject.title, [words(f"{len(data)} bytes; there is no whole record of ours: {piece}")])
+    if not subject.length and piece.end < len(data):
+        return Details(subject.title, list(_pieces(data, subject.path)))
+    try:
+        return Details(subject.title, _of(tree, subject, piece, data))
+    except Damaged as problem:
+        return Details(subject.title, [words(printable(problem.message), tone=Tone.BAD)])
+
+
+def _of(tree: Tree, subject: PlaceSubject, piece: Piece, data: bytes) -> Sequence[Line]:
+    match piece.kind:
+        case Kind.FRAME:
+            return FrameLines(open_frame(piece, subject.path), subject.path)
+        case Kind.LOCK:
+            return list(_lock(data[piece.offset : piece.end], subject.path))
+        case Kind.LEDGER:
+            return list(_ledger(piece, subject.path))
+        case _:
+            place = Evidence(subject.path, subject.offset, subject.length)
+            return [words(line.strip()) for line in evidence_lines(place, tree)]
+
+
+def _pieces(data: bytes, path: str) -> Iterator[Line]:
+    """Yield a line for each record of a file."""
+    offset = 0
+    while isinstance(piece := piece_at(data, offset), Piece):
+        place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
+        yield words(f"{piece.kind.name.lower():7} at {piece.offset:>10,}  {place.length:>9,} bytes", place)
+        offset = piece.end
+    if offset < len(data):
+        yield words(f"{len(data) - offset} bytes that are no whole record: {piece}", tone=Tone.WARN)
+
+
+class FrameLines(Sequence[Line]):
+    """The lines of a frame: its head, then one for each message, made when it is looked at."""
+
+    def __init__(self, frame: Frame, path: str) -> None:
+        """Take the frame; decodes its head only."""
+        self._frame = frame
+        self._head = list(_frame_head(frame, path))
+        self._offsets = [0, *frame.lengths.astype("int64").cumsum().tolist()]
+
+    def __len__(self) -> int:
+        """Return how many lines there are."""
+        return len(self._head) + len(self._frame.timestamps)
+
+    @overload
+    def __getitem__(self, index: int) -> Line: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Line]: ...
+    def __getitem__(self, index: int | slice) -> Line | Sequence[Line]:
+        """Return one line, or several."""
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        if index < len(self._head):
+            return self._head[index]
+        number = index - len(self._head)
+        begin, end = self._offsets[number], self._offsets[number + 1]
+        raw = self._frame.raw[self._frame.body_at + begin : self._frame.body_at + min(end, begin + PAYLOAD_SHOWN)]
+        text = printable(raw.decode("utf-8", "backslashreplace")) + ("…" if end - begin > PAYLOAD_SHOWN else "")
+        instant = int(self._frame.timestamps[number])
+        return words(f"{number:>5}  {moment(instant)}  {end - begin:>6} B  {text}")
+
+
+def _frame_head(frame: Frame, path: str) -> Iterator[Line]:
+    head = frame.head
+    first, last = int(frame.timestamps[0]), int(frame.timestamps[-1])
+    yield fact("frame", f"{head.sequence} of {head.writer}, run {head.incarnation.hex()}", NodeSubject(head.writer))
+    yield fact("log", head.log)
+    yield fact("file", printable(path), PlaceSubject(path))
+    yield fact("lock file", *_lock_beside(path))
+    yield _signed(head.signed_time(path), head.writer)
+    yield fact("messages", f"{len(frame.timestamps)}, {moment(first)} to {moment(last, first)}")
+    yield BLANK
+    yield heading("Under")
+    for raw in head.witnesses:
+        yield from _witness(raw)
+    yield BLANK
+    yield heading("Messages")
+
+
+def _lock_beside(path: str) -> tuple[str, PlaceSubject | None]:
+    bag = path.rpartition("/")[0]
+    return (f"{printable(bag)}/lock", PlaceSubject(f"{bag}/lock")) if bag.count("/") >= 4 else ("in a pack", None)  # noqa: PLR2004
+
+
+def _witness(raw: bytes) -> Iterator[Line]:
+    try:
+        signed = decode(SignedWitness, raw, "a witness")
+        entry, head = signed.statement(), signed.batch_head()
+    except Damaged as problem:
+        yield words(f"what should be a witness is none: {problem.message}", tone=Tone.BAD)
+        return
+    if isinstance(entry, SessionWitness):
+        yield words(f"session {entry.session_id.hex()}, expiry {moment(entry.expiry_ns)}", NodeSubject(head.node))
+        return
+    yield words(
+        f"{entry.domain}  {entry.mode}  {entry.kind}, floor {moment(entry.floor_ns)}, expiry {moment(entry.expiry_ns)}",
+        LeaseSubject(printable(entry.domain), entry.correlation_id.hex()),
+    )
+    yield words(f"  signed by shard {head.shard} on {head.node}, batch {head.sequence}", NodeSubject(head.node))
+
+
+def _lock(data: bytes, path: str) -> Iterator[Line]:
+    lock, stamped = open_lock(data, path)
+    bag = path.rpartition("/")[0]
+    yield fact("lock file of", printable(lock.bag))
+    yield fact("closed by", lock.closer, NodeSubject(lock.closer))
+    yield _signed(stamped.signed_time(path), lock.closer)
+    yield fact("judged by", f"trust record {lock.trust_number}, policy {lock.policy_number}")
+    yield BLANK
+    yield heading(f"Lists {len(lock.entries)} files: for ever, and no others")
+    for each in lock.entries:
+        text = f"{printable(each.name):40} {each.size:>10,} bytes  SHA-256 {each.digest.hex()[:16]}…"
+        yield words(text, PlaceSubject(f"{bag}/{each.name}"))
+
+
+def _ledger(piece: Piece, path: str) -> Iterator[Line]:
+    block = open_block(piece, path)
+    head = block.batch_head(path)
+    yield fact("batch", f"{head.sequence} of shard {head.shard}, run {head.incarnation.hex()}")
+    yield fact("node", head.node, NodeSubject(head.node))
+    yield _signed(head.signed_time(path), head.node)
+    yield fact("ceiling", f"record {head.ceiling_number}, until {moment(head.ceiling_ns)}")
+    yield BLANK
+    yield heading("Says")
+    for entry in block.decoded(path):
+        match entry:
+            case Witness():
+                text = (
+                    f"{entry.kind} of {entry.domain} to {entry.holder.node}/{entry.holder.process}: {entry.mode} "
+                    f"{entry.phase}, floor {moment(entry.floor_ns)}, expiry {moment(entry.expiry_ns)}"
+                )
+                yield words(printable(text), LeaseSubject(printable(entry.domain), entry.correlation_id.hex()))
+            case Ended():
+                text = f"end of the lease on {entry.domain}: {entry.ending.outcome}"
+                yield words(printable(text), DomainSubject(printable(entry.domain)))
+            case SessionWitness():
+                holder = f"{entry.holder.node}/{entry.holder.process}"
+                yield words(f"{entry.kind} of session {entry.session_id.hex()} for {holder}")
+            case _:
+                yield words(type(entry).__name__)
+
+
+def _signed(token: SignedTime, node: str) -> Line:
+    text = f"{moment(token.midpoint_ns)} ±{span_text(token.radius_ns)}, {token.status.name.lower().replace('_', '-')}"
+    return fact("signed at", f"{text} by {node}", ClockSubject(node))

@@ -1,0 +1,304 @@
+"""A copied tree, read as a whole: its audit and its timeline, and the state at any instant that it tells of.
+
+Reading is one question that is answered once; until then a state says how far it is. What is shown of an instant is
+what the auditor's replay says of it, in the screens' own values.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from appliance.bag.survey import BagState
+from appliance.formats.policy import Policy
+from auditor.audit import audit
+from auditor.finding import Verdict, printable
+from auditor.opening import open_tree
+from auditor.records import load_records
+from auditor.replay.reading import read_timeline
+from auditor.replay.state import BagPhase
+from auditor.verification import Signatures
+from timeagent.errors import LeaseholdError
+from timeagent.interval import TimeInterval
+from timeagent.units import DAY
+
+from .book import Leases
+from .record_details import record_details
+from .recorded import Record
+from .state import (
+    NOT_ASKED,
+    BagCell,
+    ClockView,
+    ClusterState,
+    Freshness,
+    LeaseRow,
+    LogView,
+    NodeClock,
+    NodeView,
+    Origin,
+    Reach,
+    ShardView,
+    Spans,
+    View,
+)
+from .subjects import PlaceSubject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from auditor.finding import Finding
+    from auditor.replay.state import BagState as RecordedBag
+    from auditor.replay.state import DomainState, LeaseState, LogState, StateAt
+    from timeagent.clock import MachineClock
+    from timeagent.units import Instant, Span
+
+    from .subjects import Details, Subject
+
+CELLS_MAX: Final = 100_000
+"""So many bags of a log are shown, the newest, those that nobody wrote to among them."""
+
+_BAG_STATES: Final = {
+    BagPhase.OPEN: BagState.OPEN,
+    BagPhase.DUE: BagState.OPEN,
+    BagPhase.CLOSING: BagState.CLOSING,
+    BagPhase.CLOSED: BagState.CLOSED,
+    BagPhase.SEALED: BagState.SEALED,
+    BagPhase.PACKED: BagState.SEALED,
+}
+
+
+class ReadingQuestion:
+    """Reads the tree once; asked again it has nothing to do."""
+
+    name = "record"
+    period_ns: Span = DAY
+
+    def __init__(self, path: Path) -> None:
+        """Read nothing yet."""
+        self.path = path
+        self.answer: Record | None = None
+        self.error: LeaseholdError | None = None
+        self._words = "reading the copy"
+
+    def put(self) -> None:
+        """Read tree, audit and timeline. Blocks as long as it takes; a tree that is none is kept as the error."""
+        if self.answer is not None:
+            return
+        try:
+            self.answer = self._read()
+        except LeaseholdError as problem:
+            self.error = problem
+
+    def freshness(self) -> Freshness:
+        """Say whether there is an answer; in ``problem``, how far the reading is."""
+        if self.answer is not None:
+            return Freshness(Reach.ANSWERS, 0)
+        if self.error is not None:
+            return Freshness(Reach.SILENT, None, 0, self.error.message)
+        return Freshness(Reach.WAITING, problem=self._words)
+
+    def _read(self) -> Record:
+        tree = open_tree(self.path)
+        signatures = Signatures()
+        records, _ = load_records(tree, signatures, None)
+        result = audit(tree, signatures=signatures, progress=self._audited)
+        timeline = read_timeline(tree, signatures=signatures, findings=result.findings, progress=self._folded)
+        policy = records.newest_policy or Policy(number=0, cluster_id=records.cluster_id)
+        return Record(tree, result, timeline, policy)
+
+    def _audited(self, done: int, total: int, messages: int, part: str) -> None:
+        del part
+        self._words = f"auditing the copy: {done:,} of {total:,} parts, {messages:,} messages"
+
+    def _folded(self, done: int, what: str) -> None:
+        del what
+        self._words = f"reading the copy's events: {done:,} files"
+
+
+class RecordSource:
+    """A StateSource over a copied tree. Made without touching it."""
+
+    def __init__(self, path: Path, machine: MachineClock) -> None:
+        """Read nothing yet."""
+        self._path = path
+        self._machine = machine
+        self.reading = ReadingQuestion(path)
+        self._lock = threading.Lock()
+        self._last: tuple[Instant, ClusterState] | None = None
+
+    def questions(self) -> Sequence[ReadingQuestion]:
+        """Return the one question."""
+        return [self.reading]
+
+    @property
+    def record(self) -> Record | None:
+        """What was read; None: it is not read yet."""
+        return self.reading.answer
+
+    def state_at(self, instant: Instant | None = None) -> ClusterState:
+        """Return what the copy tells of an instant; None: of its end. The same value where nothing is new."""
+        record = self.record
+        if record is None:
+            now = TimeInterval.around(self._machine.realtime_ns(), 0)
+            clock = ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy")
+            return ClusterState(str(self._path), clock, self.reading.freshness(), view=View.RECORD)
+        timeline = record.timeline
+        at = timeline.end_ns if instant is None else max(timeline.start_ns, min(instant, timeline.end_ns))
+        with self._lock:
+            if self._last is None or self._last[0] != at:
+                self._last = at, _state(record, str(self._path), at)
+            return self._last[1]
+
+    def details(self, subject: Subject, instant: Instant | None = None) -> Details:
+        """Return what the copy tells of a subject, as of an instant. Reads the copy."""
+        record = self.record
+        if record is None:
+            raise self.reading.error or LeaseholdError("not-read", "the copy is still being read")
+        return record_details(record, subject, record.timeline.end_ns if instant is None else instant)
+
+
+def _state(record: Record, path: str, at: Instant) -> ClusterState:
+    state, policy = record.timeline.state_at(at), record.policy
+    after = policy.takeover_ns() - policy.lease_term_max_ns
+    clocks = tuple(_clocks(state))
+    shards = tuple(_shards(state))
+    nodes = sorted({*(each.node for each in clocks), *(each.node for each in shards)})
+    return ClusterState(
+        path,
+        ClockView(TimeInterval.around(at, 0), bounded=True, source="the copy", status="recorded", assumed=False),
+        Freshness(Reach.ANSWERS, 0),
+        record.audit.cluster_id.hex(),
+        "a copy",
+        _spans(policy),
+        tuple(NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
+        Leases(_rows(state, after)),
+        tuple(_log(state, each) for _, each in sorted(state.logs.items())),
+        clocks,
+        view=View.RECORD,
+        findings=state.findings if at < record.timeline.end_ns else record.audit.findings,
+        first_ns=record.timeline.start_ns,
+        last_ns=record.timeline.end_ns,
+    )
+
+
+def _spans(policy: Policy) -> Spans:
+    return Spans(
+        policy.lease_term_max_ns,
+        policy.span_ns,
+        policy.grace_ns,
+        policy.radius_ns_max,
+        policy.takeover_ns(),
+        policy.restart_ns(),
+    )
+
+
+def _rows(state: StateAt, after: Span) -> Iterator[LeaseRow]:
+    for name in sorted(state.domains):
+        domain = state.domains[name]
+        for lease in domain.leases:
+            yield _row(state, domain, lease, after)
+
+
+def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> LeaseRow:
+    expiry = state.expiry(lease)
+    return LeaseRow(
+        printable(lease.domain),
+        lease.mode,
+        lease.granted_phase,
+        lease.holder.node,
+        lease.holder.process,
+        printable(lease.holder.purpose),
+        lease.correlation_id.hex(),
+        lease.fence,
+        expiry,
+        lease.shard[1],
+        Origin.EARLIER_RUN if lease.run_over else Origin.RECORD,
+        max(expiry, domain.settle_to_ns) + after,
+        as_of_ns=lease.told_ns,
+        previous=domain.previous.outcome if domain.previous is not None else None,
+        granted_ns=lease.granted_ns,
+        floor_ns=lease.floor_ns,
+        settle_to_ns=lease.settle_to_ns,
+        renewals=lease.renewals,
+        messages=lease.messages,
+        watermark_ns=lease.newest_ns,
+        session=None if lease.session_id is None else lease.session_id.hex(),
+        where=PlaceSubject(lease.where.path, lease.where.offset, lease.where.length),
+    )
+
+
+def _shards(state: StateAt) -> Iterator[ShardView]:
+    newest = max((name[0] for name in state.shards), default=0)
+    counts: dict[tuple[int, int], int] = {}
+    for domain in state.domains.values():
+        counts[domain.shard] = counts.get(domain.shard, 0) + len(domain.leases)
+    for name, each in sorted(state.shards.items()):
+        if name[0] == newest:
+            yield ShardView(
+                name[1],
+                each.node,
+                NOT_ASKED,
+                each.incarnation.hex(),
+                leases=counts.get(name, 0),
+                ceiling_ns=each.ceiling_ns,
+                ceiling_kind=each.kind,
+            )
+
+
+def _clocks(state: StateAt) -> Iterator[NodeClock]:
+    remarks = _remarks(state.findings)
+    for name, each in sorted(state.clocks.items()):
+        reading = each.reading
+        yield NodeClock(
+            name,
+            reading.midpoint_ns,
+            reading.radius_ns,
+            reading.status.name.lower().replace("_", "-"),
+            reading.assumed,
+            max(0, state.instant_ns - each.as_of_ns),
+            len(each.epochs),
+            each.widest_ns,
+            remarks.get(name, ""),
+        )
+
+
+def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return what violations say about the time of the node that their subject names."""
+    return {
+        each.subject.split()[-1]: each.title
+        for each in findings
+        if each.verdict is Verdict.VIOLATION and each.code.startswith("TIME")
+    }
+
+
+def _log(state: StateAt, log: LogState) -> LogView:
+    found = {bag.start_ns: bag for (name, _), bag in state.bags.items() if name == log.log}
+    if not found:
+        return LogView(printable(log.log), (), log.horizon_ns, span_ns=log.span_ns)
+    last = max(found)
+    first = max(min(found), last - (CELLS_MAX - 1) * log.span_ns)
+    wait = log.span_ns + log.grace_ns
+    cells = tuple(
+        _cell(state, found[start]) if start in found else BagCell(start, start + wait, None, 0)
+        for start in range(first, last + 1, log.span_ns)
+    )
+    return LogView(printable(log.log), cells, log.horizon_ns, span_ns=log.span_ns)
+
+
+def _cell(state: StateAt, bag: RecordedBag) -> BagCell:
+    return BagCell(
+        bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, bag.path, damage_words(bag)
+    )
+
+
+def damage_words(bag: RecordedBag) -> str:
+    """Say what is wrong with a bag; empty where nothing is."""
+    parts = []
+    if bag.missing:
+        parts.append(f"{bag.missing} of {bag.listed} listed files missing or altered")
+    if bag.rejected:
+        parts.append(f"{bag.rejected} messages rejected")
+    if bag.void_files:
+        parts.append(f"{bag.void_files} files too late for the list")
+    return ", ".join(parts)

@@ -1,0 +1,23 @@
+"""A copied tree that was read as a whole: a value that screens hold; record.py makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from appliance.formats.policy import Policy
+    from auditor.audit import Audit
+    from auditor.load import Tree
+    from auditor.replay.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was read. Nothing in it changes."""
+
+    tree: Tree
+    """Reading from it takes time, and may hang: never from the screen's thread."""
+    audit: Audit
+    timeline: Timeline
+    policy: Policy

@@ -1,0 +1,154 @@
+"""What all screens share: title and tabs, a filter line, the footer, and the keys that mean the same everywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from ..subjects import SUBJECTS
+from ..widgets.filter_field import FilterField
+from ..widgets.lines import TabLine, TitleBar
+from ..widgets.pick_table import PickTable
+from .registry import ENTRIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.app import ComposeResult
+    from textual.widget import Widget
+
+    from ..app import TopApp
+    from ..state import ClusterState
+    from ..subjects import Subject
+
+
+class TopScreen(Screen[None], inherit_bindings=False):
+    """One of the screens behind a number, or what is opened from one. It shows states; it asks nothing by itself."""
+
+    NAME: ClassVar[str] = ""
+    """As in registry.py; empty for what is opened from others."""
+    FILTERS: ClassVar[bool] = False
+    """Whether it has rows that ``/`` narrows: then ``filter_words`` is called with what is typed."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # With priority it is done before the next key is looked at: what is typed, or pasted, after it is the filter.
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
+        Binding("tab", "app.focus_next", "Next part", key_display="tab", show=False),
+        Binding("shift+tab", "app.focus_previous", "Part before", show=False),
+        Binding("escape", "back", "Back", show=False),
+    ]
+    state: ClusterState | None = None
+    """The newest that it was given."""
+
+    def compose(self) -> ComposeResult:
+        """Put the parts under each other."""
+        yield TitleBar()
+        yield TabLine(self.top.main.NAME if not self.NAME else self.NAME, ENTRIES, writable=self.top.writable)
+        with Vertical(id="body"):
+            yield from self.parts()
+            if self.FILTERS:
+                yield FilterField()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def parts(self) -> Iterable[Widget]:
+        """Return what stands between title and footer."""
+        raise NotImplementedError
+
+    def show(self, state: ClusterState, *, paused: bool) -> None:
+        """Show a state: the title, and what ``draw`` adds. Called four times a second: must not wait for anything."""
+        self.state = state
+        self.query_one(TitleBar).show(state, paused=paused)
+        self.query_one(TabLine).show(state)
+        self.draw(state)
+
+    def draw(self, state: ClusterState) -> None:
+        """Show a state in the screen's own parts."""
+        raise NotImplementedError
+
+    def on_screen_resume(self) -> None:
+        """Show at once what is known: while it was not seen it was told nothing."""
+        self.top.show_now(self)
+
+    def on_resize(self) -> None:
+        """Show it in the new size, once everything has its place."""
+        self.call_after_refresh(self._show_again)
+
+    def _show_again(self) -> None:
+        if self.is_mounted:
+            self.top.show_now(self)
+
+    @property
+    def top(self) -> TopApp:
+        """The program."""
+        from ..app import TopApp  # noqa: PLC0415 - the program imports its screens
+
+        assert isinstance(self.app, TopApp)
+        return self.app
+
+    # Filter.
+
+    def filter_words(self, words: str) -> None:
+        """Narrow the rows to those that match."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the filter a slash is a slash; where nothing can be narrowed there is none."""
+        del parameters
+        return not (action == "filter" and (not self.FILTERS or isinstance(self.focused, FilterField)))
+
+    def action_filter(self) -> None:
+        """Open the filter."""
+        field = self.query_one(FilterField)
+        field.display = True
+        self.set_focus(field)
+
+    def action_back(self) -> None:
+        """End the filter; without one, go back to where this was opened from."""
+        if self.FILTERS:
+            field = self.query_one(FilterField)
+            if field.value or field.display:
+                self.action_unfilter()
+                return
+        self.top.close(self)
+
+    def action_unfilter(self) -> None:
+        """Show all rows again."""
+        self.query_one(FilterField).value = ""
+        self._leave_filter()
+
+    def on_input_changed(self, event: FilterField.Changed) -> None:
+        """Filter while it is typed."""
+        if isinstance(event.input, FilterField):
+            self.filter_words(event.value)
+
+    def on_input_submitted(self, event: FilterField.Submitted) -> None:
+        """Keep the filter, and go back to the rows."""
+        if isinstance(event.input, FilterField):
+            self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self.query_one(FilterField).display = False
+        if isinstance(self.AUTO_FOCUS, str):
+            self.set_focus(self.query_one(self.AUTO_FOCUS))
+
+    # What the cursor is on.
+
+    def subject(self) -> Subject | None:
+        """Return what the cursor is on: what ``enter`` opens and ``y`` copies."""
+        table = self.focused
+        found = table.key if isinstance(table, PickTable) else None
+        return found if isinstance(found, SUBJECTS) else None
+
+    def on_pick_table_chosen(self) -> None:
+        """Open what the cursor is on."""
+        subject = self.subject()
+        if subject is not None:
+            self.top.open(subject)
+
+    def copied(self) -> str:
+        """Return what ``y`` copies."""
+        subject = self.subject()
+        return "" if subject is None else subject.identifier

@@ -1,0 +1,59 @@
+"""What is known of one lease, in a few lines below the table. Asks nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets import Static
+
+from ..facts import moment
+from ..words import lease_words
+
+if TYPE_CHECKING:
+    from ..state import ClusterState, LeaseRow
+
+NOBODY_SAYS = "not known"
+
+
+class LeaseFacts(Static):
+    """The lease under the cursor."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__(id="lease-facts")
+
+    def show(self, row: LeaseRow | None, state: ClusterState) -> None:
+        """Show a lease."""
+        if row is None:
+            self.border_title = ""
+            self.update("")
+            return
+        self.border_title = row.domain.replace("[", "\\[")
+        near = state.clock.now.midpoint
+        waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
+        session = "" if row.session is None else f"   under session {row.session[-8:]}"
+        before = NOBODY_SAYS if row.previous is None else str(row.previous)
+        lines = (
+            (
+                "holder",
+                f"{row.node}/{row.process}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}",
+            ),
+            ("lease", f"{row.correlation_id}   fence {row.fence}"),
+            (
+                "from",
+                (
+                    f"granted {moment(row.granted_ns, near)}   floor {moment(row.floor_ns, near)}   "
+                    f"settle to {moment(row.settle_to_ns, near)}"
+                ),
+            ),
+            (
+                "until",
+                (
+                    f"expiry {moment(row.expiry_ns, near)}   free at the latest {moment(row.resumes_ns, near)}   "
+                    f"waiting {waiting}   the one before: {before}"
+                ),
+            ),
+            ("stands", lease_words(row, state.clock.now) or "held"),
+        )
+        self.update(Content("\n").join(Content.assemble((f"{label:7} ", "$text-muted"), text) for label, text in lines))

@@ -1,0 +1,123 @@
+"""All that is known of many leases: sorted, narrowed, in groups; the cursor stays with its lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ..arranging import Arrangement, Group, Heading, Order, Wanted, arrange
+from ..columns import MANY_LEASE_COLUMNS
+from ..overview import leases_count, nothing_words
+from ..subjects import LeaseSubject
+from ..words import Cell, Tone, many_lease_row
+from .pick_table import PickTable
+
+if TYPE_CHECKING:
+    from ..columns import Field
+    from ..state import ClusterState, LeaseRow
+    from ..subjects import Subject
+
+INLINE_MAX: Final = 5_000
+"""So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""
+
+
+class LeaseList(PickTable):
+    """The table of the leases screen."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__(MANY_LEASE_COLUMNS, "Leases", id="lease-list")
+        self._state: ClusterState | None = None
+        self._made: Arrangement | None = None
+        self.wanted = Wanted()
+
+    def show(self, state: ClusterState) -> None:
+        """Show a state's leases, arranged as wanted."""
+        self._state = state
+        made = self._made
+        if made is None or made.wanted != self.wanted or made.leases is not state.leases:
+            if len(state.leases) <= INLINE_MAX:
+                self._made = arrange(state.leases, self.wanted, state.clock.now)
+            else:
+                self._arrange_behind(state)
+        self._fill()
+
+    def want(self, wanted: Wanted) -> None:
+        """Arrange otherwise."""
+        self.wanted = wanted
+        if self._state is not None:
+            self.show(self._state)
+
+    def _arrange_behind(self, state: ClusterState) -> None:
+        wanted = self.wanted
+
+        def work() -> None:
+            made = arrange(state.leases, wanted, state.clock.now)
+            self.app.call_from_thread(self._take, made)
+
+        self.run_worker(work, thread=True, exclusive=True, group="arrange")
+
+    def _take(self, made: Arrangement) -> None:
+        if made.wanted == self.wanted and self.is_mounted:
+            self._made = made
+            self._fill()
+
+    def _fill(self) -> None:
+        state, made = self._state, self._made
+        if state is None:
+            return
+        self.border_title = self._title(state, made)
+        if made is None:
+            self.show_rows(0, lambda _index: (), "arranging …")
+            return
+        now = state.clock.now
+
+        def row_at(index: int) -> tuple[Field, ...]:
+            row = made.at(index)
+            return _heading_row(row) if isinstance(row, Heading) else many_lease_row(row, now)
+
+        nothing = nothing_words(state, self.wanted.words)
+        self.show_picks(len(made.places), row_at, nothing, lambda index: _subject(made.at(index)))
+
+    def _title(self, state: ClusterState, made: Arrangement | None) -> str:
+        shown = "" if made is None or not self.wanted.words else f"{made.shown} shown of "
+        parts = [f"Leases   {shown}{leases_count(state)}"]
+        if self.wanted.words:
+            parts.append(f"filter: {self.wanted.words}")
+        parts.append(f"sort: {self.wanted.order} {'▼' if self.wanted.backwards else '▲'}")
+        if self.wanted.group is not Group.NONE:
+            parts.append(f"by {self.wanted.group}")
+        return "   ".join(parts)
+
+    @property
+    def row(self) -> LeaseRow | None:
+        """The lease under the cursor."""
+        if self._made is None or not self.count:
+            return None
+        found = self._made.at(self.cursor)
+        return None if isinstance(found, Heading) else found
+
+    def next_order(self) -> None:
+        """Sort by the next column."""
+        orders = list(Order)
+        order = orders[(orders.index(self.wanted.order) + 1) % len(orders)]
+        self.want(Wanted(self.wanted.words, order, False, self.wanted.group))  # noqa: FBT003
+
+    def turn(self) -> None:
+        """Sort the other way round."""
+        self.want(Wanted(self.wanted.words, self.wanted.order, not self.wanted.backwards, self.wanted.group))
+
+    def next_group(self) -> None:
+        """Put rows together by the next thing that they share."""
+        groups = list(Group)
+        group = groups[(groups.index(self.wanted.group) + 1) % len(groups)]
+        self.want(Wanted(self.wanted.words, self.wanted.order, self.wanted.backwards, group))
+
+
+def _subject(row: LeaseRow | Heading) -> Subject | str:
+    return row.name if isinstance(row, Heading) else LeaseSubject(row.domain, row.correlation_id)
+
+
+def _heading_row(heading: Heading) -> tuple[Field, ...]:
+    blank = Cell("")
+    rest = (blank,) * (len(MANY_LEASE_COLUMNS) - 2)
+    return (Cell("▾", Tone.STRONG), Cell(f"{heading.name}  {heading.count}", Tone.STRONG), *rest)

@@ -2,6 +2,7 @@
 # PYTHON=...  the interpreter for .venv (else the first good one of python3, python3.13, python3.12)
 # SEEDS=...   how many schedules `make sim` tries
 # ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `leasehold demo` in `make demo`
+# REVISION=2 the packaging's own number in `make deb` (else 1)
 # SHORT=1     `make bench-leases` in under 50 s
 
 SHELL    := /bin/bash
@@ -67,6 +68,9 @@ fmt: install ## format, and repair what can be repaired safely
 
 man: install ## make man pages and completions, below dist/share
 	@$(BIN)/python -m release.manual dist/share
+
+deb: install ## make the Debian package, below dist
+	@$(BIN)/python -m release.deb dist $(if $(REVISION),--revision $(REVISION))
 
 bench: install ## compare with what one would use instead, in one run, as ratios
 	@for script in tests/bench/bench_*.py; do echo "bench: $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done

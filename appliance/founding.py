@@ -30,7 +30,7 @@ from .settings import (
     ROOT_KEY,
     Settings,
     is_there,
-    node_directories,
+    new_directory,
     save_settings,
 )
 from .trust import admit
@@ -199,7 +199,7 @@ def set_up(
     check_policy(policy)
     cluster_id = policy.cluster_id
     _refuse_not_empty(storage, root)
-    place = directory or node_directories(cluster_id)[-1]
+    place = directory or new_directory(cluster_id)
     kept = root_key_file is not None and is_there(root_key_file)
     root_key = load_private_key(root_key_file) if kept and root_key_file else Signer.generate()
     settings = Settings(place, node, root, root_key.public, None, {}, listen.at if listen else None)
@@ -250,5 +250,5 @@ def join_cluster(
             hint="take root.key from the machine that ran leasehold init",
         )
     registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
-    place = directory or node_directories(marker.cluster_id)[-1]
+    place = directory or new_directory(marker.cluster_id)
     return enroll(registers, root, root_key, node, now, place, listen)

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from timeagent.units import SECOND
 
+from .releases import skewed
 from .webdoor import Answer
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from .lease.door import Door
     from .observed import Observed
+    from .releases import Releases
     from .shards import HostedShard, ShardHost
     from .trustwatch import TrustWatch
     from .webdoor import WebDoor
@@ -37,6 +39,7 @@ class NodeCollector(Collector):
         host: ShardHost,
         door: Door | None = None,
         trust: TrustWatch | None = None,
+        releases: Releases | None = None,
     ) -> None:
         """Take what is asked. ``web`` is set once there is a door that shows this."""
         self._node = node
@@ -45,6 +48,7 @@ class NodeCollector(Collector):
         self._host = host
         self._door = door
         self._trust = trust
+        self._releases = releases
         self.web: WebDoor | None = None
 
     def collect(self) -> Iterator[Metric]:
@@ -56,9 +60,23 @@ class NodeCollector(Collector):
         if radius is not None:
             yield _gauge("leasehold_time_radius_seconds", "How well the time is known here.", radius / SECOND)
         hosted = {shard: each for shard in self._observed.own_shards if (each := self._host.hosted(shard)) is not None}
+        yield from self._nodes()
         yield from self._shards()
         yield from _servers(hosted)
         yield from self._doors()
+
+    def _nodes(self) -> Iterator[Metric]:
+        if self._releases is None:
+            return
+        known = self._releases.known
+        answers = GaugeMetricFamily("leasehold_peer_up", "1 if the node answered when last asked.", labels=("peer",))
+        runs = GaugeMetricFamily("leasehold_peer_release", "1 for what a node runs.", labels=("peer", "release"))
+        for peer, release in sorted(known.items()):
+            answers.add_metric([peer], release is not None)
+            if release is not None:
+                runs.add_metric([peer, release], 1)
+        yield from (answers, runs)
+        yield _gauge("leasehold_version_skew", "1 if nodes run different releases.", skewed(known))
 
     def _shards(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("leasehold_shard_up", "1 if the shard answers.", labels=_SHARD)

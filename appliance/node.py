@@ -20,6 +20,7 @@ from .metrics import NodeCollector, exposition
 from .nodewriter.server import NodeWriterServer
 from .observed import Observed, pages
 from .pulse import Pulse
+from .releases import Releases
 from .runtime import LocalLock, group_id, writer_socket
 from .tenancy import Tenancy
 from .webdoor import Answer, WebDoor
@@ -74,6 +75,7 @@ class Node:
         self._looked_ns: int | None = None
         self._trusted_ns: int | None = None
         self._writer: tuple[NodeWriterServer, LocalLock] | None = None
+        self._releases: Releases | None = None
 
     def start(self) -> list[int]:
         """Run this node's shards and its writer, open its doors; return the shards' numbers.
@@ -128,12 +130,15 @@ class Node:
             return None if hosted is None else hosted.server
 
         if settings.listen is not None:
-            context = tls.server_context(settings.tls_key())
+            key = settings.tls_key()
+            context = tls.server_context(key, tls.certificate(key.public, release=self._version))
             self._door = Door(settings.listen, context, trust, cluster.map.cluster_id, server_of, cluster.time)
             self._door_thread = Thread(target=self._door.run, name="leasehold-door", daemon=True)
             self._door_thread.start()
         observed = self._observed = Observed(host, cluster.maps, settings.node, cluster.time, cluster.policy, runtime)
-        collector = NodeCollector(settings.node, self._version, observed, host, self._door, trust)
+        self._releases = Releases(settings, cluster.map.cluster_id, trust, cluster.time, self._version)
+        self._releases.start()
+        collector = NodeCollector(settings.node, self._version, observed, host, self._door, trust, self._releases)
         shown = pages(observed, cluster.maps, lambda: exposition(collector))
 
         def answer(path: str, query: Mapping[str, str]) -> Answer | None:
@@ -150,6 +155,8 @@ class Node:
         """
         if self._tenancy is not None:
             self._tenancy.close()
+        if self._releases is not None:
+            self._releases.close()
         if self._observed is not None:
             self._observed.stopping = True
         self._notifier.stopping()
@@ -235,6 +242,8 @@ class Node:
         """Write and answer what the writer was handed, and end it. Idempotent. The shards end with their cluster."""
         if self._tenancy is not None:
             self._tenancy.close()
+        if self._releases is not None:
+            self._releases.close()
         if self._writer is not None:
             server, lock = self._writer
             self._writer = None

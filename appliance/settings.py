@@ -19,6 +19,7 @@ An unknown key is an error that names the file. Numbers that a whole cluster sha
 from __future__ import annotations
 
 import contextlib
+import os
 import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
@@ -107,12 +108,21 @@ class Settings:
 
 
 def node_directories(cluster_id: bytes) -> list[Path]:
-    """Return where a node's directory is looked for, in order; the last one is where a new one is made."""
+    """Return where a node's directory is looked for, in order."""
     name = cluster_id.hex()
     places = [SYSTEM_DIRECTORY / name]
     with contextlib.suppress(RuntimeError):  # a user without a home
         places.append(Path.home() / ".config" / "leasehold" / name)
     return places
+
+
+def new_directory(cluster_id: bytes) -> Path:
+    """Return where a new node's directory is made: in /etc/leasehold, where that is this user's to write; else at home.
+
+    Nothing is written. Where leasehold is installed as a service there is such a directory.
+    """
+    places = node_directories(cluster_id)
+    return places[0] if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK) else places[-1]
 
 
 def find_settings(cluster_id: bytes, root: Path, directory: Path | None = None) -> Settings:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from appliance.bag.probe import Probe
     from appliance.doctor.check import Check
     from appliance.doctor.mounts import Mount
+    from appliance.registers import Registers
     from appliance.settings import Settings
 
 PATIENCE_S: Final = 20.0
@@ -294,23 +295,27 @@ def _node(path: Path, node_dir: Path | None) -> list[Check]:
     registers = Registers(storage, marker.cluster_id, Verifier(settings.root_key))
     check_own_keys(registers, settings)  # reads the key files, and their modes
     found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
-    keys = registers.trust(registers.newest().trust).keys
-    return found + _addresses(settings, {key.node: key.address for key in keys if key.address})
+    return found + _addresses(settings, registers)
 
 
-def _addresses(settings: Settings, others: dict[str, str]) -> list[Check]:
-    from appliance.doctor.machine import judge_listening, judge_reached
-    from appliance.formats.address import parse_address
+def _addresses(settings: Settings, registers: Registers) -> list[Check]:
+    from importlib.metadata import version
+
+    from appliance.cluster import node_time
+    from appliance.doctor.machine import judge_listening, judge_reached, judge_releases
+    from appliance.releases import Releases
+    from appliance.trustwatch import TrustWatch
 
     found = []
     if settings.listen is not None:
         found.append(judge_listening(str(settings.listen), _bind_problem(settings.listen.host, settings.listen.port)))
-    answers, silent = list[str](), list[str]()
-    for node, text in sorted(others.items()):
-        if node != settings.node:
-            address = parse_address(text)
-            (answers if _connects(address.host, address.port) else silent).append(node)
-    return [*found, judge_reached(answers, silent)]
+    time = node_time(settings, registers.cluster_id, registers.newest_policy())
+    trust = TrustWatch(registers, time)
+    known = Releases(settings, registers.cluster_id, trust, time, version("leasehold")).look()
+    others = {node: release for node, release in known.items() if node != settings.node}
+    answers = sorted(node for node, release in others.items() if release is not None)
+    silent = sorted(node for node, release in others.items() if release is None)
+    return [*found, judge_reached(answers, silent), judge_releases(known)]
 
 
 def _connects(host: str, port: int) -> bool:

@@ -9,6 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
+from appliance.cli.upgrade import add_upgrade, run_upgrade
 from timeagent.console import Command, note, print_json
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
         "--listen", metavar="HOST[:PORT]", help="answer other nodes there (default: `listen` in node.toml)"
     )
     run.add_argument("--http", metavar="HOST:PORT", help="answer HTTP there (default: `http` in node.toml)")
-    add_cluster_options(run)
+    upgrade = verbs.add_parser("upgrade", help="have another release run: drain, stop, check, start")
+    add_upgrade(upgrade)
+    for verb in (run, upgrade):
+        add_cluster_options(verb)
 
 
 def time_words(cluster: Cluster) -> str:
@@ -30,6 +34,11 @@ def time_words(cluster: Cluster) -> str:
     if cluster.time_by_agent:
         return "from the node's agent (leasehold time run)"
     return "made in this process: no agent runs (leasehold time run)"
+
+
+def run_verb(options: argparse.Namespace) -> int:
+    """Run one verb."""
+    return run_upgrade(options) if options.verb == "upgrade" else run_node(options)
 
 
 def run_node(options: argparse.Namespace) -> int:
@@ -77,4 +86,6 @@ def run_node(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS: Final = {"node": Command("Run this node's shards and metronome.", _add_node, run_node)}
+COMMANDS: Final = {
+    "node": Command("Run this node's shards and metronome; have another release run.", _add_node, run_verb)
+}

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options
+from appliance.formats.paths import MARKER
 from timeagent.console import Command, note, print_json, say
 from timeagent.units import SECOND, parse_span, span_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from appliance.bag.storage import Storage
     from appliance.founding import Listen
     from appliance.settings import Settings
@@ -28,6 +31,7 @@ def _add_node_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", metavar="HOST[:PORT]", help="where they reach it, if that is not what --listen says"
     )
+    parser.add_argument("--no-systemd", action="store_true", help="leave this machine's units alone")
     add_cluster_options(parser)
 
 
@@ -86,7 +90,58 @@ def _listen(options: argparse.Namespace) -> Listen | None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Make a cluster of an empty directory."""
+    """Make a cluster of an empty directory; where it is made already, say what is there."""
+    return _serving(options, lambda: _init(options))
+
+
+def run_join(options: argparse.Namespace) -> int:
+    """Let this machine into a cluster; where it is in already, say so."""
+    return _serving(options, lambda: _join(options))
+
+
+def _serving(options: argparse.Namespace, work: Callable[[], int]) -> int:
+    """Do what is done on the mount, as whom that should be; then see to this machine's units."""
+    from appliance.cli import service
+
+    status = work() if options.allow_root else service.as_own_user(work)
+    if status == 0 and options.node_dir is None:  # the units know the usual places only
+        service.offered(Path(options.root_path).absolute(), wanted=not options.no_systemd)
+    return status
+
+
+def _there_already(options: argparse.Namespace, storage: Storage, root: Path) -> Settings | None:
+    """Return this machine's settings if it is a node of the cluster at this root already, by the name asked for.
+
+    Raises Environment where it is one by another name.
+    """
+    from appliance.founding import read_marker
+    from appliance.ownkeys import check_own_keys
+    from appliance.registers import Registers
+    from appliance.settings import FILE, is_there, load_settings, node_directories
+    from timeagent.errors import Environment
+    from timeagent.keys import Verifier
+
+    if not storage.look(".", [MARKER]):
+        return None
+    marker = read_marker(storage, root)
+    places = [Path(options.node_dir).absolute()] if options.node_dir else node_directories(marker.cluster_id)
+    place = next((each for each in places if is_there(each / FILE)), None)
+    if place is None:
+        return None
+    settings = load_settings(place)
+    if settings.root_key != marker.root_key:
+        return None
+    if options.node is not None and options.node != settings.node:
+        raise Environment(
+            "key-exists",
+            f"this machine is node {settings.node} of the cluster at {root} already ({place})",
+            hint=f"say --node {settings.node}, or name another --node-dir",
+        )
+    check_own_keys(Registers(storage, marker.cluster_id, Verifier(marker.root_key)), settings)
+    return settings
+
+
+def _init(options: argparse.Namespace) -> int:
     from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user, time_sources
     from appliance.formats.policy import Policy, check_policy
@@ -98,6 +153,10 @@ def run_init(options: argparse.Namespace) -> int:
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
     root = Path(options.root_path).absolute()
+    storage = PosixStorage(root)
+    there = _there_already(options, storage, root)
+    if there is not None:
+        return _founded_already(options, storage, there)
     cluster_id = os.urandom(16)
     chosen = {f"{name}_ns": parse_span(text) for name in ("span", "grace", "rack") if (text := getattr(options, name))}
     policy = check_policy(
@@ -109,7 +168,6 @@ def run_init(options: argparse.Namespace) -> int:
         machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max
     ).now()
     directory = Path(options.node_dir).absolute() if options.node_dir else None
-    storage = PosixStorage(root)
     listen = _listen(options)
     root_key_file = Path(options.root_key).absolute() if options.root_key else None
     settings = set_up(storage, root, _node_name(options), policy, now.midpoint, directory, listen, root_key_file)
@@ -124,6 +182,7 @@ def run_init(options: argparse.Namespace) -> int:
                 "root_key": fingerprint(settings.root_key),
                 "root_key_file": str(root_key_file or settings.directory / ROOT_KEY),
                 "takeover_ns": policy.takeover_ns(),
+                "already": False,
             },
         )
         return 0
@@ -140,8 +199,38 @@ def run_init(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_join(options: argparse.Namespace) -> int:
-    """Let this machine into a cluster."""
+def _founded_already(options: argparse.Namespace, storage: Storage, settings: Settings) -> int:
+    """Say what is there, as init said it when it was made."""
+    from appliance.founding import read_marker
+    from appliance.registers import Registers
+    from appliance.settings import ROOT_KEY
+    from timeagent.keys import Verifier, fingerprint
+
+    marker = read_marker(storage, settings.root)
+    policy = Registers(storage, marker.cluster_id, Verifier(marker.root_key)).newest_policy()
+    key_file = Path(options.root_key).absolute() if options.root_key else settings.directory / ROOT_KEY
+    if options.json:
+        print_json(
+            "leasehold.init",
+            {
+                "root": str(settings.root),
+                "cluster": marker.cluster_id.hex(),
+                "node": settings.node,
+                "node_dir": str(settings.directory),
+                "root_key": fingerprint(settings.root_key),
+                "root_key_file": str(key_file),
+                "takeover_ns": policy.takeover_ns(),
+                "already": True,
+            },
+        )
+        return 0
+    say(f"{settings.root} is the root of cluster {marker.cluster_id.hex()[:12]} already; this machine is its node")
+    say(f"{settings.node}. Nothing was changed: a cluster keeps its policy.")
+    say(f"Settings and keys: {settings.directory}. Root key: {fingerprint(settings.root_key)}.")
+    return 0
+
+
+def _join(options: argparse.Namespace) -> int:
     from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user
     from appliance.founding import join_cluster
@@ -151,6 +240,9 @@ def run_join(options: argparse.Namespace) -> int:
     root = Path(options.root_path).absolute()
     directory = Path(options.node_dir).absolute() if options.node_dir else None
     storage = PosixStorage(root)
+    there = _there_already(options, storage, root)
+    if there is not None:
+        return _joined(options, there, already=True)
     if options.root_key is None:
         return _ask_and_wait(options, storage, root, directory)
     settings = join_cluster(
@@ -165,12 +257,12 @@ def run_join(options: argparse.Namespace) -> int:
     return _joined(options, settings)
 
 
-def _joined(options: argparse.Namespace, settings: Settings) -> int:
+def _joined(options: argparse.Namespace, settings: Settings, *, already: bool = False) -> int:
     if options.json:
         fields = {"root": str(settings.root), "node": settings.node, "node_dir": str(settings.directory)}
-        print_json("leasehold.join", fields)
+        print_json("leasehold.join", fields | {"already": already})
     else:
-        say(f"This machine is node {settings.node} of the cluster at {settings.root}.")
+        say(f"This machine is node {settings.node} of the cluster at {settings.root}{' already' * already}.")
         say(f"Settings and keys: {settings.directory}.")
     return 0
 
@@ -180,17 +272,13 @@ def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, dir
     from appliance.founding import read_marker
     from appliance.joining import ask, finish, prepared
     from appliance.registers import Registers
-    from appliance.settings import FILE, Settings, is_there, load_settings, node_directories
+    from appliance.settings import Settings, new_directory
     from timeagent.clock import SystemClock
     from timeagent.errors import TryAgain
     from timeagent.keys import Verifier, fingerprint
 
     marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
-    place = directory or node_directories(marker.cluster_id)[-1]
-    if is_there(place / FILE):
-        settings = load_settings(place)
-        if (settings.node, settings.root_key) == (node, marker.root_key):
-            return _joined(options, settings)
+    place = directory or new_directory(marker.cluster_id)
     request = prepared(place, node, listen.reached_at if listen else None)
     settings = Settings(place, node, root, marker.root_key, None, {}, listen.at if listen else None)
     registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))

@@ -10,7 +10,7 @@ from timeagent.units import MS, span_text
 from .check import Check, failed, passed, unsure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from timeagent.units import Span
 
@@ -84,6 +84,19 @@ def judge_reached(answers: Sequence[str], silent: Sequence[str]) -> Check:
             "is leasehold-node running there, and may this machine reach the port (7420)?",
         )
     return passed("other nodes", f"{len(answers)} answer" if answers else "none has an address: all work by the mount")
+
+
+def judge_releases(known: Mapping[str, str | None]) -> Check:
+    """Say whether all nodes run one release. ``known``: by node; None for one that does not answer."""
+    told = {node: release for node, release in known.items() if release is not None}
+    words = ", ".join(f"{node} {release}" for node, release in sorted(told.items()))
+    if len(set(told.values())) > 1:
+        return unsure(
+            "releases",
+            f"nodes run different ones: {words}",
+            "finish the upgrade: leasehold node upgrade, one node after the other",
+        )
+    return passed("releases", words or "no node says")
 
 
 def judge_listening(address: str, problem: str | None) -> Check:

@@ -33,29 +33,37 @@ _FROM: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _UNTIL: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """The dates mean nothing, so they exclude nothing: the trust record says from when until when a key counts."""
 
+_RELEASE_CHARACTERS_MAX: Final = 64
+"""What a certificate may hold there."""
 
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+def _name(text: str, release: str = "") -> x509.Name:
+    told = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, release)] if release else []
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text), *told])
 
 
-def certificate(public: bytes, *, start: datetime = _FROM, end: datetime = _UNTIL) -> bytes:
-    """Return the certificate (PEM) of a raw public key. The same key has the same certificate, always."""
-    serial = int.from_bytes(hashlib.sha256(public).digest()[:16], "big") | 1
-    return _issued(Ed25519PublicKey.from_public_bytes(public), f"leasehold {key_id(public).hex()}", serial, start, end)
+def certificate(public: bytes, *, release: str = "", start: datetime = _FROM, end: datetime = _UNTIL) -> bytes:
+    """Return the certificate (PEM) of a raw public key. The same key and release have the same certificate, always.
+
+    ``release``: what the node runs, for people; nothing is decided by it.
+    """
+    serial = int.from_bytes(hashlib.sha256(public + release.encode()).digest()[:16], "big") | 1
+    subject = _name(f"leasehold {key_id(public).hex()}", release)
+    return _issued(Ed25519PublicKey.from_public_bytes(public), subject, serial, start, end)
 
 
 @functools.cache
 def _issuer() -> bytes:
     issuer = Ed25519PrivateKey.from_private_bytes(_ISSUER_SEED)
-    return _issued(issuer.public_key(), "leasehold", 1, _FROM, _UNTIL)
+    return _issued(issuer.public_key(), _name("leasehold"), 1, _FROM, _UNTIL)
 
 
-def _issued(public: Ed25519PublicKey, subject: str, serial: int, start: datetime, end: datetime) -> bytes:
-    is_issuer = subject == "leasehold"
+def _issued(public: Ed25519PublicKey, subject: x509.Name, serial: int, start: datetime, end: datetime) -> bytes:
+    is_issuer = subject == _name("leasehold")
     issuer = Ed25519PrivateKey.from_private_bytes(_ISSUER_SEED)
     built = (
         x509.CertificateBuilder()
-        .subject_name(_name(subject))
+        .subject_name(subject)
         .issuer_name(_name("leasehold"))
         .public_key(public)
         .serial_number(serial)
@@ -119,3 +127,11 @@ def peer_key(connection: ssl.SSLSocket) -> bytes:
     if not isinstance(public, Ed25519PublicKey):
         raise NotTrusted("no-node-key", "the other end shows no Ed25519 key", hint="it is no node of a cluster")
     return public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def peer_release(connection: ssl.SSLSocket) -> str:
+    """Return the release that the other end's certificate names; empty: it names none. The handshake must be done."""
+    shown = connection.getpeercert(binary_form=True)
+    subject = None if shown is None else x509.load_der_x509_certificate(shown).subject
+    told = [] if subject is None else subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    return str(told[0].value)[:_RELEASE_CHARACTERS_MAX] if told else ""

@@ -255,7 +255,7 @@ class TlsTransport(SocketTransport):
         """Return the node and its address."""
         return f"{self._node} ({self._trust.address_of(self._node) or 'no address'})"
 
-    def _connect(self, until: int) -> socket.socket:
+    def _connect(self, until: int) -> ssl.SSLSocket:
         address = self._trust.address_of(self._node)
         if address is None:
             self._trust.look()
@@ -282,6 +282,19 @@ class TlsTransport(SocketTransport):
             connection.close()
             raise
         return connection
+
+    def release(self, timeout_ns: Span) -> str:
+        """Return which release the node says that it runs; empty: it does not say. A connection of its own; blocks.
+
+        Raises ShardUnavailable, NotTrusted.
+        """
+        try:
+            connection = self._connect(self._clock.boot_ns() + timeout_ns)
+        except OSError as problem:
+            raise ShardUnavailable("no-answer", f"{self} does not answer: {problem.strerror or problem}") from None
+        with connection:
+            self._check(connection)
+            return tls.peer_release(connection)
 
     def _check(self, connection: socket.socket) -> None:
         shown = self._keys[connection]

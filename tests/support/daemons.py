@@ -39,10 +39,12 @@ class Daemons:
             self.site.settings[node] = replace(self.site.settings[node], peers={}, listen=address)
             save_settings(self.site.settings[node])
 
-    def start(self, *nodes: str, environment: dict[str, str] | None = None) -> None:
+    def start(
+        self, *nodes: str, environment: dict[str, str] | None = None, program: tuple[str, ...] = ("-m", "leasehold")
+    ) -> None:
         """Start daemons, and wait until each says what it runs."""
         for node in nodes:
-            command = [sys.executable, "-m", "leasehold", "node", "run", "--json", *self.site.options(node)]
+            command = [sys.executable, *program, "node", "run", "--json", *self.site.options(node)]
             log = (self.site.node_dir(node) / "stderr.log").open("ab")
             with log:
                 self.running[node] = subprocess.Popen(
@@ -55,10 +57,24 @@ class Daemons:
             assert line, (self.site.node_dir(node) / "stderr.log").read_text()
             self.said[node] = json.loads(line)
 
-    def leasehold(self, node: str, *words: str) -> subprocess.CompletedProcess[str]:
+    def start_with_release(self, node: str, release: str) -> None:
+        """Start a daemon that calls itself another release."""
+        program = (
+            "import importlib.metadata as told, sys\n"
+            f"told.version = lambda name: {release!r}\n"
+            "from leasehold.__main__ import entry\n"
+            "sys.exit(entry())\n"
+        )
+        self.start(node, program=("-c", program))
+
+    def leasehold(self, node: str, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run one command of a node to its end."""
-        command = [sys.executable, "-m", "leasehold", *words, *self.site.options(node)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        return self.command(*words, *self.site.options(node), stdin=stdin)
+
+    def command(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run one command to its end."""
+        command = [sys.executable, "-m", "leasehold", *words]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=200, check=False)
 
     def send(self, node: str, number: signal.Signals) -> None:
         self.running[node].send_signal(number)

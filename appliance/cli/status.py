@@ -1,0 +1,98 @@
+"""``leasehold status``: whether the cluster works, as seen from this machine. A line for each thing, and what to do.
+
+Exit codes as of `doctor`: 0 all is well; 1 something does not work; 3 it works, and something should be known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from appliance.cli.opening import add_cluster_options, open_cluster
+from timeagent.console import Command, counted
+
+if TYPE_CHECKING:
+    import argparse
+
+    from appliance.cluster import Cluster
+    from appliance.doctor.check import Check
+
+
+def run_status(options: argparse.Namespace) -> int:
+    """Look at time, daemon, shards and nodes."""
+    from appliance.cli.doctor import told
+
+    with open_cluster(options) as cluster:
+        fields = {
+            "root": str(cluster.root),
+            "cluster": cluster.registers.cluster_id.hex(),
+            "node": cluster.settings.node,
+            "map": cluster.map.number,
+        }
+        checks = [*_time(cluster), *_daemon(cluster), *_shards(cluster), *_nodes(cluster)]
+        return told("leasehold.status", fields, checks, options)
+
+
+def _time(cluster: Cluster) -> list[Check]:
+    from appliance.cli.node import time_words
+    from appliance.doctor.machine import judge_clock
+    from timeagent.errors import BadTime
+
+    try:
+        radius, why = cluster.time.now().radius, ""
+    except BadTime as problem:
+        radius, why = None, problem.message
+    return [judge_clock(radius, why, time_words(cluster), cluster.policy.radius_ns_max)]
+
+
+def _daemon(cluster: Cluster) -> list[Check]:
+    from appliance.cli.daemon import asked
+    from appliance.doctor.check import failed, passed, unsure
+
+    answer = asked(cluster.settings, cluster.registers.cluster_id, "/readyz")
+    node = cluster.settings.node
+    if answer is None:
+        return [unsure("daemon", f"none of {node} answers on this machine", "leasehold node run; systemctl status")]
+    status, body = answer
+    if status != 200:  # noqa: PLR2004 - OK
+        said = "; ".join(body.decode("utf-8", "replace").split("\n")).strip("; ")
+        return [failed("daemon", f"{node} is not ready: {said}", "wait; journalctl -u says more")]
+    return [passed("daemon", f"{node} is ready")]
+
+
+def _shards(cluster: Cluster) -> list[Check]:
+    from appliance.doctor.check import failed, passed, unsure
+    from timeagent.errors import ShardUnavailable
+
+    found = []
+    for shard, owner in enumerate(cluster.map.owners):
+        name = f"shard {shard}"
+        try:
+            numbers = cluster.routes.numbers(shard)
+        except ShardUnavailable as problem:
+            found.append(failed(name, problem.message, problem.hint or f"leasehold node run, on {owner}"))
+            continue
+        stands = f"run by {numbers.node}, {counted(numbers.leases, 'lease')}"
+        if numbers.node != owner:
+            away = f"{stands}: its owner {owner} does not run it"
+            found.append(unsure(name, away, f"start {owner} again; or leasehold shards move {shard} {numbers.node}"))
+        else:
+            found.append(passed(name, stands))
+    return found
+
+
+def _nodes(cluster: Cluster) -> list[Check]:
+    from importlib.metadata import version
+
+    from appliance.cli.daemon import running_release
+    from appliance.cli.upgrade import releases
+    from appliance.doctor.machine import judge_reached, judge_releases
+
+    runs = running_release(cluster.settings, cluster.registers.cluster_id)
+    known = releases(cluster, runs or version("leasehold"))
+    others = {node: release for node, release in known.items() if node != cluster.settings.node}
+    answers = [node for node, release in others.items() if release is not None]
+    silent = [node for node, release in others.items() if release is None]
+    return [judge_reached(answers, silent), judge_releases(known)]
+
+
+COMMANDS: Final = {"status": Command("Whether the cluster works, as seen from here.", add_cluster_options, run_status)}

@@ -116,17 +116,21 @@ class Closer:
         found = self._contents(bag)
         if isinstance(found, Gone):
             return found
-        if found is not None:
-            self._promise(bag, found)
-        return self.read(bag) or Gone()
+        ours = None if found is None else self._promise(bag, found)
+        return self.read(bag, ours) or Gone()
 
-    def read(self, bag: Bag) -> Closed | None:
-        """Return the lock file, or None if there is none. Raises Damaged. Touches the mount; makes nothing."""
+    def read(self, bag: Bag, ours: Closed | None = None) -> Closed | None:
+        """Return the lock file, or None if there is none. Raises Damaged. Touches the mount; makes nothing.
+
+        Bytes that are ``ours`` are not decoded again.
+        """
         # A look first: an earlier one may have left the lock file's absence in this machine's cache.
-        return self._adopt(bag) if self._storage.look(bag.path, (LOCK,)) else None
+        return self._adopt(bag, ours) if self._storage.look(bag.path, (LOCK,)) else None
 
-    def _adopt(self, bag: Bag) -> Closed | None:
+    def _adopt(self, bag: Bag, ours: Closed | None = None) -> Closed | None:
         raw = self._storage.read(f"{bag.path}/{LOCK}")
+        if ours is not None and raw == ours.raw:
+            return ours
         return None if raw is None else read_lock(raw, bag, self._records.cluster_id)
 
     def _begin(self, bag: Bag) -> bool:
@@ -140,23 +144,27 @@ class Closer:
                 return Gone()
             if LOCK in names:
                 return None
-            entries = [self._measured(bag, name) for name in names if self._grid.is_data(name)]
-            if None not in entries:
-                return tuple(entry for entry in entries if entry is not None)
+            entries = self._measured(bag, self._grid.data_of(names))
+            if entries is not None:
+                return entries
         raise TryAgain(
             "file-unreadable",
             f"{bag.path} lists a data file that cannot be opened",
             hint="the mount hides it, or somebody deletes files by hand: look at the directory",
         )
 
-    def _measured(self, bag: Bag, name: str) -> LockEntry | None:
-        data = self._storage.read(f"{bag.path}/{name}")
-        if data is None:
-            return None
-        size, digest = effective_digest(data)
-        return LockEntry(name=name, size=size, digest=digest)
+    def _measured(self, bag: Bag, names: list[str]) -> tuple[LockEntry, ...] | None:
+        """Return what is there of each data file; None if one cannot be found."""
+        read, directory, entries = self._storage.read, bag.path, []
+        for name in names:
+            data = read(f"{directory}/{name}")
+            if data is None:
+                return None
+            size, digest = effective_digest(data)
+            entries.append(LockEntry(name=name, size=size, digest=digest))
+        return tuple(entries)
 
-    def _promise(self, bag: Bag, entries: tuple[LockEntry, ...]) -> None:
+    def _promise(self, bag: Bag, entries: tuple[LockEntry, ...]) -> Closed:
         numbers = self._records.newest()
         lock = LockFile(
             cluster_id=self._records.cluster_id,
@@ -169,3 +177,4 @@ class Closer:
         )
         raw = signed_for_ever(Kind.LOCK, lock, self._time, self._records.keyring(numbers.trust))
         self._storage.publish(f"{bag.path}/{LOCK}", raw, self._tmp)
+        return Closed(lock, raw)

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import pieces
@@ -48,16 +49,23 @@ _BAGS_KEPT: Final = 16
 _ATTEMPTS_KEPT: Final = 4_096
 
 
-@dataclass(slots=True)
-class _OwnFile:
+type _Key = tuple[str, str, bytes, int]
+"""An attempt's bag, writer, incarnation and sequence."""
+
+
+def _key(file: FrameFile) -> _Key:
+    name = file.name
+    return file.bag.path, name.writer, name.incarnation, name.sequence
+
+
+class _OwnFile(msgspec.Struct):
     """A file that this object made, up to where it wrote every byte itself."""
 
-    name: DataName
+    name: str
     size: int = 0
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(msgspec.Struct):
     """Where an attempt was appended to."""
 
     name: str
@@ -67,23 +75,21 @@ class _Place:
     """Whether the append said that it was done."""
 
 
-@dataclass(slots=True)
-class _Tried:
+class _Tried(msgspec.Struct):
     """What is known of an attempt that is under way or in doubt."""
 
-    places: list[_Place] = field(default_factory=list)
+    places: list[_Place] = []
     perhaps_before: bool = True
     """Whether it may have been appended elsewhere in files of ours than at the places: it came again, or another
     object wrote it. Then our files are read, as far as they are listed."""
 
 
-@dataclass(slots=True)
-class _OwnFiles:
+class _OwnFiles(msgspec.Struct):
     """This object's files of one incarnation in one bag."""
 
-    free: list[_OwnFile] = field(default_factory=list)
+    free: list[_OwnFile] = []
     """Those that may be appended to, and that no thread is appending to."""
-    made: set[str] = field(default_factory=set)
+    made: set[str] = set()
     highest: int = 0
     """The highest sequence of an attempt: one that is not above it may have been tried before."""
 
@@ -97,7 +103,7 @@ class LogFileWriter(LookingWriter):
         self._listed_files = ListedFiles(context.storage)
         self._numbers = itertools.count(1)
         self._files: OrderedDict[tuple[str, bytes], _OwnFiles] = OrderedDict()
-        self._tried: OrderedDict[tuple[str, DataName], _Tried] = OrderedDict()
+        self._tried: OrderedDict[_Key, _Tried] = OrderedDict()
         self._lock = Lock()
 
     def write(self, file: FrameFile) -> Outcome:
@@ -152,23 +158,24 @@ class LogFileWriter(LookingWriter):
                     own = None
             if own is None:
                 name = DataName(file.name.writer, file.name.incarnation, next(self._numbers), BagKind.LOG.suffix)
-                own = _OwnFile(name)
-                files.made.add(name.text())
-            place = _Place(own.name.text(), own.size + len(file.data))
-            key = (file.bag.path, file.name)
-            if key not in self._tried:
+                own = _OwnFile(name.text())
+                files.made.add(own.name)
+            place = _Place(own.name, own.size + len(file.data))
+            key = _key(file)
+            tried = self._tried.get(key)
+            if tried is None:
                 if len(self._tried) >= _ATTEMPTS_KEPT:
                     self._tried.popitem(last=False)
-                self._tried[key] = _Tried(perhaps_before=file.name.sequence <= files.highest)
+                tried = self._tried[key] = _Tried(perhaps_before=file.name.sequence <= files.highest)
                 files.highest = max(files.highest, file.name.sequence)
-            self._tried[key].places.append(place)
+            tried.places.append(place)
         return own, place
 
     def _take_back(self, file: FrameFile, place: _Place) -> None:
         """Nothing was appended there, and the file is not, or not only, ours: its listed size says nothing."""
         with self._lock:
             self._of(file).made.discard(place.name)
-            self._tried[file.bag.path, file.name].places.remove(place)
+            self._tried[_key(file)].places.remove(place)
 
     def _give_back(self, file: FrameFile, own: _OwnFile, size: int) -> None:
         own.size = size
@@ -186,16 +193,19 @@ class LogFileWriter(LookingWriter):
 
     def _tried_of(self, file: FrameFile) -> _Tried:
         with self._lock:
-            return self._tried.get((file.bag.path, file.name)) or _Tried()
+            return self._tried.get(_key(file)) or _Tried()
 
     def _forget_if_known(self, file: FrameFile, outcome: Outcome) -> None:
         if not isinstance(outcome, Unknown):
             with self._lock:
-                self._tried.pop((file.bag.path, file.name), None)
+                self._tried.pop(_key(file), None)
 
     def _file_name(self, file: FrameFile) -> str:
         places = self._tried_of(file).places
-        return next((place.name for place in reversed(places) if place.sure), places[-1].name)
+        for place in reversed(places):
+            if place.sure:
+                return place.name
+        return places[-1].name
 
     def _is_there(self, file: FrameFile) -> bool:
         """Only an append that said so counts; the look will find its file."""

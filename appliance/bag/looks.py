@@ -8,10 +8,11 @@ Otherwise the closing is finished here and now, and what it recorded is the outc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from appliance.formats.paths import PRELOCK
+import msgspec
+
+from appliance.formats.paths import PRELOCK, Bag, DataName
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import MS
 
@@ -20,7 +21,7 @@ from .closer import NotDue
 from .outcome import Committed, NotCommitted, Unknown
 
 if TYPE_CHECKING:
-    from appliance.formats.paths import Bag, DataName, Grid
+    from appliance.formats.paths import Grid
 
     from .authority import Contents
     from .context import BagContext
@@ -30,8 +31,7 @@ _SLICE_NS: Final = 100 * MS
 """How long a wait goes on before the mount is looked at again: somebody may have closed the bag early."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameFile:
+class FrameFile(msgspec.Struct, frozen=True):
     """One attempt: a bag, a name that no other attempt has, and one or several whole frames.
 
     In a maildir bag the name is also the file's. In a log bag the frames go into files of the same writer and

@@ -19,7 +19,7 @@ from timeagent.errors import Environment
 from .storage import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from timeagent.units import Instant
@@ -30,6 +30,8 @@ _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
+_NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EAGAIN, errno.ESPIPE})
+"""What opening or reading says of a symbolic link, a socket, a directory, a pipe: no regular file, so not ours."""
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 _IN_THE_WAY: Final = (
@@ -42,7 +44,12 @@ _DIRECTORY_MODE: Final = 0o775
 """Group-writable; the process's umask has the last word. Never sticky: fs.protected_regular would refuse O_CREAT."""
 _FOREIGN_OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """How a file is opened that anybody may have put there: a symbolic link or a pipe must not lead away or block."""
+_DIRECTORY_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NEW_APPEND: Final = _NEW | os.O_APPEND
+_OWN_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_AT_ONCE: Final = 64 * 1024
+"""How much of a file is read before its size is asked for: most files are smaller."""
 _TRIES: Final = 3
 _NAMES_TRIED: Final = 1_000
 
@@ -55,68 +62,84 @@ class PosixStorage:
         self._root = os.fspath(root)
         self._numbers = itertools.count(1)
 
+    # What the operating system says becomes an Environment error in each verb by itself: a context manager around them
+    # all would be a tenth of what a flush costs.
+
     def ensure_directory(self, path: str) -> None:
         """Make a directory and those above it."""
-        with _Classified("mkdir", path):
+        try:
             self._mkdir(path)
+        except OSError as problem:
+            raise _environment("mkdir", path, problem) from problem
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
         """Open the directory afresh, then say which of the names are there."""
-        with _Classified("open", directory):
-            try:
-                descriptor = os.open(self._full(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError as problem:
-                if problem.errno in _ABSENT:
-                    return None
-                raise
-            try:
-                return frozenset(name for name in names if self._there(name, descriptor))
-            finally:
-                os.close(descriptor)
+        try:
+            descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
+        except OSError as problem:
+            if problem.errno in _ABSENT:
+                return None
+            raise _environment("open", directory, problem) from problem
+        seen = []
+        try:
+            for name in names:
+                try:
+                    os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                except OSError as problem:
+                    if problem.errno not in _ABSENT:
+                        raise
+                else:
+                    seen.append(name)
+        except OSError as problem:
+            raise _environment("open", directory, problem) from problem
+        finally:
+            os.close(descriptor)
+        return frozenset(seen)
 
     def list_afresh(self, directory: str) -> list[str] | None:
         """Open the directory afresh and return its names, sorted."""
-        with _Classified("list", directory):
-            try:
-                return sorted(os.listdir(self._full(directory)))
-            except OSError as problem:
-                if problem.errno in _ABSENT:
-                    return None
-                raise
+        try:
+            return sorted(os.listdir(self._full(directory)))
+        except OSError as problem:
+            if problem.errno in _ABSENT:
+                return None
+            raise _environment("list", directory, problem) from problem
 
     def read(self, path: str) -> bytes | None:
         """Return all bytes of a file."""
-        return self._read(path, _read_all)
+        try:
+            descriptor = os.open(f"{self._root}/{path}", _FOREIGN_OPEN)
+            try:
+                data = os.read(descriptor, _AT_ONCE)
+                if not data or (len(data) < _AT_ONCE and not os.read(descriptor, 1)):
+                    return data  # the second read has found its end
+                return _read_large(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as problem:
+            return _not_read("read", path, problem)
 
     def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
         """Return at most so many bytes of a file from an offset."""
-        return self._read(path, lambda descriptor, _: _read_range(descriptor, offset, limit))
-
-    def _read(self, path: str, read: Callable[[int, int], bytes]) -> bytes | None:
-        with _Classified("read", path):
-            opened = self._open(path)
-            if not isinstance(opened, int):
-                return opened
+        try:
+            descriptor = os.open(self._full(path), _FOREIGN_OPEN)
             try:
-                status = os.fstat(opened)
-                return read(opened, status.st_size) if stat.S_ISREG(status.st_mode) else b""
-            except OSError as problem:
-                if problem.errno == errno.ESTALE:
-                    return None
-                raise
+                return _read_range(descriptor, offset, limit)
             finally:
-                os.close(opened)
+                os.close(descriptor)
+        except OSError as problem:
+            return _not_read("read", path, problem)
 
     def size_of(self, path: str) -> int | None:
         """Return a file's size by open and fstat."""
-        with _Classified("size", path):
-            opened = self._open(path)
-            if not isinstance(opened, int):
-                return None if opened is None else 0
+        try:
+            descriptor = os.open(self._full(path), _FOREIGN_OPEN)
             try:
-                return os.fstat(opened).st_size
+                return os.fstat(descriptor).st_size
             finally:
-                os.close(opened)
+                os.close(descriptor)
+        except OSError as problem:
+            return None if _not_read("size", path, problem) is None else 0
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         """Let a complete, durable file appear under a name, first one wins."""
@@ -124,37 +147,31 @@ class PosixStorage:
 
     def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
         """As ``publish``, chunk by chunk."""
-        with _Classified("publish", path):
+        try:
             prepared = self._prepare(tmp, chunks)
             try:
                 return self._link(prepared, self._full(path))
             finally:
-                # What cannot be removed now is only litter: nobody reads it.
-                with contextlib.suppress(OSError):
-                    os.unlink(prepared)
+                self._remove_litter(prepared)
+        except OSError as problem:
+            raise _environment("publish", path, problem) from problem
 
     def ensure_marker(self, path: str) -> bool:
         """Make an empty file where there is none."""
-        with _Classified("create", path):
-            try:
-                descriptor = os.open(self._full(path), _NEW, _FILE_MODE)
-            except FileExistsError:
-                return True
-            except OSError as problem:
-                if problem.errno in _ABSENT:
-                    return False
-                raise
-            os.close(descriptor)
+        try:
+            os.close(os.open(self._full(path), _NEW, _FILE_MODE))
+        except FileExistsError:
             return True
+        except OSError as problem:
+            if problem.errno in _ABSENT:
+                return False
+            raise _environment("create", path, problem) from problem
+        return True
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
         """Append to one's own file, flush and close."""
-        with _Classified("append", path):
-            how = _NEW if expected_size == 0 else os.O_WRONLY | os.O_CLOEXEC
-            try:
-                descriptor = os.open(self._full(path), how | os.O_APPEND, _FILE_MODE)
-            except FileExistsError:
-                raise _size_not_expected(path, "is there already") from None
+        try:
+            descriptor = os.open(f"{self._root}/{path}", _OWN_APPEND if expected_size else _NEW_APPEND, _FILE_MODE)
             try:
                 found = os.fstat(descriptor).st_size
                 if found != expected_size:
@@ -163,32 +180,34 @@ class PosixStorage:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            return expected_size + len(data)
+        except FileExistsError:
+            raise _size_not_expected(path, "is there already") from None
+        except OSError as problem:
+            raise _environment("append", path, problem) from problem
+        return expected_size + len(data)
 
     def unlink(self, path: str) -> None:
         """Remove a name that is no directory's."""
-        with _Classified("unlink", path):
-            try:
-                os.unlink(self._full(path))
-            except OSError as problem:
-                if problem.errno not in _ABSENT and problem.errno != errno.EISDIR:
-                    raise
+        try:
+            os.unlink(self._full(path))
+        except OSError as problem:
+            if problem.errno not in _ABSENT and problem.errno != errno.EISDIR:
+                raise _environment("unlink", path, problem) from problem
 
     def remove_directory(self, path: str) -> bool:
         """Remove an empty directory."""
-        with _Classified("rmdir", path):
-            try:
-                os.rmdir(self._full(path))
-            except OSError as problem:
-                if problem.errno in _NOT_EMPTY or problem.errno == errno.ENOTDIR:
-                    return False
-                if problem.errno not in _ABSENT:
-                    raise
-            return True
+        try:
+            os.rmdir(self._full(path))
+        except OSError as problem:
+            if problem.errno in _NOT_EMPTY or problem.errno == errno.ENOTDIR:
+                return False
+            if problem.errno not in _ABSENT:
+                raise _environment("rmdir", path, problem) from problem
+        return True
 
     def server_clock(self, tmp: str) -> Instant:
         """Return the ctime of a fresh file: closed and opened again, so that the server has said it."""
-        with _Classified("create", tmp):
+        try:
             probe = self._prepare(tmp, ())
             try:
                 descriptor = os.open(probe, os.O_RDONLY | os.O_CLOEXEC)
@@ -197,32 +216,18 @@ class PosixStorage:
                 finally:
                     os.close(descriptor)
             finally:
-                with contextlib.suppress(OSError):
-                    os.unlink(probe)
+                self._remove_litter(probe)
+        except OSError as problem:
+            raise _environment("create", tmp, problem) from problem
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
 
     @staticmethod
-    def _there(name: str, descriptor: int) -> bool:
-        try:
-            os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        except OSError as problem:
-            if problem.errno in _ABSENT:
-                return False
-            raise
-        return True
-
-    def _open(self, path: str) -> int | bytes | None:
-        """Return a descriptor; None for what is not there; b"" for what is no regular file and cannot be opened."""
-        try:
-            return os.open(self._full(path), _FOREIGN_OPEN)
-        except OSError as problem:
-            if problem.errno in _ABSENT:
-                return None
-            if problem.errno in (errno.ELOOP, errno.ENXIO):
-                return b""
-            raise
+    def _remove_litter(prepared: str) -> None:
+        # What cannot be removed now stays as litter: nobody reads it.
+        with contextlib.suppress(OSError):
+            os.unlink(prepared)
 
     def _mkdir(self, path: str) -> None:
         for _ in range(_TRIES):
@@ -253,8 +258,7 @@ class PosixStorage:
             finally:
                 os.close(descriptor)  # its result counts: on NFS it can be the only call that reports a rejected write
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            self._remove_litter(path)
             raise
         return path
 
@@ -293,23 +297,6 @@ def _size_not_expected(path: str, what: str) -> Environment:
     return Environment(SIZE_NOT_EXPECTED, f"{path} {what}", hint=hint)
 
 
-class _Classified:
-    """Turns what the operating system says into an Environment error, once and here. Every verb goes through it."""
-
-    __slots__ = ("_path", "_verb")
-
-    def __init__(self, verb: str, path: str) -> None:
-        self._verb = verb
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        if isinstance(problem, OSError):
-            raise _environment(self._verb, self._path, problem) from problem
-
-
 def _environment(verb: str, path: str, problem: OSError) -> Environment:
     said = f"{verb} {path}: {problem.strerror or problem}"
     if problem.errno in _REFUSED:
@@ -329,13 +316,27 @@ def _environment(verb: str, path: str, problem: OSError) -> Environment:
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
 
 
-def _read_all(descriptor: int, size: int) -> bytes:
-    data = os.read(descriptor, size + 1)
-    if len(data) == size:
+def _not_read(verb: str, path: str, problem: OSError) -> bytes | None:
+    """Return what there is of a file that cannot be read: None if it is not there, b"" if it is no file of ours."""
+    if problem.errno in _ABSENT:
+        return None
+    if problem.errno in _NO_FILE:
+        return b""
+    raise _environment(verb, path, problem) from problem
+
+
+def _read_large(descriptor: int) -> bytes:
+    """Return all bytes of a file, b"" of anything else."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        return b""
+    parts = [data := os.pread(descriptor, status.st_size + 1, 0)]
+    if len(data) == status.st_size:
         return data
-    parts = [data]
+    at = len(data)
     while parts[-1]:
-        parts.append(os.read(descriptor, 1 << 20))
+        parts.append(os.pread(descriptor, 1 << 20, at))
+        at += len(parts[-1])
     return b"".join(parts)
 
 
@@ -350,6 +351,6 @@ def _read_range(descriptor: int, offset: int, limit: int) -> bytes:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, memoryview(data)[written:])

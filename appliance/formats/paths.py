@@ -22,6 +22,8 @@ import msgspec
 from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from timeagent.units import Instant
 
     from .birth import LogBirth
@@ -37,9 +39,10 @@ TMP: Final = "tmp"
 LOGS: Final = "logs"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DATA: Final = re.compile(
-    r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8}|[1-9][0-9]{8,18})\.(msg|log)"
-)
+_DATA_STEM: Final = r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8}|[1-9][0-9]{8,18})"
+_DATA: Final = re.compile(rf"{_DATA_STEM}\.(msg|log)")
+_DATA_AMONG: Final = {suffix: re.compile(rf"(?<![^/]){_DATA_STEM}\.{suffix}(?![^/])") for suffix in ("msg", "log")}
+"""Of names with slashes between them."""
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
 _LEDGER: Final = re.compile(r"(?P<run>[0-9a-f]{16})(\.(?P<number>[2-9]|[1-9][0-9]{1,7}))?\.ledger")
@@ -190,10 +193,10 @@ class Grid:
         bag = self.bag(rack.start_ns - rack.start_ns % DAY + in_day)
         return bag if bag.name == name and bag.rack == rack and bag.start_ns >= self.first_ns else None
 
-    def is_data(self, name: str) -> bool:
-        """Whether a file of that name in a bag of this log is a data file."""
-        match = _DATA.fullmatch(name)
-        return match is not None and match[4] == self.birth.kind.suffix
+    def data_of(self, names: Sequence[str]) -> list[str]:
+        """Return those of a directory's names that are data files of this log, in the order given."""
+        # All at once, which takes half as long: a slash is in no file's name, so no match reaches into the next.
+        return [found[0] for found in _DATA_AMONG[self.birth.kind.suffix].finditer("/".join(names))]
 
     def data_name(self, name: str) -> DataName | None:
         """Read the name of a data file of this log; None for anything else, also for a file of the other kind."""

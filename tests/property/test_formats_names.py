@@ -89,6 +89,22 @@ def test_data_name_is_read_back(writer: str, incarnation: bytes, sequence: int, 
     assert check_node(writer) == writer
 
 
+DATA_NAMES = st.from_regex(
+    r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.[0-9a-f]{16}\.([0-9]{8}|[1-9][0-9]{8,18})\.(msg|log)", fullmatch=True
+)
+ALMOST = st.builds(
+    "".join, st.tuples(st.sampled_from(["", "\n", ".", "-", "a"]), DATA_NAMES, st.text("\n.~a", max_size=1))
+)
+"""File names: no slash, and not empty."""
+
+
+@given(
+    grids(), st.lists(st.one_of(DATA_NAMES, ALMOST, st.text(min_size=1, max_size=40).filter(lambda n: "/" not in n)))
+)
+def test_data_files_of_a_listing_are_those_whose_names_say_so_one_by_one(grid: Grid, names: list[str]) -> None:
+    assert grid.data_of(names) == [name for name in names if grid.data_name(name) is not None]
+
+
 @given(st.text(max_size=40))
 def test_arbitrary_text_is_a_foreign_file_or_means_itself(text: str) -> None:
     name = parse_data_name(text)

@@ -147,7 +147,7 @@ BAGS: tuple[Mutant, ...] = (
         one(
             closer,
             "Closer.help",
-            "return self.read(bag) or Gone()",
+            "return self.read(bag, ours) or Gone()",
             "closed = self.read(bag)\nif closed is None or found is None:\n    return closed or Gone()\n"
             "import msgspec\nreturn Closed(msgspec.structs.replace(closed.lock, entries=found), closed.raw)",
         ),

@@ -114,6 +114,41 @@ def test_symbolic_link_and_pipe_are_no_files_of_ours(tmp_path: Path) -> None:
     assert storage.look("", ("link", "pipe")) == frozenset({"link", "pipe"})
 
 
+# A pipe that somebody writes to has bytes, and no end yet: nobody may wait for it, and no two would read the same.
+def test_pipe_with_a_writer_is_no_file_of_ours(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    storage = PosixStorage(tmp_path)
+    ends = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        assert storage.read("pipe") == storage.read_from("pipe", 0, 10) == b""
+        os.write(ends, b"somebody's")
+        assert storage.read("pipe") == b""
+    finally:
+        os.close(ends)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 300_000, 2_500_000])
+def test_file_of_any_size_is_read_whole(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "x").write_bytes(data)
+    assert PosixStorage(tmp_path).read("x") == data
+
+
+# A kernel may hand out less than it was asked for, in the middle of a file: that is no end.
+@pytest.mark.parametrize("most", [7, 1_000, 65_536])
+def test_short_reads_are_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    data = os.urandom(70_000)
+    (tmp_path / "x").write_bytes(data)
+    (tmp_path / "y").write_bytes(data[:500])
+    read, pread = os.read, os.pread
+    monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, most)))
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, at: pread(descriptor, min(size, most), at))
+    storage = PosixStorage(tmp_path)
+    assert storage.read("x") == data
+    assert storage.read("y") == data[:500]
+    assert storage.read_from("x", 10, 60_000) == data[10:60_010]
+
+
 def test_root_that_is_not_there_is_never_made(tmp_path: Path) -> None:
     storage = PosixStorage(tmp_path / "unmounted")
     with pytest.raises(Environment) as caught:

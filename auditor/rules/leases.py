@@ -224,8 +224,11 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
 
 
 def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> bool:
-    """Whether the end of the earlier lease, had there been one, would be in what is left of the ledger."""
-    if told.witness.previous_id == earlier.correlation_id:
+    """Whether the end of the earlier lease, had there been one, would be in what is left of the ledger.
+
+    Or in the witness of the grant after it, unless more leases ended before that than it names.
+    """
+    if told.witness.previous_id == earlier.correlation_id and not told.witness.others:
         return True
     run = cluster.runs[earlier.run]
     first = earlier.first.head.sequence

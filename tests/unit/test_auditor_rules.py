@@ -12,7 +12,7 @@ from appliance.bag.posix import PosixStorage
 from appliance.formats.framing import pieces
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path, record_name
-from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
+from appliance.formats.witness import NO_HEAD, Ended, Stopped, WitnessKind, others_digest
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
 from appliance.registers import StoredChain
 from auditor.against import compared
@@ -208,6 +208,26 @@ def test_lease_whose_end_a_cut_ledger_lost_does_not_accuse_the_successor(tmp_pat
     story.shard.end(successor)
     assert successor.witness.floor_ns < lease.witness.expiry_ns
     assert codes(audited(story.done())) == {"truncated-ledger"}
+
+
+# A witness names one end, and the others by a digest: which they were, the ledger says, and here it lost that.
+def test_end_that_a_gap_of_the_ledger_lost_does_not_accuse_who_comes_after_shared_leases(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first, second = shared(story, Mode.IX)
+    assert second.witness.fence > first.witness.fence
+    story.shard.keeps_ledger = False
+    lost = story.shard.end(second)
+    told = story.shard.end(first)
+    story.shard.keeps_ledger = True
+    entries = [Ended(domain=second.witness.domain, ending=lost, floor_ns=0, settle_to_ns=0)]
+    change = {
+        "previous_id": second.witness.correlation_id,
+        "last_ended": told,
+        "others": 1,
+        "others_digest": others_digest(entries),
+    }
+    story.shard.end(story.lease(change=change))
+    assert codes(audited(story.done())) == {"ledger-gap"}
 
 
 # An append in doubt that was repeated, as a log bag's writer does it.

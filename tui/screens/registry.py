@@ -31,4 +31,5 @@ class Entry:
 ENTRIES: Final = (
     Entry("1", "overview", "Overview", "overview:OverviewScreen"),
     Entry("2", "leases", "Leases", "leases:LeasesScreen"),
+    Entry("3", "bags", "Bags", "bags:BagsScreen"),
 )

@@ -1,19 +1,32 @@
-"""The lines about a subject; those that lead somewhere are marked, and opened with enter."""
+"""The lines about a subject; those that lead somewhere are marked, and opened with enter.
+
+They come from a thread. Until they have come, and where none come, it says since when.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND
+
 from ..columns import Column, cut
-from ..words import Cell, Tone
+from ..words import Cell, Tone, matching, short_span
 from .pick_table import PickTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from ..subjects import Line, Subject
+    from timeagent.units import Instant
+
+    from ..state import ClusterState
+    from ..subjects import Details, Line, Subject
+
+    type LookUp = Callable[[Subject, Callable[[Details | LeaseholdError], None]], None]
+    """Asks, and calls back on the screen's thread."""
 
 LEADS: Final = " →"
+FILTERED_MAX: Final = 200_000
 
 
 class DetailTable(PickTable):
@@ -24,10 +37,59 @@ class DetailTable(PickTable):
     def __init__(self, **settings: str) -> None:
         """Show nothing yet."""
         super().__init__((Column("", 1),), "", **settings)
+        self.about: Subject | None = None
         self._lines: Sequence[Line] = ()
+        self._asked_ns: Instant | None = None
+        self._answer: Details | LeaseholdError | None = None
+        self._words = ""
+        self._asked = 0
 
-    def show_lines(self, lines: Sequence[Line], nothing: str) -> None:
-        """Show lines. ``nothing``: why there are none."""
+    def ask(self, subject: Subject | None, look_up: LookUp) -> None:
+        """Ask what is known of a subject. What is shown of the same subject stays until the answer has come."""
+        if subject != self.about:
+            self._answer = None
+            self.cursor = 0
+        self.about, self._asked_ns = subject, None
+        self._asked += 1
+        number = self._asked
+
+        def take(found: Details | LeaseholdError) -> None:
+            if number == self._asked and self.is_mounted:  # of several that were asked, the last counts
+                self._answer = found
+                self._asked_ns = None
+                self._fill()
+
+        if subject is not None:
+            look_up(subject, take)
+        self._fill()
+
+    def tick(self, state: ClusterState) -> None:
+        """Say how long there has been no answer."""
+        if self._answer is not None or self.about is None:
+            return
+        now = state.clock.now.midpoint
+        if self._asked_ns is None:
+            self._asked_ns = now
+        waited = now - self._asked_ns
+        self._show_lines((), "asking …" if waited < SECOND else f"no answer for {short_span(waited)}")
+
+    def narrow(self, words: str) -> None:
+        """Show only the lines that match."""
+        self._words = words.strip()
+        self._fill()
+
+    def _fill(self) -> None:
+        found = self._answer
+        if isinstance(found, LeaseholdError):
+            hint = f" {found.hint}" if found.hint else ""
+            self._show_lines((), f"no answer: {found.message}.{hint}")
+        elif found is not None:
+            nothing = "nothing matches the filter" if self._words else "nothing is known"
+            self._show_lines(_narrowed(found.lines, self._words), nothing)
+        else:
+            self._show_lines((), "" if self.about is None else "asking …")
+
+    def _show_lines(self, lines: Sequence[Line], nothing: str) -> None:
         self._lines = lines
         self.show_picks(len(lines), lambda _index: (), nothing, lambda index: index)
 
@@ -41,9 +103,23 @@ class DetailTable(PickTable):
         """The line under the cursor."""
         return self._lines[self.cursor] if self._lines else None
 
+    @property
+    def lines(self) -> Sequence[Line]:
+        """All lines that are shown, also those out of sight."""
+        return self._lines
+
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return a line, cut where it does not fit."""
         line = self._lines[index]
         if line.subject is None:
             return cut(line.cells, room)
         return [*cut(line.cells, room - len(LEADS)), Cell(LEADS, Tone.DIM)]
+
+
+def _narrowed(lines: Sequence[Line], words: str) -> Sequence[Line]:
+    """Return the lines that match, without headings."""
+    if not words:
+        return lines
+    looked = [lines[index] for index in range(min(len(lines), FILTERED_MAX))]
+    found = matching(["".join(cell.text for cell in line.cells).casefold() for line in looked], words)
+    return [looked[index] for index in found if looked[index].cells[0].tone is not Tone.STRONG]

@@ -1,0 +1,178 @@
+"""The bags of one log as a strip of time, a minute a row, with a cursor on one bag (Line API)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+
+from ..grid import CELLS, ZOOMS, Grid, next_damaged, oldest_open
+from ..subjects import BagSubject
+from ..words import Cell, Tone, clock_text
+from .row_table import RowTable
+
+if TYPE_CHECKING:
+    from timeagent.units import Instant
+
+    from ..state import BagCell, LogView
+
+LABEL: Final = 10
+_CURSOR: Final = Style(reverse=True, bold=True)
+
+
+class BagGrid(RowTable, inherit_bindings=False):
+    """Rows of cells; arrows move from bag to bag."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "move(-1)", "Bag before", key_display="←"),
+        Binding("right,l", "move(1)", "Bag after", key_display="→"),
+        Binding("up,k", "move_row(1)", "Row of newer bags", show=False),
+        Binding("down,j", "move_row(-1)", "Row of older bags", show=False),
+        Binding("home,g", "newest", "Newest bag", show=False),
+        Binding("end,G", "oldest", "Oldest bag", show=False),
+        Binding("o", "oldest_open", "Oldest open"),
+        Binding("f", "next_damaged", "Next damaged"),
+        Binding("plus", "zoom(-1)", "Finer", show=False),
+        Binding("minus", "zoom(1)", "Coarser", show=False),
+    ]
+
+    class Moved(Message):
+        """Another bag is under the cursor."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__((), "Bags", id="bag-grid")
+        self._grid: Grid | None = None
+        self._start: Instant | None = None
+        self._zoom = 0
+        self._follows = True
+
+    @property
+    def zoom(self) -> int:
+        """How many bags a cell has."""
+        return ZOOMS[self._zoom]
+
+    def show_log(self, log: LogView | None, nothing: str) -> None:
+        """Show a log's bags. Until the cursor is moved it stays on the newest bag that somebody wrote to."""
+        before = self.bag
+        if log is None or not log.bags:
+            self._grid = None
+            self.show_rows(0, lambda _index: (), nothing if log is None else f"nobody has written to {log.name} yet")
+        else:
+            if self._grid is not None and self._grid.log.name != log.name:
+                self._start, self._follows = None, True
+            self._grid = Grid(log, self.zoom)
+            if self._start is None or self._follows or self._grid.chosen(self._start) is None:
+                written = [bag for bag in log.bags[-CELLS:] if bag.state is not None]
+                self._start = (written[-1] if written else log.bags[-1]).start_ns
+            self.show_rows(self._grid.rows, lambda _index: (), "")
+        if self.bag != before:
+            self.post_message(self.Moved())
+
+    @property
+    def bag(self) -> BagCell | None:
+        """The bag under the cursor."""
+        return None if self._grid is None or self._start is None else self._grid.chosen(self._start)
+
+    @property
+    def subject(self) -> BagSubject | None:
+        """The same, to be opened."""
+        bag = self.bag
+        return None if bag is None or self._grid is None else BagSubject(self._grid.log.name, bag.start_ns)
+
+    def go_to(self, start: Instant) -> None:
+        """Put the cursor on the bag that begins at an instant, or on the nearest that there is."""
+        if self._grid is None:
+            self._start, self._follows = start, False
+            return
+        bags = self._grid.log.bags
+        self._start = max(bags[0].start_ns, min(start, bags[-1].start_ns))
+        self._follows = False
+        row, _ = self._grid.place(self._start)
+        height = max(1, self.size.height)
+        if not self.scroll_offset.y <= row < self.scroll_offset.y + height:
+            self.scroll_to(y=max(0, row - height // 2), animate=False, immediate=True)
+        self.refresh()
+        self.post_message(self.Moved())
+
+    def _step(self, cells: int) -> None:
+        if self._grid is not None and self._start is not None:
+            span = self._grid.log.span_ns * self.zoom
+            self.go_to(self._start - self._start % span + cells * span)
+
+    def action_move(self, cells: int) -> None:
+        """Go to another bag."""
+        self._step(cells)
+
+    def action_move_row(self, rows: int) -> None:
+        """Go a row up, to newer bags, or down."""
+        self._step(rows * CELLS)
+
+    def action_newest(self) -> None:
+        """Go to the newest bag, and stay on the newest."""
+        if self._grid is not None:
+            self.go_to(self._grid.log.bags[-1].start_ns)
+            self._follows = True
+
+    def action_oldest(self) -> None:
+        """Go to the oldest bag that is shown."""
+        if self._grid is not None:
+            self.go_to(self._grid.log.bags[0].start_ns)
+
+    def action_oldest_open(self) -> None:
+        """Go to the oldest bag that is not closed."""
+        self._go_to_bag(None if self._grid is None else oldest_open(self._grid.log), "every bag is closed")
+
+    def action_next_damaged(self) -> None:
+        """Go to the next bag with something wrong in it."""
+        found = None if self._grid is None else next_damaged(self._grid.log, self._start or 0)
+        self._go_to_bag(found, "no bag is known to be damaged")
+
+    def _go_to_bag(self, bag: BagCell | None, nothing: str) -> None:
+        if bag is None:
+            self.app.notify(nothing, timeout=2)
+        else:
+            self.go_to(bag.start_ns)
+
+    def action_zoom(self, by: int) -> None:
+        """Put more bags into a cell, or fewer."""
+        self._zoom = max(0, min(self._zoom + by, len(ZOOMS) - 1))
+        if self._grid is not None:
+            self._grid = Grid(self._grid.log, self.zoom)
+            self.show_rows(self._grid.rows, lambda _index: (), "")
+            self.go_to(self._start or 0)
+
+    def show_rows(self, count: int, row_at: object, nothing: str) -> None:
+        """Show so many rows of cells."""
+        del row_at
+        self._count, self._nothing = count, nothing
+        size = Size(self.size.width, max(1, count))
+        if size != self.virtual_size:
+            self.virtual_size = size
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """Take the new width."""
+        self.virtual_size = Size(self.size.width, max(1, self._count))
+
+    def render_line(self, y: int) -> Strip:
+        """Render a row: when it begins, and its cells."""
+        width, grid = self.size.width, self._grid
+        row = y + self.scroll_offset.y
+        if grid is None:
+            return self._strip([Cell(self._nothing if row == 0 else "", Tone.DIM)], width)
+        if row >= grid.rows:
+            return Strip.blank(width, self.rich_style)
+        here = None if self._start is None else grid.place(self._start)
+        label = Cell(f"{clock_text(grid.row_start(row), 0):{LABEL}}", Tone.DIM)
+        segments = [Segment(label.text, self._style(label.tone, ""))]
+        for column in range(CELLS):
+            cell = grid.cell(row, column)
+            style = self._style(cell.tone, "")
+            segments.append(Segment(cell.text, style + _CURSOR if (row, column) == here else style))
+        return Strip(segments).adjust_cell_length(width, self.rich_style)

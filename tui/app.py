@@ -74,12 +74,12 @@ class TopApp(App[None]):
 
     TITLE = "leasehold top"
     CSS_PATH = "app.tcss"
-    COMMAND_PALETTE_BINDING = "colon,ctrl+p"
     COMMANDS: ClassVar = {ScreenCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(entry.key, f"go('{entry.name}')", entry.title, show=False) for entry in ENTRIES),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        Binding("colon", "command_palette", "Commands", key_display=":"),
         Binding("space", "pause", "Pause", key_display="space"),
         Binding("r", "refresh_now", "Refresh"),
         Binding("y", "copy", "Copy", show=False),

@@ -55,7 +55,7 @@ MANY_LEASE_COLUMNS: Final = (
     Column("msgs", 6, rank=8, right=True),
     Column("wait", 4, rank=2, right=True),
     Column("renew", 5, rank=10, right=True),
-    Column("state, and how the one before ended", 23, most=44),
+    Column("state", 40, most=44),
 )
 NODE_COLUMNS: Final = (
     Column("node", 8, most=22),

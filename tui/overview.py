@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .state import Reach, View
-from .words import Cell, bag_cell, clock_text, log_words, radius_words, short_span
+from .words import Cell, bag_cell, clock_text, clock_words, log_words, radius_words, short_span
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
@@ -36,6 +36,14 @@ def time_words(state: ClusterState) -> str:
     if state.view is View.RECORD:
         return f"{clock_text(state.clock.now.midpoint, 3)} UTC" if state.cluster_id else ""
     return f"{clock_text(state.clock.now.midpoint)} UTC {radius_words(state.clock)}"
+
+
+def time_line(state: ClusterState) -> tuple[Cell, ...]:
+    """Return what is known of the time; of a record, which instant is seen, and of which it tells."""
+    if state.view is View.RECORD and state.first_ns is not None and state.last_ns is not None:
+        first, last = clock_text(state.first_ns, 3), clock_text(state.last_ns, 3)
+        return (Cell(f"as of {clock_text(state.clock.now.midpoint, 3)} UTC; the copy tells of {first} to {last}"),)
+    return clock_words(state.clock)
 
 
 def numbers_words(state: ClusterState) -> str:

@@ -8,8 +8,8 @@ from timeagent.console import instant_fields
 
 from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, fit, heading, laid_out, text_of
 from .health import LEVEL_CELLS, health
-from .overview import leases_title, log_row, nothing_words, numbers_words, title_words
-from .words import BAG_LEGEND, clock_words, condition, lease_row, lease_words, node_rows
+from .overview import leases_title, log_row, nothing_words, numbers_words, time_line, title_words
+from .words import BAG_LEGEND, condition, lease_row, lease_words, node_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ def _lines(state: ClusterState, width: int) -> Iterator[str]:
     yield from _table(f"Bags   {BAG_LEGEND}", LOG_COLUMNS, logs, width, "no logs are known")
     yield ""
     yield "Time"
-    yield f"  {text_of(clock_words(state.clock))}"
+    yield f"  {text_of(time_line(state))}"
 
 
 def _table(

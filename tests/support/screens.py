@@ -9,10 +9,11 @@ import msgspec
 
 from appliance.bag.survey import BagState
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.lease import Mode, Phase
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.policy import Policy
 from timeagent.errors import LeaseholdError
 from timeagent.interval import TimeInterval
+from timeagent.showing import SourceView
 from timeagent.units import MS, SECOND
 from tui.book import Leases
 from tui.state import (
@@ -22,11 +23,13 @@ from tui.state import (
     Freshness,
     LeaseRow,
     LogView,
+    NodeClock,
     NodeView,
     Origin,
     Reach,
     ShardView,
     Spans,
+    TimeSources,
 )
 from tui.subjects import Details, Line
 from tui.words import Cell
@@ -142,6 +145,44 @@ def with_shards(*shards: ShardView, **fields: Any) -> ClusterState:  # noqa: ANN
 def later(was: ClusterState, span: int) -> ClusterState:
     """The same state, its clock a span further."""
     return replace(was, clock=clock_view(was.clock.now.midpoint + span, was.clock.now.radius))
+
+
+def node_clock(node: str = "node1", radius_ns: int = 620_000, **fields: Any) -> NodeClock:  # noqa: ANN401
+    clock = NodeClock(node, NOW_NS - 300 * MS, radius_ns, "synchronized", assumed=False, age_ns=300 * MS)
+    return replace(clock, **fields)
+
+
+def source_view(name: str, offset_ns: int = 0, radius_ns: int = MS, role: str = "agrees") -> SourceView:
+    return SourceView(name, TimeInterval.around(NOW_NS + offset_ns, radius_ns), "synchronized", role, None)
+
+
+def busy_state() -> ClusterState:
+    """A cluster with something of everything: for pictures, and for what must fit a small terminal."""
+    leases = (
+        lease("account/01", waiting=2, granted_ns=NOW_NS - 3 * SECOND, floor_ns=NOW_NS - 4 * SECOND, settle_to_ns=0),
+        lease("account/02", 6 * SECOND, node="node2", process=77, purpose="nightly", waiting=0),
+        lease("account/03", 700 * MS, previous=LeaseOutcome.EXPIRED, waiting=0),
+        lease("account/04", 2 * SECOND, holder_present=False, waiting=1),
+        lease("account/05", -SECOND, node="node3", process=4_194_304, waiting=0),
+        lease("index/compact", 8 * SECOND, mode=Mode.IX, waiting=0, messages=411, renewals=90),
+        lease("index/merge", 5 * SECOND, phase=Phase.TENTATIVE, node="node2", process=77, waiting=0),
+        lease("tenant/088", 4 * SECOND, origin=Origin.LAST_ANSWER, as_of_ns=NOW_NS - 3 * SECOND, holder_present=None),
+    )
+    shards = (shard(0), silent_shard(1, "node2"), shard(2, "node3", resumes_ns=NOW_NS + SECOND))
+    clocks = (
+        node_clock("node1"),
+        node_clock("node2", 1_900_000, age_ns=14 * SECOND),
+        node_clock("node3", 12_700_000, status="free-running"),
+    )
+    sources = (
+        source_view("kernel", 200_000, 2 * MS),
+        source_view("chrony", -100_000, MS, "shapes"),
+        source_view("roughtime.example", 0, 3 * SECOND),
+        SourceView("peer node3", None, "unknown", "silent", "no answer within 500 ms"),
+    )
+    times = TimeSources(ANSWERS, sources, TimeInterval.around(NOW_NS - 50_000, 900_000), agent=True)
+    logs = (log("bank", "sssss.sscccc.ccccgcoo"), log("index", "...cccco"))
+    return with_shards(*shards, leases=Leases(leases), clocks=clocks, times=times, logs=logs)
 
 
 class RecordedSource:

@@ -54,8 +54,7 @@ class BagsScreen(TopScreen):
         grid = self.query_one(BagGrid)
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         grid.show_log(log, nothing)
-        grid.border_title = LEGEND
-        grid.border_subtitle = "" if grid.zoom == 1 else f"{grid.zoom} bags a cell"
+        grid.border_title = LEGEND if grid.zoom == 1 else f"{grid.zoom} bags a cell   {LEGEND}"
         if log is not None:
             self.query_one("#log", Static).update(self._heading(state, log))
         self._ask_about(grid.bag)
@@ -74,6 +73,11 @@ class BagsScreen(TopScreen):
     def on_bag_grid_moved(self) -> None:
         """Ask about the bag under the cursor."""
         self._ask_about(self.query_one(BagGrid).bag)
+
+    def on_bag_grid_zoomed(self) -> None:
+        """Say how many bags a cell has."""
+        if self.state is not None:
+            self.draw(self.state)
 
     def _ask_about(self, bag: BagCell | None) -> None:
         """Ask once for each bag, and again when it has come further."""

@@ -32,4 +32,5 @@ ENTRIES: Final = (
     Entry("1", "overview", "Overview", "overview:OverviewScreen"),
     Entry("2", "leases", "Leases", "leases:LeasesScreen"),
     Entry("3", "bags", "Bags", "bags:BagsScreen"),
+    Entry("4", "time", "Time", "time:TimeScreen"),
 )

@@ -29,8 +29,8 @@ class BagGrid(RowTable, inherit_bindings=False):
     """Rows of cells; arrows move from bag to bag."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "move(-1)", "Bag before", key_display="←"),
-        Binding("right,l", "move(1)", "Bag after", key_display="→"),
+        Binding("left,h", "move(-1)", "Bag before", show=False),
+        Binding("right,l", "move(1)", "Bag after", show=False),
         Binding("up,k", "move_row(1)", "Row of newer bags", show=False),
         Binding("down,j", "move_row(-1)", "Row of older bags", show=False),
         Binding("home,g", "newest", "Newest bag", show=False),
@@ -43,6 +43,9 @@ class BagGrid(RowTable, inherit_bindings=False):
 
     class Moved(Message):
         """Another bag is under the cursor."""
+
+    class Zoomed(Message):
+        """A cell has more bags, or fewer."""
 
     def __init__(self) -> None:
         """Show nothing yet."""
@@ -146,6 +149,7 @@ class BagGrid(RowTable, inherit_bindings=False):
             self._grid = Grid(self._grid.log, self.zoom)
             self.show_rows(self._grid.rows, lambda _index: (), "")
             self.go_to(self._start or 0)
+            self.post_message(self.Zoomed())
 
     def show_rows(self, count: int, row_at: object, nothing: str) -> None:
         """Show so many rows of cells."""

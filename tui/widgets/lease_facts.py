@@ -33,6 +33,8 @@ class LeaseFacts(Static):
         near = state.clock.now.midpoint
         waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
         session = "" if row.session is None else f"   under session {row.session[-8:]}"
+        written = "" if row.messages is None else f"   {row.messages} messages"
+        written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
         before = NOBODY_SAYS if row.previous is None else str(row.previous)
         lines = (
             (
@@ -54,6 +56,6 @@ class LeaseFacts(Static):
                     f"waiting {waiting}   the one before: {before}"
                 ),
             ),
-            ("stands", lease_words(row, state.clock.now) or "held"),
+            ("stands", (lease_words(row, state.clock.now) or "held") + written),
         )
         self.update(Content("\n").join(Content.assemble((f"{label:7} ", "$text-muted"), text) for label, text in lines))

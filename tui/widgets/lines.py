@@ -8,8 +8,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ..health import LEVEL_CELLS, health
-from ..overview import badge_words, numbers_words, time_words
-from ..words import Cell, Tone, clock_words
+from ..overview import badge_words, numbers_words, time_line, time_words
+from ..words import Cell, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..screens.registry import Entry
     from ..state import ClusterState
 
-_STYLES: Final = {
+STYLES: Final = {
     Tone.PLAIN: "",
     Tone.GOOD: "bold $text-success",
     Tone.WARN: "bold $text-warning",
@@ -36,7 +36,7 @@ REASONS_SHOWN: Final = 5
 
 
 def _styled(cell: Cell) -> tuple[str, str]:
-    return cell.text, _STYLES[cell.tone]
+    return cell.text, STYLES[cell.tone]
 
 
 class TitleBar(Static):
@@ -130,4 +130,4 @@ class ClockLine(Static):
 
     def show(self, state: ClusterState) -> None:
         """Show a state's clock."""
-        self.update(Content.assemble(*(_styled(cell) for cell in clock_words(state.clock))))
+        self.update(Content.assemble(*(_styled(cell) for cell in time_line(state))))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import Environment
 
 from .chains import ceiling_chains, head_facts, runs
+from .columns.heads import Heads
+from .columns.suspects import spread_suspects
 from .coverage import Coverage, later
 from .domains import DomainJudge, check_domains
 from .finding import Evidence, Verdict, in_order
@@ -83,6 +85,8 @@ class Options:
     reread: bool = False
     """Read everything again, whatever the index file holds."""
     narrowing: Narrowing = WHOLE
+    columns: bool = True
+    """Whether what is clean is judged by columns. What is found does not depend on it."""
 
 
 _DEFAULT: Final = Options()
@@ -125,13 +129,14 @@ def _audit(
 ) -> Audit:
     store = None
     if options.index_file is not None:
-        store = PartStore(index, environment(tree, root_key), reread=options.reread)
+        state = environment(tree, root_key, columns=options.columns)
+        store = PartStore(index, state, reread=options.reread)
     findings: list[Finding] = []
 
     def load(jobs: int, store: PartStore | None) -> tuple[ClusterRecords, Loaded]:
         records, found_records = load_records(tree, signatures, root_key)
         findings[:] = found_records
-        way = Way(options.narrowing, jobs, store, progress)
+        way = Way(options.narrowing, jobs, store, progress, columns=options.columns)
         walk = Walk(tree, records, signatures, index, findings.append, way)
         return records, walk.run()
 
@@ -143,7 +148,8 @@ def _audit(
         records, loaded = load(1, None)
     index.ready()
     known_runs = runs(index)
-    findings += _judge(index, records, known_runs, loaded, options, tree)
+    judged, witnesses = _judge(index, records, known_runs, loaded, options, tree)
+    findings += judged
     findings += check_foreign(tree)
     findings += [found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()]
     ordered = tuple(in_order(findings))
@@ -153,7 +159,7 @@ def _audit(
         messages=loaded.counts.messages,
         rejected=loaded.counts.rejected,
         bags=loaded.counts.bags,
-        witnesses=index.witnesses(),
+        witnesses=witnesses,
         violations=_count(ordered, Verdict.VIOLATION),
         indeterminate=_count(ordered, Verdict.INDETERMINATE),
         unverifiable=_count(ordered, Verdict.UNVERIFIABLE),
@@ -172,8 +178,11 @@ def _judge(
     loaded: Loaded,
     options: Options,
     tree: Tree,
-) -> list[Finding]:
-    """Apply the rules that need more than one file. ``tree``: where a name is looked for once more."""
+) -> tuple[list[Finding], int]:
+    """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known.
+
+    ``tree``: where a name is looked for once more.
+    """
     newest, ledgers = loaded.newest, loaded.ledgers
     ceilings = ceiling_chains(index)
     policy = records.newest_policy
@@ -193,6 +202,9 @@ def _judge(
         coverage=coverage,
         closings=Closings(index.closings()),
     )
+    in_columns = spread_suspects(
+        index, lambda: Heads((fact for fact, _ in head_facts(index)), cluster), cluster, options.jobs
+    )
     findings = list(check_heads((fact for fact, _ in head_facts(index)), ceilings))
     findings += check_ceilings(ceilings)
     findings += check_layouts(ceilings, records.maps)
@@ -205,7 +217,7 @@ def _judge(
     findings += check_domains(DomainJudge(index, known_runs, cluster, sessions), domains, options.jobs, notes)
     if options.narrowing.whole:  # of a session lease some leases alone say too little
         findings += check_sessions(sessions, notes, cluster)
-    return findings
+    return findings, index.witnesses() + in_columns
 
 
 def _gaps(run: Run, *, torn: bool) -> int:

@@ -59,7 +59,7 @@ class Coverage:
 
 
 def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:
-    """Return the one of two signed times that surely was reached later."""
+    """Return the one of two signed times that surely was reached later; of equals the less exact."""
     if one is None or other is None:
         return one or other
-    return max(one, other, key=lambda token: token.interval.earliest)
+    return max(one, other, key=lambda token: (token.interval.earliest, token.radius_ns))

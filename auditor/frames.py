@@ -12,15 +12,15 @@ from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import HEAD_CONTEXT, SignedWitness, head_digest
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
 from timeagent.trust import Purpose
 
 from .finding import Evidence
 from .verification import misattributed
 
 if TYPE_CHECKING:
-    from appliance.formats.frame import Frame, FrameHead
+    from appliance.formats.frame import Frame
     from appliance.formats.witness import BatchHead, Witness
-    from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
 
     from .verification import Signatures
@@ -108,7 +108,7 @@ class FrameEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownToken:
+class KnownToken:
     """What a frame's signed time is worth: many frames share one."""
 
     token: SignedTime
@@ -117,7 +117,7 @@ class _KnownToken:
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownHead:
+class KnownHead:
     """What a batch head is worth: all witnesses of a batch share it."""
 
     head: BatchHead
@@ -136,8 +136,8 @@ class FrameReader:
         self._signatures = signatures
         self._cluster_id = cluster_id
         self._witnesses: dict[tuple[int, bytes], HeldWitness | HeldSession | str] = {}
-        self._heads: dict[tuple[int, bytes, bytes], _KnownHead] = {}
-        self._tokens: dict[tuple[int, bytes, str], _KnownToken] = {}
+        self._heads: dict[tuple[int, bytes, bytes], KnownHead] = {}
+        self._tokens: dict[tuple[int, bytes, str], KnownToken] = {}
         self._keyrings: dict[int, Keyring | None] = {}
         """Every keyring that answers were given for: kept, so that none of later has the same identity."""
 
@@ -149,10 +149,10 @@ class FrameReader:
         frames: list[FrameEvidence] = []
         damage: list[tuple[Evidence, str]] = []
         for piece in whole:
-            where = Evidence(path, begins_at + piece.offset, piece.end - piece.offset)
             try:
-                frames.append(self._frame(piece, where, keyring))
+                frames.append(self.frame(piece, Evidence(path, begins_at), keyring))
             except Damaged as problem:
+                where = Evidence(path, begins_at + piece.offset, piece.end - piece.offset)
                 damage.append((where, problem.message))
         if rest:
             end = whole[-1].end if whole else 0
@@ -161,10 +161,12 @@ class FrameReader:
             )
         return frames, damage
 
-    def _frame(self, piece: Piece, where: Evidence, keyring: Keyring | None) -> FrameEvidence:
+    def frame(self, piece: Piece, file: Evidence, keyring: Keyring | None) -> FrameEvidence:
+        """Return a frame. ``file``: where the bytes begin that it is a piece of. Raises Damaged."""
+        where = Evidence(file.path, file.offset + piece.offset, piece.end - piece.offset)
         frame = open_frame(piece, where.path)
         head = frame.head
-        known = self._tokens.get((id(keyring), head.time, head.writer)) or self._token(head, keyring, where.path)
+        known = self.token(head.time, head.writer, keyring, where.path)
         held: list[HeldWitness] = []
         sessions: list[HeldSession] = []
         unreadable: list[str] = []
@@ -180,15 +182,19 @@ class FrameReader:
             frame, where, known.token, known.refusal, known.stranger, tuple(held), tuple(unreadable), tuple(sessions)
         )
 
-    def _token(self, head: FrameHead, keyring: Keyring | None, where: str) -> _KnownToken:
-        token = head.signed_time(where)
+    def token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str = "a frame") -> KnownToken:
+        """Return what a signed time is worth in a frame of a writer. Raises Damaged."""
+        return self._tokens.get((id(keyring), raw, writer)) or self._token(raw, writer, keyring, where)
+
+    def _token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str) -> KnownToken:
+        token = SignedTime.decode(raw, where)
         reason = self._signatures.refuses_time(keyring, token) if keyring else None
         refusal = Refusal("forged-time", reason) if reason else None
-        known = _KnownToken(token, refusal, misattributed(keyring, token, head.writer))
+        known = KnownToken(token, refusal, misattributed(keyring, token, writer))
         if len(self._tokens) >= WITNESSES_KEPT:
             self._tokens.clear()
         self._keyrings[id(keyring)] = keyring
-        self._tokens[id(keyring), head.time, head.writer] = known
+        self._tokens[id(keyring), raw, writer] = known
         return known
 
     def _witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | HeldSession | str:
@@ -204,8 +210,7 @@ class FrameReader:
         try:
             signed = decode(SignedWitness, raw, "a witness")
             witness = signed.statement()
-            name = (id(keyring), signed.head, signed.signature)
-            known = self._heads.get(name) or self._open_head(signed, keyring)
+            known = self.head(signed, keyring)
         except Damaged as problem:
             return problem.message
         refusal = known.refusal
@@ -215,14 +220,18 @@ class FrameReader:
             return HeldSession(signed, witness, known.head, known.token, refusal, known.stranger, known.digest)
         return HeldWitness(signed, witness, known.head, known.token, refusal, known.stranger, known.digest)
 
-    def _open_head(self, signed: SignedWitness, keyring: Keyring | None) -> _KnownHead:
+    def head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
+        """Return what the batch head of a witness is worth. Raises Damaged."""
+        return self._heads.get((id(keyring), signed.head, signed.signature)) or self._open_head(signed, keyring)
+
+    def _open_head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
         """Check a head once for all witnesses of its batch. Raises Damaged."""
         head = signed.batch_head()
         token, refusal = head.signed_time(), None
         if keyring is not None:
             refusal = head_refusal(self._signatures, keyring, self._cluster_id, signed.head, head, signed.signature)
         stranger = misattributed(keyring, token, head.node)
-        known = _KnownHead(head, token, refusal, stranger, head_digest(signed.head), KnownPaths(head.count, head.root))
+        known = KnownHead(head, token, refusal, stranger, head_digest(signed.head), KnownPaths(head.count, head.root))
         if len(self._heads) >= HEADS_KEPT:
             self._heads.clear()
         self._keyrings[id(keyring)] = keyring

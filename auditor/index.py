@@ -6,6 +6,7 @@ keys; every row says where in the tree its bytes are. The only module of the aud
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,13 @@ import msgspec
 
 from timeagent.errors import BadRequest
 
+from .columns.layout import Bucket
 from .finding import Evidence, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from .columns.layout import Chunk
 
 type Value = str | bytes | int | None
 
@@ -32,10 +36,11 @@ PRAGMA synchronous = OFF;
 PRAGMA cache_size = -65536;
 CREATE TABLE head (
     incarnation BLOB, sequence INTEGER, digest BLOB, map INTEGER, shard INTEGER, ceiling INTEGER, in_ledger INTEGER,
-    head BLOB, path TEXT, offset INTEGER, length INTEGER, PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
+    head BLOB, path TEXT, offset INTEGER, length INTEGER, rank INTEGER,
+    PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
 CREATE TABLE entry (
     domain TEXT, cid BLOB, incarnation BLOB, sequence INTEGER, position INTEGER, head BLOB, entry BLOB,
-    path TEXT, offset INTEGER, length INTEGER, ending INTEGER,
+    path TEXT, offset INTEGER, length INTEGER, ending INTEGER, rank INTEGER,
     PRIMARY KEY (domain, incarnation, sequence, position, head)) WITHOUT ROWID;
 CREATE TABLE ceiling (
     map INTEGER, shard INTEGER, number INTEGER, record BLOB, path TEXT, offset INTEGER, length INTEGER,
@@ -52,10 +57,16 @@ CREATE TABLE committed (
     named INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
     closed_at INTEGER);
+CREATE TABLE chunk (kind TEXT, bucket INTEGER, part INTEGER, base INTEGER, names BLOB, rows BLOB, raw BLOB);
+CREATE INDEX chunk_of ON chunk (kind, bucket, part);
 """
+RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, incarnation, sequence, position, head)"}
+"""Tables where one fact may be told at several places; of these the place with the lowest rank counts."""
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
-_TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag")
+_TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag", "chunk")
+PART_RANKS: Final = 2**40
+"""More than there are ranks in a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,18 @@ def encode_rows(rows: Sequence[tuple[Value, ...]]) -> bytes:
     return msgspec.msgpack.encode(rows)
 
 
+def _insertion(table: str, columns: int, base: int = 0) -> str:
+    """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays."""
+    marks = ",".join("?" * columns)
+    if table not in RANKED:
+        return f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608
+    told = [*(("in_ledger",) if table == "head" else ()), "path", "offset", "length", "rank"]
+    return (
+        f"INSERT INTO {table} VALUES ({marks} + {base}) ON CONFLICT {RANKED[table]} DO UPDATE SET "  # noqa: S608
+        f"{', '.join(f'{name} = excluded.{name}' for name in told)} WHERE excluded.rank < rank"
+    )
+
+
 class Rows:
     """The writing half of an index: what the walks tell."""
 
@@ -95,29 +118,30 @@ class Rows:
         self._closed_to: dict[str, int] = {}
         self._last = ("", "")
 
-    def _insert(self, table: str, verb: str, row: tuple[Value, ...]) -> None:
+    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
         raise NotImplementedError
 
-    def _printable(self, path: str) -> str:
+    def shown(self, path: str) -> str:
         """Return a path as it is shown; most rows in a row are of one file."""
         if path != self._last[0]:
             self._last = path, printable(path)
         return self._last[1]
 
-    def add(
-        self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = (), better: bool = False
-    ) -> None:
-        """Insert a row: its values, its place, and what follows. What is there stays, unless this is ``better``."""
-        row = (*values, self._printable(where.path), where.offset, where.length, *rest)
-        verb = "REPLACE" if better else "IGNORE"
-        self._insert(table, verb, row)
+    def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = (), rank: int = 0) -> None:
+        """Insert a row: its values, its place, and what follows.
+
+        ``rank``: which place counts where the same is told at several, the lowest. Frames come in the order in which
+        they are read, from 0 up; ledgers below 0, and those read last below all.
+        """
+        row = (*values, self.shown(where.path), where.offset, where.length, *rest)
+        self._insert(table, (*row, rank) if table in RANKED else row)
 
     def add_bag(
         self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool, closed_ns: int = 0
     ) -> None:
         """Insert a bag. ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not before."""
         row = (printable(path), printable(log), start_ns, end_ns, closed, blind, closed_ns)
-        self._insert("bag", "IGNORE", row)
+        self._insert("bag", row)
 
     def closed_to(self, log: str, instant: int) -> None:
         """Say that a log is closed up to an instant, at least."""
@@ -172,19 +196,52 @@ class Index(Rows):
         for table in _TABLES:
             self.db.execute(f"DELETE FROM {table}")  # noqa: S608
 
-    def _insert(self, table: str, verb: str, row: tuple[Value, ...]) -> None:
-        self.db.execute(f"INSERT OR {verb} INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
+    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
+        self.db.execute(_insertion(table, len(row)), row)
 
-    def take(self, rows: Mapping[str, Sequence[bytes]], closed_to: Mapping[str, int]) -> None:
-        """Insert what a walk over a part has gathered: chunks of encoded rows, by verb and table."""
-        for name, chunks in rows.items():
-            verb, table = name.split()
-            for chunk in chunks:
-                several = msgspec.msgpack.decode(chunk)
-                marks = ",".join("?" * len(several[0]))
-                self.db.executemany(f"INSERT OR {verb} INTO {table} VALUES ({marks})", several)  # noqa: S608
+    def insert(self, table: str, rows: Iterable[Sequence[Value]], base: int = 0) -> None:
+        """Insert many whole rows. ``base``: what is added to their ranks."""
+        several = iter(rows)
+        first = next(several, None)
+        if first is not None:
+            self.db.executemany(_insertion(table, len(first), base), itertools.chain([first], several))
+
+    def take(self, rows: Mapping[str, Sequence[bytes]], closed_to: Mapping[str, int], base: int = 0) -> None:
+        """Insert what a walk over a part has gathered: encoded rows, by table. ``base``: added to their ranks."""
+        for table, several in rows.items():
+            for chunk in several:
+                self.insert(table, msgspec.msgpack.decode(chunk), base)
         for log, instant in closed_to.items():
             self.closed_to(log, instant)
+
+    def take_chunks(self, chunks: Iterable[Chunk], part: int, base: int) -> None:
+        """Keep the columns of a part. ``part``: its number, in order; ``base``: added to the ranks of its rows."""
+        self.db.executemany(
+            "INSERT INTO chunk VALUES (?,?,?,?,?,?,?)",
+            ((each.kind, each.bucket, part, base, each.names, each.rows, each.raw) for each in chunks),
+        )
+
+    def bucket(self, kind: str, number: int, *, raw: bool = False) -> Bucket:
+        """Return all rows of one kind in one bucket. ``raw``: with the bytes of their entries."""
+        found = Bucket(kind)
+        columns = "base, names, rows, raw" if raw else "base, names, rows"
+        sql = f"SELECT {columns} FROM chunk WHERE kind = ? AND bucket = ? ORDER BY part"  # noqa: S608
+        for base, *parts in self.db.execute(sql, (kind, number)):
+            found.take(base, *parts)
+        return found
+
+    def column_bytes(self) -> int:
+        """Return how large all columns together are."""
+        return self._number("SELECT coalesce(sum(length(rows)), 0) FROM chunk")
+
+    def domains_in_rows(self) -> set[str]:
+        """Return every domain of which something is known by itself, not by columns."""
+        return {row[0] for row in self.db.execute("SELECT domain FROM entry UNION SELECT domain FROM use")}
+
+    def writers_in_rows(self) -> set[tuple[str, bytes]]:
+        """Return writer and incarnation of every frame that is known by itself, not by columns."""
+        sql = "SELECT writer, incarnation FROM frame UNION SELECT writer, incarnation FROM committed"
+        return set(self.db.execute(sql))
 
     @property
     def shared(self) -> bool:
@@ -289,7 +346,8 @@ class Index(Rows):
         sql = (
             "SELECT * FROM (SELECT writer, incarnation, lag(sequence) OVER run AS before, lag(last) OVER run AS top,"
             " lag(path) OVER run AS there, lag(offset) OVER run, lag(length) OVER run, sequence, first, path, offset,"
-            " length FROM frame WINDOW run AS (PARTITION BY writer, incarnation ORDER BY sequence, first))"
+            " length FROM frame WINDOW run AS"
+            " (PARTITION BY writer, incarnation ORDER BY sequence, first, path, offset))"
             " WHERE before < sequence AND first <= top ORDER BY writer, incarnation, sequence, path, offset"
         )
         for writer, incarnation, *rest in self.db.execute(sql):
@@ -306,12 +364,12 @@ class Index(Rows):
         Not of one that may be in a file that cannot be read: its writer's, of a time between the frames beside it.
         """
         sql = (
-            "SELECT c.writer, c.incarnation, c.sequence, c.named, min(c.path), c.offset, c.length FROM committed c"
+            "SELECT c.writer, c.incarnation, c.sequence, c.named, c.path, c.offset, c.length FROM committed c"
             " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
-            " AND f.digest = c.digest"
-            " WHERE f.writer IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+            " AND f.digest = c.digest WHERE f.writer IS NULL ORDER BY 1, 2, 3, 5, 6"
         )
-        for writer, incarnation, sequence, named, path, offset, length in list(self.db.execute(sql)):
+        for _, naming in itertools.groupby(list(self.db.execute(sql)), key=lambda row: row[:3]):
+            writer, incarnation, sequence, named, path, offset, length = next(naming)
             if not self._may_be_unread(writer, incarnation, sequence, named):
                 yield writer, incarnation, sequence, named, [Evidence(path, offset, length)]
 

@@ -10,8 +10,13 @@ if TYPE_CHECKING:
     from .index import Rows
 
 
-def index_frame(index: Rows, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int]) -> None:
-    """Remember a frame. ``accepted``: how many of its messages are in the record; ``span``: their first and last."""
+def index_frame(
+    index: Rows, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int
+) -> None:
+    """Remember a frame. ``accepted``: how many of its messages are in the record; ``span``: their first and last.
+
+    ``rank``: how many frames were read before it.
+    """
     head, where = frame.frame.head, frame.where
     writer = (head.writer, head.incarnation)
     timestamps = frame.frame.timestamps
@@ -24,7 +29,7 @@ def index_frame(index: Rows, frame: FrameEvidence, digest: bytes, accepted: int,
     stamped = frame.token.interval.latest + frame.token.staleness_ns
     for session in frame.sessions:
         if session.refusal is None:
-            _index_witness(index, session, "", session.witness.session_id, where)
+            _index_witness(index, session, ("", session.witness.session_id), where, rank)
     counted = set()
     for held in frame.witnesses:
         witness = held.witness
@@ -34,21 +39,25 @@ def index_frame(index: Rows, frame: FrameEvidence, digest: bytes, accepted: int,
             index.add("use", witness.domain, witness.correlation_id, where=where, rest=numbers)
         if held.refusal is not None:
             continue
-        _index_witness(index, held, witness.domain, witness.correlation_id, where)
+        _index_witness(index, held, (witness.domain, witness.correlation_id), where, rank)
 
 
-def _index_witness(index: Rows, held: HeldWitness | HeldSession, domain: str, name: bytes, where: Evidence) -> None:
-    """Remember a witness with its head. Session leases are of no domain: theirs is ""."""
+def _index_witness(
+    index: Rows, held: HeldWitness | HeldSession, lease: tuple[str, bytes], where: Evidence, rank: int
+) -> None:
+    """Remember a witness with its head. ``lease``: domain and id. Session leases are of no domain: theirs is ""."""
     batch, signed = held.head, held.signed
     index.add(
         "head",
         *(batch.incarnation, batch.sequence, held.head_digest, batch.map_number, batch.shard, batch.ceiling_number),
         *(False, signed.head),
         where=where,
+        rank=rank,
     )
     index.add(
         "entry",
-        *(domain, name, batch.incarnation, batch.sequence, signed.index, held.head_digest, signed.entry),
+        *(*lease, batch.incarnation, batch.sequence, signed.index, held.head_digest, signed.entry),
         where=where,
         rest=(0,),
+        rank=rank,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from .columns.layout import Chunk
 from .finding import Evidence, Finding
 from .index import Rows, encode_rows
 from .seals import BagCounts
@@ -56,7 +57,8 @@ class Part(msgspec.Struct, kw_only=True):
 
     findings: list[Finding] = []
     rows: dict[str, list[bytes]] = {}
-    """By verb and table, as ``Index.take`` wants them."""
+    """By table, as ``Index.take`` wants them."""
+    columns: list[Chunk] = []
     closed_to: dict[str, int] = {}
     unreadable: dict[str, str] = {}
     newest: bytes | None = None
@@ -98,30 +100,32 @@ class PartRows(Rows):
     def __init__(self) -> None:
         """Hold nothing yet."""
         super().__init__()
-        self._chunks: dict[tuple[str, str], list[bytes]] = {}
-        self._kept: dict[tuple[str, str], list[tuple[Value, ...]]] = {}
-        self._heads: set[tuple[Value, ...]] = set()
+        self._chunks: dict[str, list[bytes]] = {}
+        self._kept: dict[str, list[tuple[Value, ...]]] = {}
+        self._heads: dict[tuple[Value, ...], Value] = {}
+        """Incarnation, sequence and digest of each head, and the rank of the place where it counts."""
 
-    def _insert(self, table: str, verb: str, row: tuple[Value, ...]) -> None:
-        if table == "head" and verb == "IGNORE":  # every frame under a batch tells of its head
-            if row[:3] in self._heads:
+    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
+        if table == "head":  # every frame under a batch tells of its head
+            known = self._heads.get(row[:3])
+            if known is not None and known <= row[-1]:  # type: ignore[operator]
                 return
-            self._heads.add(row[:3])
-        kept = self._kept.get((verb, table))
+            self._heads[row[:3]] = row[-1]
+        kept = self._kept.get(table)
         if kept is None:
-            kept = self._kept[verb, table] = []
+            kept = self._kept[table] = []
         kept.append(row)
         if len(kept) >= CHUNK_ROWS:
-            self._pack(verb, table)
+            self._pack(table)
 
-    def _pack(self, verb: str, table: str) -> None:
-        self._chunks.setdefault((verb, table), []).append(encode_rows(self._kept.pop((verb, table))))
+    def _pack(self, table: str) -> None:
+        self._chunks.setdefault(table, []).append(encode_rows(self._kept.pop(table)))
 
     def rows(self) -> dict[str, list[bytes]]:
-        """Return everything, in chunks, by verb and table."""
-        for verb, table in list(self._kept):
-            self._pack(verb, table)
-        return {f"{verb} {table}": chunks for (verb, table), chunks in self._chunks.items()}
+        """Return everything, some rows at a time, by table."""
+        for table in list(self._kept):
+            self._pack(table)
+        return self._chunks
 
     @property
     def closed(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind
@@ -22,11 +22,12 @@ from .rules.signatures import ceiling_findings
 from .verification import misattributed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from appliance.formats.framing import Piece
     from appliance.formats.witness import BatchHead, Entry
 
+    from .columns.ledgers import LedgerColumns
     from .finding import Finding
     from .index import Rows
     from .load import ChainFile, LedgerFile, Tree
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from .verification import Signatures
 
 IN_LEDGER: Final = 1
+
+
+class _Place(TypedDict):
+    where: Evidence
+    rank: int
 
 
 class ShardWalk:
@@ -46,8 +52,12 @@ class ShardWalk:
         signatures: Signatures,
         index: Rows,
         report: Callable[[Finding], None],
+        columns: LedgerColumns | None = None,
     ) -> None:
-        """Take where evidence comes from and findings go to."""
+        """Take where evidence comes from and findings go to. ``columns``: take what blocks say of leases."""
+        self._columns = columns
+        self._rank = 0
+        """Of the last block: what a later one says counts."""
         self._tree = tree
         self._records = records
         self._signatures = signatures
@@ -167,25 +177,26 @@ class ShardWalk:
         digest = head_digest(raw)
         run = (head.incarnation, head.sequence)
         named = (head.map_number, head.shard, head.ceiling_number)
-        self._index.add("head", *run, digest, *named, IN_LEDGER, raw, where=where, better=True)
-        for position, (entry, raw_entry) in enumerate(zip(entries, raw_entries, strict=True)):
+        self._rank -= 1
+        place: _Place = {"where": where, "rank": self._rank}
+        self._index.add("head", *run, digest, *named, IN_LEDGER, raw, **place)
+        positions: Iterable[int] = range(len(entries))
+        if self._columns is not None:
+            name = (*run, digest)
+            positions = self._columns.take(name, entries, raw_entries, self._index.shown(where.path), where, self._rank)
+        for position in positions:
+            entry, raw_entry = entries[position], raw_entries[position]
             match entry:
                 case Witness():
                     lease = (entry.domain, entry.correlation_id)
-                    self._index.add(
-                        "entry", *lease, *run, position, digest, raw_entry, where=where, rest=(0,), better=True
-                    )
+                    self._index.add("entry", *lease, *run, position, digest, raw_entry, rest=(0,), **place)
                 case Ended():
                     lease = (entry.domain, entry.ending.correlation_id)
-                    self._index.add(
-                        "entry", *lease, *run, position, digest, raw_entry, where=where, rest=(1,), better=True
-                    )
+                    self._index.add("entry", *lease, *run, position, digest, raw_entry, rest=(1,), **place)
                 case SessionWitness() | SessionEnded():
                     rest = (int(isinstance(entry, SessionEnded)),)
-                    name = ("", entry.session_id)
-                    self._index.add(
-                        "entry", *name, *run, position, digest, raw_entry, where=where, rest=rest, better=True
-                    )
+                    of = ("", entry.session_id)
+                    self._index.add("entry", *of, *run, position, digest, raw_entry, rest=rest, **place)
                 case CeilingCopy():
                     self._ceiling(entry.record, where, None)
                 case Stopped():

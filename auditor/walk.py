@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .bags import BagWalk
+from .columns.frames import FrameColumns
+from .columns.ledgers import LedgerColumns
 from .finding import Finding
 from .frames import FrameReader
+from .index import PART_RANKS
 from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_part
 from .pool import default_jobs, in_order
 from .seals import BagCounts, SealOrder
@@ -41,8 +44,9 @@ class Doubted(Exception):
 class PartReader:
     """Reads one unit after another. Each process has its own; they share nothing but what they were born with."""
 
-    def __init__(self, tree: Tree, records: ClusterRecords, signatures: Signatures) -> None:
-        """Take where evidence comes from."""
+    def __init__(self, tree: Tree, records: ClusterRecords, signatures: Signatures, *, columns: bool = True) -> None:
+        """Take where evidence comes from. ``columns``: judge what is clean by columns."""
+        self._by_columns = columns
         self.grids: dict[str, Grid] = {}
         """Of the logs that are read: known before the first rack is."""
         self._tree = tree
@@ -63,13 +67,15 @@ class PartReader:
 
     def _rack(self, unit: RackUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        bags = BagWalk(self._tree, self._records, self._signatures, self._frames, rows, findings.append)
+        columns = FrameColumns(self._frames, rows) if self._by_columns else None
+        bags = BagWalk(self._tree, self._records, self._signatures, self._frames, rows, findings.append, columns)
         grid = self.grids[unit.log]
         listing = self._tree.listing(grid, unit.rack)
         seal = bags.rack(grid, listing)
         return Part(
             findings=findings,
             rows=rows.rows(),
+            columns=columns.chunks() if columns else [],
             closed_to=rows.closed,
             newest=bags.newest.encode() if bags.newest else None,
             counts=bags.counts,
@@ -82,12 +88,14 @@ class PartReader:
 
     def _ledger(self, unit: LedgerUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append)
+        columns = LedgerColumns() if self._by_columns else None
+        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, columns)
         shards.ledger(unit.file)
         ledgers = shards.ledgers
         return Part(
             findings=findings,
             rows=rows.rows(),
+            columns=columns.chunks() if columns else [],
             torn=bool(shards.torn),
             stopped=bool(ledgers.stopped),
             damaged=bool(ledgers.damaged),
@@ -115,6 +123,8 @@ class Way:
     store: PartStore | None = None
     progress: Callable[[int, int, int, str], None] | None = None
     """Told how many parts are done, of how many, how many messages they held, and which was the last."""
+    columns: bool = True
+    """Whether what is clean is judged by columns."""
 
 
 class Walk:
@@ -137,10 +147,11 @@ class Walk:
         self._jobs = way.jobs
         self._store = way.store
         self._progress = way.progress
-        self._reader = PartReader(tree, records, signatures)
+        self._reader = PartReader(tree, records, signatures, columns=way.columns)
         frames = FrameReader(signatures, records.cluster_id)
         self._bags = BagWalk(tree, records, signatures, frames, index, report)
         self._shards = ShardWalk(tree, records, signatures, index, report)
+        self._taken = 0
         self._done = 0
         self._total = 0
 
@@ -213,19 +224,24 @@ class Walk:
                 self._bags.off_grid(place)
                 continue
             part = next(parts)
-            self._take(part)
+            self._take(RackUnit(log, place), part)
             self._bags.take(part)
             for finding in order.take(place, part.seal, has_seal=part.has_seal):
                 self._report(finding)
 
-    def _take(self, part: Part) -> None:
+    def _take(self, unit: Unit, part: Part) -> None:
         for finding in part.findings:
             self._report(finding)
         self._tree.unreadable |= part.unreadable
-        self._index.take(part.rows, part.closed_to)
+        base = self._taken * PART_RANKS
+        if isinstance(unit, LedgerUnit):
+            base = -base
+        self._index.take(part.rows, part.closed_to, base)
+        self._index.take_chunks(part.columns, self._taken, base)
+        self._taken += 1
 
     def _take_ledger(self, unit: LedgerUnit, part: Part) -> None:
-        self._take(part)
+        self._take(unit, part)
         run = unit.file.incarnation
         self._shards.torn.discard(run)  # a torn block was written again, to the next file
         if part.torn:

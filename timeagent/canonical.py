@@ -73,6 +73,18 @@ def decode[R: Record](kind: type[R], data: bytes | memoryview, where: str = "") 
     return record
 
 
+def decode_all[R: Record](kind: type[R], data: list[bytes], where: str = "") -> list[R]:
+    """Read many records of one kind. Raises Damaged if ``decode`` refuses any of them, without saying which."""
+    decoder = _decoders.get(kind) or _made(kind)
+    try:
+        records = list(map(decoder.decode, data))
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("record-damaged", f"{where or 'a record'} is not a {kind.__name__}: {problem}") from None
+    if list(map(_encoder.encode, records)) != data:
+        raise Damaged("record-not-canonical", f"{where or 'a record'} is a {kind.__name__} in a non-canonical encoding")
+    return records  # type: ignore[return-value]
+
+
 def _made[R: Record](kind: type[R]) -> msgspec.msgpack.Decoder[R]:
     """Make a decoder, one at a time: msgspec lets other threads see what it has half made of a type, and crashes."""
     with _making:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from timeagent.canonical import Bytes64, Record, decode, encode
+from timeagent.errors import Damaged
 
 from .framing import Kind, Piece, pack
 from .merkle import root
-from .witness import Batch, BatchHead, Entry, decode_entry
+from .witness import Batch, BatchHead, Entry, decode_entries, decode_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,12 @@ class LedgerBlock(Record, frozen=True):
 
     def decoded(self, where: str) -> Iterator[Entry]:
         """Yield the entries in order. Raises Damaged."""
-        for index, entry in enumerate(self.entries):
-            yield decode_entry(entry, f"{where}, entry {index}")
+        try:
+            yield from decode_entries(list(self.entries))
+        except Damaged:  # say which
+            for index, entry in enumerate(self.entries):
+                decode_entry(entry, f"{where}, entry {index}")
+            raise
 
     def entries_match(self, head: BatchHead) -> bool:
         """Whether these are the entries that the head signs."""

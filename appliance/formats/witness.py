@@ -216,6 +216,17 @@ def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
     return entry
 
 
+def decode_entries(data: list[bytes], where: str = "a ledger entry") -> list[Entry]:
+    """Read many entries of batches. Raises Damaged if ``decode_entry`` refuses any of them, without saying which."""
+    try:
+        entries: list[Entry] = list(map(_entries.decode, data))
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("record-damaged", f"{where} is no entry of a batch: {problem}") from None
+    if list(map(encode, entries)) != data:
+        raise Damaged("record-not-canonical", f"{where} is in a non-canonical encoding")
+    return entries
+
+
 class Batch(msgspec.Struct, frozen=True):
     """A signed turn: the head's bytes, its signature, each entry's bytes, in order, and the tree over them."""
 

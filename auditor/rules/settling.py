@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from auditor.finding import NamedInterval
 from timeagent.units import rfc3339
 
@@ -12,6 +14,8 @@ from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from auditor.finding import Finding
     from auditor.history import DomainHistory, LeaseHistory
@@ -29,6 +33,12 @@ class Closings:
             latest = self._latest.setdefault(log, [])
             latest.append(max(closed, latest[-1]) if latest else closed)
             self._starts.setdefault(log, []).append(start)
+
+    def of_many(self, log: str, before_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same for many instants."""
+        starts, latest = self._starts.get(log, []), self._latest.get(log, [])
+        count = np.searchsorted(np.array(starts, np.int64), before_ns)
+        return np.array([0, *latest], np.int64)[count]
 
     def of(self, log: str, before_ns: int) -> int:
         """Return the instant before which some bag of the log that begins before ``before_ns`` was surely open."""

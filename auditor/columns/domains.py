@@ -1,0 +1,229 @@
+"""Domains, all of a bucket at once: which of them are clean, so that no rule over leases finds anything there.
+
+A domain is clean if its ledger entries are a row of exclusive leases, each granted, perhaps renewed, and relinquished
+before the next is granted (the last may still be out), and every condition of ``auditor.rules.leases`` and
+``auditor.rules.settling`` that can apply to such a row holds by its columns. Everything else is *suspect*, which says
+nothing but that its history is made and judged by those rules, one lease after another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, Bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from numpy.typing import NDArray
+
+    from auditor.rules.leases import Cluster
+
+    from .heads import Heads
+    from .layout import Rows
+
+type Flags = NDArray[np.bool_]
+type Column = NDArray[np.int64]
+
+_PLACES: Final = 2**32
+"""More than there are entries in a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class DomainsSeen:
+    """What a bucket came to."""
+
+    suspects: list[str]
+    witnesses: int
+    """How many different ones the clean domains have."""
+
+
+def judge_domains(
+    entries: Bucket, uses: Bucket, heads: Heads, cluster: Cluster, by_rows: AbstractSet[str]
+) -> DomainsSeen:
+    """Say which domains of a bucket are suspect. ``by_rows``: of which something is known that is in no column."""
+    known = entries.names.values
+    without = [name for name in uses.names.values if name not in known]
+    bad = np.fromiter((name in by_rows for name in known), np.bool_, len(known))
+    rows = entries.rows()
+    if len(rows):
+        chain = _Chain(rows, entries, heads, bad)
+        chain.check_statements(cluster)
+        chain.check_links()
+        chain.check_ends(cluster)
+        _check_uses(chain, uses, heads, cluster)
+        witnesses = int((chain.told & ~bad[chain.name]).sum())
+    else:
+        witnesses = 0
+    names = list(known)
+    return DomainsSeen([*without, *(names[n] for n in np.flatnonzero(bad).tolist())], witnesses)
+
+
+class _Chain:
+    """The entries of all domains, in order, cut into leases: a grant and all that follows, up to the next."""
+
+    def __init__(self, rows: Rows, entries: Bucket, heads: Heads, bad: Flags) -> None:
+        """Put them in order. ``bad``: takes which domains are suspect."""
+        self.bad = bad
+        self.entries = entries
+        self.heads = heads
+        number = np.fromiter((heads.number[each] for each in entries.heads.values), np.int64, len(entries.heads.values))
+        head = number[rows["head"]]
+        position = head * _PLACES + np.minimum(rows["position"], _PLACES - 1)
+        order = np.lexsort((position, rows["name"]))
+        self.rows = rows = rows[order]
+        self.head = head = head[order]
+        self.position = position = position[order]
+        self.name = name = rows["name"].astype(np.int64)
+        self.told: Flags = rows["kind"] != ENDED
+        self.begins = np.ones(len(rows), np.bool_)
+        """Where a domain begins."""
+        self.begins[1:] = name[1:] != name[:-1]
+        starts = self.begins | (rows["kind"] == GRANT)
+        self.lease: Column = np.cumsum(starts) - 1
+        """The number of each row's lease."""
+        self.start: Column = np.flatnonzero(starts)
+        self.last: Column = np.append(self.start[1:], len(rows)) - 1
+        self.ended: Flags = ~self.told[self.last]
+        self.cid = rows["cid"][self.start]
+        self.first_of_domain: Flags = self.begins[self.start]
+        self.suspect(~rows["plain"] | (rows["position"] >= _PLACES) | ~heads.plain[head])
+        self._check_order()
+
+    def suspect(self, which: Flags) -> None:
+        """Say that the domains of these rows are suspect."""
+        self.bad[self.name[which]] = True
+
+    def suspect_leases(self, which: Flags) -> None:
+        """Say that the domains of these leases are suspect."""
+        self.bad[self.name[self.start[which]]] = True
+
+    def _check_order(self) -> None:
+        rows, begins = self.rows, self.begins
+        grant = rows["kind"] == GRANT
+        after_end = np.zeros(len(rows), np.bool_)
+        after_end[1:] = ~self.told[:-1]
+        same = np.zeros(len(rows), np.bool_)
+        same[1:] = (rows["cid"][1:] == rows["cid"][:-1]).all(axis=1)
+        twice = np.zeros(len(rows), np.bool_)
+        twice[1:] = self.position[1:] == self.position[:-1]
+        usual = np.where(begins, grant, np.where(grant, after_end, same & ~after_end))
+        self.suspect(~usual | (twice & ~begins))
+        order = np.lexsort((self.cid[:, 1], self.cid[:, 0], self.name[self.start]))
+        name, cid = self.name[self.start][order], self.cid[order]
+        again = np.zeros(len(order), np.bool_)
+        again[order[1:]] = (name[1:] == name[:-1]) & (cid[1:] == cid[:-1]).all(axis=1)
+        self.suspect_leases(again)
+
+    def check_statements(self, cluster: Cluster) -> None:
+        """Check what one witness may say."""
+        rows, heads, head, told = self.rows, self.heads, self.head, self.told
+        wrong = (rows["expiry"] > heads.ceiling[head]) | (rows["fence"] > heads.ceiling[head])
+        if cluster.term_ns_max is not None:
+            term = min(cluster.term_ns_max, NUMBER_MAX)
+            wrong |= rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]
+        low = (rows["floor"] < heads.floor[head]) | (rows["settle_to"] < heads.settle_to[head])
+        wrong |= low & (rows["kind"] == GRANT)
+        self.suspect(wrong & told)
+        names = list(self.entries.names.values)
+        places: dict[tuple[int, int], int] = {}
+        shard = np.fromiter(
+            (places.setdefault(each, len(places)) for each in heads.shards), np.int64, len(heads.shards)
+        )
+        shards = list(places)
+        pairs = np.unique(np.stack((self.name[told], shard[head[told]])), axis=1)
+        for name, place in pairs.T.tolist():
+            map_number, number = shards[place]
+            layout = cluster.maps.get(map_number)
+            if layout is not None and layout.owners and layout.shard_of(names[name]) != number:
+                self.bad[name] = True
+
+    def check_links(self) -> None:
+        """Check how one grant follows another."""
+        grants, first = self.rows[self.start], self.first_of_domain
+        later = np.flatnonzero(~first)
+        before, after = grants[later - 1], grants[later]
+        wrong = np.zeros(len(grants), np.bool_)
+        wrong[later] = (
+            (after["fence"] <= before["fence"])
+            | (after["floor"] < before["floor"])
+            | (after["settle_to"] < before["settle_to"])
+            | (after["floor"] < self.rows["watermark"][self.last[later - 1]])
+        )
+        self.suspect_leases(wrong)
+        of_row, none_before = self.lease, first[self.lease]
+        previous = self.cid[of_row - 1]
+        for says, which in (("follows", "previous"), ("tells", "last_ended"), ("sets", "floor_set_by")):
+            other = none_before | (self.rows[which] != previous).any(axis=1)
+            self.suspect(self.rows[says] & other & self.told)
+
+    def check_ends(self, cluster: Cluster) -> None:
+        """Check what holders said when they relinquished: the watermark, and the signed time that it keeps."""
+        ends = self.rows[self.last]
+        self.expiry = np.maximum.reduceat(np.where(self.told, self.rows["expiry"], 0), self.start)
+        floor = np.maximum.reduceat(np.where(self.told, self.rows["floor"], 0), self.start)
+        self.watermark: Column = np.where(ends["watermark"] == NOTHING, floor, ends["watermark"])
+        wrong = self.watermark >= self.expiry
+        if cluster.r1_tolerance_ns is not None:
+            heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
+            allowed = ends["radius"] + min(cluster.r1_tolerance_ns, NUMBER_MAX)
+            wrong |= np.abs(self.watermark - ends["midpoint"]) > allowed
+            latest = ends["midpoint"] + ends["radius"] + ends["staleness"]
+            wrong |= latest < heads.midpoint[grant] - heads.radius[grant]
+            said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]
+            wrong |= said < ends["midpoint"] - ends["radius"]
+        self.suspect_leases(wrong & self.ended & ends["timed"])
+
+
+def _check_uses(chain: _Chain, uses: Bucket, heads: Heads, cluster: Cluster) -> None:
+    """Check what was written under each lease: how much, up to where, after what was written before, and settled."""
+    rows = uses.rows()
+    count = len(chain.start)
+    messages = np.zeros(count, np.int64)
+    low, top = np.zeros(count, np.int64), np.full(count, NOTHING)
+    if len(rows):
+        known = chain.entries.names.values
+        name = np.fromiter((known.get(each, -1) for each in uses.names.values), np.int64, len(uses.names.values))
+        rows = rows[name[rows["name"]] >= 0]
+    if len(rows):
+        number = np.fromiter((heads.number[each] for each in uses.heads.values), np.int64, len(uses.heads.values))
+        name = name[rows["name"]]
+        wanted = number[rows["head"]] * _PLACES + np.minimum(rows["position"], _PLACES - 1)
+        order = np.argsort(chain.position, kind="stable")
+        at = order[np.minimum(np.searchsorted(chain.position[order], wanted), len(order) - 1)]
+        found = (
+            (chain.position[at] == wanted)
+            & (chain.name[at] == name)
+            & (chain.rows["cid"][at] == rows["cid"]).all(axis=1)
+            & chain.told[at]
+        )
+        chain.bad[name[~found]] = True
+        chain.bad[name[_unsettled(rows, uses, cluster)]] = True
+        of = np.argsort(chain.lease[at], kind="stable")
+        lease = chain.lease[at][of]
+        firsts = np.flatnonzero(np.append(True, lease[1:] != lease[:-1]))
+        used = lease[firsts]
+        messages[used] = np.add.reduceat(rows["messages"][of], firsts)
+        low[used] = np.minimum.reduceat(rows["first"][of], firsts)
+        top[used] = np.maximum.reduceat(rows["last"][of], firsts)
+        name_of = chain.name[chain.start][used]
+        crossing = (name_of[1:] == name_of[:-1]) & (low[used][1:] <= top[used][:-1])
+        chain.bad[name_of[1:][crossing]] = True
+    ends = chain.rows[chain.last]
+    chain.suspect_leases(chain.ended & ((messages != ends["messages"]) | (top > chain.watermark)))
+
+
+def _unsettled(rows: Rows, uses: Bucket, cluster: Cluster) -> Flags:
+    """Say of each use whether a bag that its lease asks to be closed may have been open still."""
+    found = np.zeros(len(rows), np.bool_)
+    logs: dict[str, int] = {}
+    paths = uses.paths.values
+    log = np.fromiter((logs.setdefault(each.split("/")[1], len(logs)) for each in paths), np.int64, len(paths))
+    of = log[rows["path"]]
+    for name, number in logs.items():
+        chosen = np.flatnonzero(of == number)
+        found[chosen] = cluster.closings.of_many(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
+    return found

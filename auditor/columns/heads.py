@@ -1,0 +1,80 @@
+"""Batch heads as columns: what the rules over leases ask of the batch that a statement stands in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .layout import NUMBER_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from auditor.chains import HeadFact
+    from auditor.rules.leases import Cluster
+
+type HeadName = tuple[bytes, int, bytes]
+"""Incarnation, sequence, digest."""
+
+
+class Heads:
+    """All heads that are known, in the order in which their shards signed them."""
+
+    def __init__(self, facts: Iterable[HeadFact], cluster: Cluster) -> None:
+        """Take them with everything that is known beside one domain's history."""
+        runs = cluster.runs
+        ordered = sorted(
+            facts,
+            key=lambda fact: (
+                fact.head.map_number,
+                runs[fact.head.incarnation].first_ceiling,
+                fact.head.incarnation,
+                fact.head.sequence,
+            ),
+        )
+        claims = Counter((fact.head.incarnation, fact.head.sequence) for fact in ordered)
+        self.number: dict[HeadName, int] = {
+            (fact.head.incarnation, fact.head.sequence, fact.digest): place for place, fact in enumerate(ordered)
+        }
+        self.shards = [(fact.head.map_number, fact.head.shard) for fact in ordered]
+        count = len(ordered)
+        self.plain = np.zeros(count, np.bool_)
+        """Whether nothing about the head itself makes a statement in it suspicious."""
+        self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to = np.zeros(
+            (6, count), np.int64
+        )
+        for place, fact in enumerate(ordered):
+            head, token = fact.head, fact.token
+            floor, settle_to = _lowest(fact, cluster)
+            figures = (token.midpoint_ns, token.radius_ns, token.staleness_ns, head.ceiling_ns, floor, settle_to)
+            once = claims[head.incarnation, head.sequence] == 1
+            if not once or max(figures) >= NUMBER_MAX or not _rightful(fact, cluster):
+                continue
+            self.plain[place] = True
+            for column, figure in zip(
+                (self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to),
+                figures,
+                strict=True,
+            ):
+                column[place] = figure
+
+
+def _rightful(fact: HeadFact, cluster: Cluster) -> bool:
+    """Whether the ceiling record that the head names, as far as it is known, gives its run the right to grant."""
+    head = fact.head
+    chain = cluster.ceilings.get((head.map_number, head.shard))
+    if chain is None:
+        return True
+    end = chain.terminal
+    named = [(each.record.incarnation, each.record.ceiling_ns) for each in chain.at(head.ceiling_number)]
+    return all(each == (head.incarnation, head.ceiling_ns) for each in named) and (
+        end is None or head.ceiling_number <= end.record.number
+    )
+
+
+def _lowest(fact: HeadFact, cluster: Cluster) -> tuple[int, int]:
+    """Return what no grant of the run may go below: floor and settle_to."""
+    chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
+    return (chain.floor_of(fact.head.incarnation) if chain else None) or (0, 0)

@@ -1,0 +1,255 @@
+"""Columns of evidence: what the audit knows of clean frames and ledger entries, as rows of numbers instead of objects.
+
+A part of the tree makes *chunks*: rows of one kind, cut into buckets by domain or by writer, so that what belongs
+together is compared together and no more than a bucket is in memory at once. Names, such as paths and domains, stand
+once per chunk, and rows hold their numbers. Only evidence that has been verified becomes a row, and only where every
+number is small enough that no sum of three of them overflows.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+type Rows = NDArray[np.void]
+
+BUCKETS: Final = 16
+NUMBER_MAX: Final = 3 * 10**18
+"""Instants, spans and counts from here on (the year 2065) are judged one by one: three of them may not fit an int64."""
+NOTHING: Final = -1
+"""Stands for an absent instant."""
+
+USES: Final = "use"
+ENTRIES: Final = "entry"
+FRAMES: Final = "frame"
+
+_PLACE: Final = [("path", "<u4"), ("offset", "<i8"), ("length", "<i8"), ("rank", "<i8")]
+"""Where the bytes are, and which of several places counts: the lowest rank."""
+_RAW: Final = [("at", "<i8"), ("size", "<i8")]
+"""Where in the chunk's raw bytes the entry is."""
+
+USE: Final = np.dtype(
+    [
+        ("name", "<u4"),
+        ("cid", "<u8", (2,)),
+        ("head", "<u4"),
+        ("position", "<i8"),
+        ("messages", "<i8"),
+        ("first", "<i8"),
+        ("last", "<i8"),
+        ("settle_to", "<i8"),
+        ("signed", "<i8"),
+        *_PLACE,
+        *_RAW,
+    ]
+)
+"""One clean frame written under one lease: every message accepted, every signature good. ``name``: the domain."""
+
+GRANT: Final = 0
+RENEWAL: Final = 1
+ENDED: Final = 2
+
+ENTRY: Final = np.dtype(
+    [
+        ("name", "<u4"),
+        ("cid", "<u8", (2,)),
+        ("head", "<u4"),
+        ("position", "<i8"),
+        ("kind", "u1"),
+        ("plain", "?"),
+        ("fence", "<i8"),
+        ("expiry", "<i8"),
+        ("floor", "<i8"),
+        ("settle_to", "<i8"),
+        ("follows", "?"),
+        ("previous", "<u8", (2,)),
+        ("tells", "?"),
+        ("last_ended", "<u8", (2,)),
+        ("sets", "?"),
+        ("floor_set_by", "<u8", (2,)),
+        ("watermark", "<i8"),
+        ("messages", "<i8"),
+        ("timed", "?"),
+        ("midpoint", "<i8"),
+        ("radius", "<i8"),
+        ("staleness", "<i8"),
+        *_PLACE,
+        *_RAW,
+    ]
+)
+"""One entry of a ledger about a lease: a grant, a renewal, or an end. ``plain``: of the sort that columns judge.
+
+``midpoint``, ``radius``, ``staleness``: of the signed time of an end's watermark, if it is ``timed``.
+"""
+
+FRAME: Final = np.dtype(
+    [
+        ("name", "<u4"),
+        ("sequence", "<i8"),
+        ("digest", "<u8", (4,)),
+        ("first", "<i8"),
+        ("last", "<i8"),
+        ("committed", "<i8"),
+        ("committed_digest", "<u8", (4,)),
+        *_PLACE,
+    ]
+)
+"""One clean frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING."""
+
+KINDS: Final = {USES: USE, ENTRIES: ENTRY, FRAMES: FRAME}
+
+
+class Names(msgspec.Struct, array_like=True):
+    """What the numbers in a chunk's rows stand for."""
+
+    names: list[Any] = []
+    """Domains (strings), or writers (name, incarnation)."""
+    paths: list[str] = []
+    heads: list[tuple[bytes, int, bytes]] = []
+    """Incarnation, sequence and digest of batch heads."""
+
+
+class Chunk(msgspec.Struct, array_like=True):
+    """Rows of one kind in one bucket."""
+
+    kind: str
+    bucket: int
+    names: bytes
+    """Names, encoded."""
+    rows: bytes
+    raw: bytes
+
+
+def bucket_of(name: str) -> int:
+    """Return the bucket of a domain, or of a writer."""
+    return zlib.crc32(name.encode("utf-8", "surrogatepass")) % BUCKETS
+
+
+def numbers(values: bytes, width: int) -> NDArray[np.uint64]:
+    """Return identifiers that stand end to end as rows of ``width`` numbers each."""
+    return np.frombuffer(values, "<u8").reshape(-1, width)
+
+
+def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say of each number whether it may be calculated with."""
+    return (column >= 0) & (column < NUMBER_MAX)
+
+
+class Numbering[T]:
+    """Gives each of some values a number."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self.values: dict[T, int] = {}
+
+    def of(self, value: T) -> int:
+        """Return the number of a value."""
+        return self.values.setdefault(value, len(self.values))
+
+    def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
+        """Return the numbers of several values."""
+        return np.fromiter(map(self.of, values), np.uint32)
+
+
+class ChunkMaker:
+    """Gathers rows of one kind, and cuts them into chunks."""
+
+    def __init__(self, kind: str) -> None:
+        """Hold nothing."""
+        self.kind = kind
+        self.names: Numbering[Any] = Numbering()
+        self.paths: Numbering[str] = Numbering()
+        self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
+        self._rows: list[Rows] = []
+        self._raw: list[bytes] = []
+
+    def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
+        """Take rows whose names, paths and heads have this maker's numbers. ``raw``: the bytes of each, if any."""
+        self._rows.append(rows)
+        self._raw += raw
+
+    def chunks(self) -> list[Chunk]:
+        """Return everything, bucket by bucket, in the order in which it came."""
+        if not self._rows:
+            return []
+        rows = np.concatenate(self._rows)
+        names, paths, heads = list(self.names.values), list(self.paths.values), list(self.heads.values)
+        buckets = np.fromiter((bucket_of(n if isinstance(n, str) else n[0]) for n in names), np.uint8, len(names))
+        of_row = buckets[rows["name"]]
+        order = np.argsort(of_row, kind="stable")
+        rows = rows[order]
+        ends = np.searchsorted(of_row[order], np.arange(BUCKETS + 1))
+        found = []
+        for bucket in range(BUCKETS):
+            first, end = int(ends[bucket]), int(ends[bucket + 1])
+            if first == end:
+                continue
+            cut = rows[first:end]
+            raw = b""
+            if self._raw:
+                parts = [self._raw[n] for n in order[first:end].tolist()]
+                raw = b"".join(parts)
+                sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+                cut["size"] = sizes
+                cut["at"] = np.cumsum(sizes) - sizes
+            told = Names(
+                names=_renumbered(cut, "name", names),
+                paths=_renumbered(cut, "path", paths),
+                heads=_renumbered(cut, "head", heads) if heads else [],
+            )
+            found.append(Chunk(self.kind, bucket, msgspec.msgpack.encode(told), cut.tobytes(), raw))
+        self._rows, self._raw = [], []
+        return found
+
+
+def _renumbered[T](rows: Rows, column: str, values: list[T]) -> list[T]:
+    """Give a column the numbers of those values only that occur in it; return these."""
+    used, rows[column] = np.unique(rows[column], return_inverse=True)
+    return [values[n] for n in used.tolist()]
+
+
+class Bucket:
+    """All rows of one kind in one bucket, with numbers that hold across its chunks."""
+
+    def __init__(self, kind: str) -> None:
+        """Hold nothing."""
+        self.kind = kind
+        self.names: Numbering[Any] = Numbering()
+        self.paths: Numbering[str] = Numbering()
+        self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
+        self._parts: list[Rows] = []
+        self._raw: list[bytes] = []
+        self._raw_end = 0
+
+    def take(self, base: int, names: bytes, rows: bytes, raw: bytes = b"") -> None:
+        """Add a chunk. ``base``: added to its ranks; ``raw``: left out where nobody asks for it."""
+        told = msgspec.msgpack.decode(names, type=Names)
+        part = np.frombuffer(rows, KINDS[self.kind]).copy()
+        each_name = (tuple(each) if isinstance(each, list) else each for each in told.names)
+        known = {"name": self.names.all_of(each_name), "path": self.paths.all_of(told.paths)}
+        if told.heads:
+            known["head"] = self.heads.all_of(told.heads)
+        for column, values in known.items():
+            part[column] = values[part[column]]
+        part["rank"] += base
+        if raw:
+            part["at"] += self._raw_end
+            self._raw.append(raw)
+            self._raw_end += len(raw)
+        self._parts.append(part)
+
+    def rows(self) -> Rows:
+        """Return all rows."""
+        return np.concatenate(self._parts) if self._parts else np.zeros(0, KINDS[self.kind])
+
+    def raw(self) -> bytes:
+        """Return the raw bytes of all chunks that were taken with them."""
+        return b"".join(self._raw)

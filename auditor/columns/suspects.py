@@ -1,0 +1,154 @@
+"""Takes what columns judge, and puts what they do not find clean into the index, row by row, for the rules."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from auditor.pool import in_order
+
+from .domains import judge_domains
+from .layout import BUCKETS, ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
+from .writers import Writer, judge_writers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from auditor.index import Index, Value
+    from auditor.rules.leases import Cluster
+
+    from .heads import Heads
+    from .layout import Rows
+
+_WORTH_IT: Final = 2_000_000
+"""With fewer bytes of columns than this, other processes are not asked."""
+_decoder: Final = msgspec.msgpack.Decoder(tuple[list[str], int, list[Writer]])
+
+
+@dataclass(slots=True)
+class ColumnJudge:
+    """Judges one bucket after another. Each process reads the index by a connection of its own."""
+
+    index: Index
+    heads: Heads
+    cluster: Cluster
+    domains: AbstractSet[str]
+    writers: AbstractSet[Writer]
+    """Of which something is known by rows: judged by the rules in any case."""
+    process: int = field(default_factory=os.getpid)
+
+    def judge(self, bucket: int) -> bytes:
+        """Return suspect domains, witnesses of clean ones, and suspect writers, encoded."""
+        if self.process != os.getpid():
+            self.process, self.index = os.getpid(), self.index.view()
+        entries, uses = self.index.bucket(ENTRIES, bucket), self.index.bucket(USES, bucket)
+        seen = judge_domains(entries, uses, self.heads, self.cluster, self.domains)
+        del entries, uses
+        suspects = judge_writers(self.index.bucket(FRAMES, bucket), self.writers)
+        return msgspec.msgpack.encode((seen.suspects, seen.witnesses, suspects))
+
+
+def spread_suspects(index: Index, heads: Callable[[], Heads], cluster: Cluster, jobs: int) -> int:
+    """Put what is known of suspect domains and writers into the index as rows; return how many witnesses remain.
+
+    Those are the witnesses of clean domains: in columns only. ``jobs``: as of an audit.
+    """
+    size = index.column_bytes()
+    if not size:
+        return 0
+    judge = ColumnJudge(index, heads(), cluster, index.domains_in_rows(), index.writers_in_rows())
+    if jobs == 1 or not index.shared or size < _WORTH_IT:
+        answers: Iterator[bytes] = map(judge.judge, range(BUCKETS))
+    else:
+        index.publish()
+        answers = in_order(judge.judge, range(BUCKETS), jobs or (os.cpu_count() or 1))
+    witnesses = 0
+    domains: set[str] = set()
+    writers: set[Writer] = set()
+    for answer in answers:
+        suspects, clean, runs = _decoder.decode(answer)
+        witnesses += clean
+        domains.update(suspects)
+        writers.update(runs)
+    for bucket in sorted({bucket_of(name) for name in domains}):
+        _spread_domains(index, bucket, domains)
+    for bucket in sorted({bucket_of(name) for name, _ in writers}):
+        _spread_writers(index, bucket, writers)
+    return witnesses
+
+
+def _chosen(bucket: Bucket, wanted: AbstractSet[object]) -> Rows:
+    """Return the rows of some names, in the order in which they were read."""
+    rows = bucket.rows()
+    if not len(rows):
+        return rows
+    known = np.fromiter((name in wanted for name in bucket.names.values), np.bool_, len(bucket.names.values))
+    chosen: Rows = rows[known[rows["name"]]]
+    order = np.argsort(chosen["rank"], kind="stable")
+    return chosen[order]
+
+
+def _spread_domains(index: Index, number: int, wanted: AbstractSet[str]) -> None:
+    for kind in (ENTRIES, USES):
+        bucket = index.bucket(kind, number, raw=True)
+        rows = _chosen(bucket, wanted)
+        index.insert("entry", _entry_rows(bucket, rows))
+        if kind == USES:
+            index.insert("use", _use_rows(bucket, rows))
+
+
+def _entry_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
+    names, paths, heads, raw = (
+        list(bucket.names.values),
+        list(bucket.paths.values),
+        list(bucket.heads.values),
+        bucket.raw(),
+    )
+    columns = ("name", "head", "position", "path", "offset", "length", "rank", "at", "size")
+    endings = (rows["kind"] == ENDED).tolist() if bucket.kind == ENTRIES else [False] * len(rows)
+    numbers = zip(*(rows[column].tolist() for column in columns), strict=True)
+    for cid, ending, (name, head, position, path, offset, length, rank, at, size) in zip(
+        _cids(rows), endings, numbers, strict=True
+    ):
+        entry, where = raw[at : at + size], (paths[path], offset, length)
+        incarnation, sequence, digest = heads[head]
+        yield names[name], cid, incarnation, sequence, position, digest, entry, *where, int(ending), rank
+
+
+def _use_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
+    names, paths = list(bucket.names.values), list(bucket.paths.values)
+    columns = ("name", "path", "offset", "length", "messages", "first", "last", "settle_to", "signed")
+    for cid, (name, path, offset, length, messages, first, last, settle_to, signed) in zip(
+        _cids(rows), zip(*(rows[column].tolist() for column in columns), strict=True), strict=True
+    ):
+        told = (messages, messages, first, last, 1, settle_to, signed)
+        yield names[name], cid, paths[path], offset, length, *told
+
+
+def _cids(rows: Rows) -> list[bytes]:
+    whole = np.ascontiguousarray(rows["cid"]).tobytes()
+    return [whole[at : at + 16] for at in range(0, len(whole), 16)]
+
+
+def _spread_writers(index: Index, number: int, wanted: AbstractSet[Writer]) -> None:
+    bucket = index.bucket(FRAMES, number)
+    rows = _chosen(bucket, wanted)
+    names, paths = list(bucket.names.values), list(bucket.paths.values)
+    digests, committed = (np.ascontiguousarray(rows[name]).tobytes() for name in ("digest", "committed_digest"))
+    columns = ("name", "sequence", "committed", "path", "offset", "length", "first", "last")
+    frames: list[Sequence[Value]] = []
+    named: list[Sequence[Value]] = []
+    for at, (name, sequence, names_one, path, offset, length, first, last) in enumerate(
+        zip(*(rows[column].tolist() for column in columns), strict=True)
+    ):
+        writer, where, digest = names[name], (paths[path], offset, length), slice(32 * at, 32 * at + 32)
+        frames.append((*writer, sequence, digests[digest], *where, first, last))
+        if names_one != NOTHING:
+            named.append((*writer, names_one, committed[digest], *where, last))
+    index.insert("frame", frames)
+    index.insert("committed", named)

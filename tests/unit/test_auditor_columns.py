@@ -1,0 +1,101 @@
+"""What is clean is judged by columns: every verdict is the one that judging row by row comes to."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor import bags, domains
+from auditor.audit import Options, audit
+from auditor.load import Tree
+from auditor.planting.plants import all_plants
+from auditor.planting.stories import eventful_tree, small_tree
+from auditor.report import json_bytes
+from auditor.verification import Signatures
+from tests.bench.corpus.build import build
+from tests.bench.corpus.faults import CODES, FILE_FAULTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+    from auditor.planting.plants import Plant
+
+BY_ROWS = Options(columns=False)
+MESSAGES = 5 * 5120
+PLANTS: dict[str, Plant] = {
+    f"{code}, {plant.__name__}": plant for code, plants in sorted(all_plants().items()) for plant in plants
+}
+
+
+def both_ways(root: Path, signatures: Signatures | None = None) -> bytes:
+    """Audit a tree by columns and by rows, and return what both say."""
+    signatures = signatures or Signatures()
+    said = json_bytes(audit(Tree(root), signatures=signatures))
+    assert json_bytes(audit(Tree(root), signatures=signatures, options=BY_ROWS)) == said
+    return said
+
+
+@pytest.mark.parametrize("plant", [small_tree, eventful_tree, *PLANTS.values()], ids=["small", "eventful", *PLANTS])
+def test_columns_and_rows_say_the_same_of_every_planted_fault(tmp_path: Path, plant: Plant) -> None:
+    both_ways(plant(tmp_path).root)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_and_rows_say_the_same_of_a_random_tree(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    packed = rng.random() < 0.3
+    codes = [code for code in CODES if not (packed and code in FILE_FAULTS)]
+    planted = {code: rng.randint(1, 3) for code in rng.sample(codes, 4)}
+    kind = rng.choice(["log", "maildir"])
+    build(tmp_path, 5120 * rng.randint(5, 6), kind=kind, packed=packed, plant=planted, message_bytes=10)
+    both_ways(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean tree."""
+    root = tmp_path_factory.mktemp("clean")
+    build(root, MESSAGES, message_bytes=10)
+    return root
+
+
+def test_a_clean_tree_is_judged_by_columns_alone(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = both_ways(clean)
+    for module, name in ((bags, "judge_frame"), (domains, "domain_history")):
+        monkeypatch.setattr(module, name, None)
+    assert json_bytes(audit(Tree(clean))) == said
+    with pytest.raises(TypeError):
+        audit(Tree(clean), options=BY_ROWS)
+
+
+def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path, MESSAGES, message_bytes=10, plant={"r1-breach": 1, "count-mismatch": 1})
+    judged: list[str] = []
+
+    def counted(module: ModuleType, name: str) -> None:
+        judge = getattr(module, name)
+
+        def counting(*arguments: object, **named: object) -> object:
+            judged.append(name)
+            return judge(*arguments, **named)
+
+        monkeypatch.setattr(module, name, counting)
+
+    counted(bags, "judge_frame")
+    counted(domains, "domain_history")
+    audit(Tree(tmp_path))
+    assert judged.count("judge_frame") == 1
+    assert judged.count("domain_history") == 2
+
+
+def test_two_processes_and_an_index_file_say_the_same_by_columns(tmp_path: Path) -> None:
+    build(tmp_path / "tree", MESSAGES, message_bytes=10, plant={"forged-witness": 2, "grant-overlap": 2})
+    tree, index = Tree(tmp_path / "tree"), tmp_path / "index"
+    said = json_bytes(audit(tree))
+    assert json_bytes(audit(tree, options=Options(jobs=2))) == said
+    assert json_bytes(audit(tree, options=Options(jobs=4, index_file=index))) == said
+    assert json_bytes(audit(tree, options=Options(index_file=index))) == said
+    assert json_bytes(audit(tree, options=Options(index_file=index, columns=False))) == said

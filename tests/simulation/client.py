@@ -30,14 +30,13 @@ OWNER = 1000
 
 
 @lru_cache(maxsize=8192)
-def _levels(path: str) -> dict[str, str]:
-    """Return the directory of a path, and each above it, with the name in it that leads to the path."""
-    found = {}
+def _levels(path: str) -> frozenset[str]:
+    """Return a path, and each directory above it but the root."""
+    found = set()
     while path:
-        parent, _, name = path.rpartition("/")
-        found[parent] = name
-        path = parent
-    return found
+        found.add(path)
+        path = path.rpartition("/")[0]
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,10 @@ class Client:
         """What reads are answered with, without asking the server."""
         self._handles: dict[str, dict[str, File | None]] = {}
         """The directories that this client has opened."""
-        self._absent: dict[str, dict[str, Instant]] = {}
+        self._absent: dict[str, Instant] = {}
+        """Paths that are remembered as absent, and until when."""
+        self._absent_in: dict[str, list[str]] = {}
+        """Which of them may be in a directory."""
         self._numbers = 0
         stream = self.scheduler.stream(f"mount {name}")
         self._random = stream.random
@@ -89,8 +91,8 @@ class Client:
     def _ask(self, verb: str, path: str) -> None:
         """Let a request that changes nothing reach the server, which may take long."""
         scheduler = self.scheduler
-        now = scheduler.now
         extra = 0
+        now = scheduler.now
         if self.cut_until > now or self.server.away_until > now:
             extra = max(self.cut_until, self.server.away_until) - now
         self._slow_in -= 1
@@ -149,6 +151,8 @@ class Client:
 
     def _recall(self, path: str) -> None:
         """Wait until nobody answers reads of the file by itself, or is cut off and its lease has run out."""
+        if not self.server.delegations:
+            return
         file = self.server.find(path)
         if file is None or file not in self.server.delegations:
             return
@@ -174,9 +178,13 @@ class Client:
         del self._delegated[path]
         return None
 
-    def _stale(self, directory: str) -> bool:
-        """Whether this client knows a directory of that name that is gone; it knows better afterwards."""
-        if directory not in self.server.removed:
+    def _stale(self, path: str) -> bool:
+        """Whether this client knows a directory of that path that is gone; it knows better afterwards."""
+        removed = self.server.removed
+        if not removed:
+            return False
+        directory = path.rpartition("/")[0]
+        if directory not in removed:
             return False
         known = self._handles.pop(directory, None)
         return known is not None and known is not self.server.directories.get(directory)
@@ -189,35 +197,40 @@ class Client:
         levels = _levels(path)
         if absent.keys().isdisjoint(levels):
             return False
-        for parent, name in levels.items():
-            if parent in absent:
-                until = absent[parent].get(name)
-                if until is not None:
-                    if until > self.scheduler.now:
-                        return True
-                    del absent[parent][name]
-        return False
+        now = self.scheduler.now
+        hidden = False
+        for level in absent.keys() & levels:
+            if absent[level] > now:
+                hidden = True
+            else:
+                del absent[level]
+        return hidden
 
     def _remember_absent(self, path: str) -> None:
         """Remember the highest name on this path that is not there."""
+        directories = self.server.directories
         while True:
-            parent, _, name = path.rpartition("/")
-            if parent in self.server.directories:
+            parent = path.rpartition("/")[0]
+            if parent in directories:
                 break
             path = parent
-        span = int(self._random() * ABSENCE_NS_MAX)
-        self._absent.setdefault(parent, {})[name] = self.scheduler.now + span
+        self._absent[path] = self.scheduler.now + int(self._random() * ABSENCE_NS_MAX)
+        within = self._absent_in.get(parent)
+        if within is None:
+            self._absent_in[parent] = [path]
+        else:
+            within.append(path)
+
+    def _opened_afresh(self, directory: str, there: dict[str, File | None]) -> None:
+        """Know the directory as it is now: nothing in it is remembered as absent."""
+        for path in self._absent_in.pop(directory, ()):
+            self._absent.pop(path, None)
+        self._handles[directory] = there
 
     def _found(self, path: str) -> None:
         """Forget the absence of a name that was found meanwhile, and of the directories above it."""
         absent = self._absent
         levels = _levels(path)
         if not absent.keys().isdisjoint(levels):
-            for parent, name in levels.items():
-                if parent in absent:
-                    absent[parent].pop(name, None)
-
-    def _forget(self, path: str) -> None:
-        parent, _, name = path.rpartition("/")
-        if parent in self._absent:
-            self._absent[parent].pop(name, None)
+            for level in levels:
+                absent.pop(level, None)

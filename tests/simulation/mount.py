@@ -70,8 +70,7 @@ class SimulatedMount(Client):
             return None
         self._found(directory)
         if self.revalidates:
-            self._absent.pop(directory, None)
-            self._handles[directory] = there
+            self._opened_afresh(directory, there)
             hidden: frozenset[str] = frozenset()
         else:
             hidden = frozenset(name for name in names if self._hidden(f"{directory}/{name}"))
@@ -97,14 +96,14 @@ class SimulatedMount(Client):
             self._remember_absent(directory)
             return None
         self._found(directory)
-        self._absent.pop(directory, None)
-        self._handles[directory] = there
+        self._opened_afresh(directory, there)
+        if self._random() >= 0.25:
+            return sorted(there)
         names = set(there)
-        if self._random() < 0.25:
-            self._ask("go on listing", directory)
-            for name in sorted(names ^ set(there)):
-                if self._random() < 0.5:
-                    names ^= {name}
+        self._ask("go on listing", directory)
+        for name in sorted(names ^ set(there)):
+            if self._random() < 0.5:
+                names ^= {name}
         return sorted(names)
 
     def read(self, path: str) -> bytes | None:
@@ -115,7 +114,7 @@ class SimulatedMount(Client):
             self.scheduler.step("read, by delegation", path)
             return data
         self._ask("read", path)
-        if self._stale(path.rpartition("/")[0]):
+        if self._stale(path):
             return None
         file = self.server.find(path)
         if file is not None:
@@ -149,7 +148,7 @@ class SimulatedMount(Client):
         prepared, file = self._prepare(tmp, data)
 
         def link() -> Published:
-            if self._stale(path.rpartition("/")[0]):
+            if self._stale(path):
                 return Published.ABSENT
             self._ask_permission("link", path)
             return self.server.link(path, file)
@@ -170,7 +169,7 @@ class SimulatedMount(Client):
             if self.counts_links and file.links > 1:
                 published = Published.WON
         if published is not Published.ABSENT:
-            self._forget(path)
+            self._absent.pop(path, None)
         else:
             self._remember_absent(path)
         return published
@@ -192,7 +191,7 @@ class SimulatedMount(Client):
         def create() -> bool:
             parent, _, name = path.rpartition("/")
             names = self.server.directories.get(parent)
-            if names is None or self._stale(parent):
+            if names is None or self._stale(path):
                 return False
             if name not in names:
                 self._ask_permission("create", path)
@@ -200,7 +199,7 @@ class SimulatedMount(Client):
             return True
 
         done = self._change("create", path, create)
-        self._forget(path)
+        self._absent.pop(path, None)
         return done
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
@@ -241,7 +240,7 @@ class SimulatedMount(Client):
 
         def opened() -> File:
             names = self.server.directories.get(parent)
-            if names is None or self._stale(parent):
+            if names is None or self._stale(path):
                 raise absent
             if expected_size:
                 known = names.get(name)
@@ -259,7 +258,7 @@ class SimulatedMount(Client):
             return file
 
         found = self._change("open to append", path, opened)
-        self._forget(path)
+        self._absent.pop(path, None)
         return found
 
     def unlink(self, path: str) -> None:

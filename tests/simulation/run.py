@@ -29,6 +29,7 @@ from tests.simulation import scenarios
 from tests.simulation.audited import false_alarms
 from tests.simulation.checkers.catalogue import violations
 from tests.simulation.mutation import deaths, table
+from tests.simulation.world import silence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,8 +99,9 @@ def batch(span: tuple[int, int]) -> Tally:
     gc.freeze()  # what was there before is there for good
     gc.disable()  # a world is one large cycle: collected once a batch
     try:
-        for seed in range(*span):
-            tally.add(simulate(scenario_of(seed), seed))
+        with silence():
+            for seed in range(*span):
+                tally.add(simulate(scenario_of(seed), seed))
     finally:
         gc.enable()
         gc.collect()

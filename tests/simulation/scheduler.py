@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
 NEVER: int = 2**62
+QUIET_MAX = 2**29
+"""More steps than any run has, and counted in one machine word."""
 
 
 def _delays(scale: Span) -> tuple[Span, ...]:
@@ -81,10 +83,13 @@ class Actor:
         "body",
         "crash_in",
         "delays",
+        "machine",
         "name",
         "number",
         "pause_in",
         "process",
+        "quiet",
+        "switch",
         "thread",
         "ticket",
         "waiting",
@@ -94,12 +99,16 @@ class Actor:
     crash_in: int
     delays: tuple[Span, ...]
     pause_in: int
+    quiet: int
+    """In how many steps the next crash or pause comes; ``crash_in`` and ``pause_in`` count from the one before."""
+    switch: Callable[[], object]
     thread: greenlet
 
     def __init__(self, number: int, name: str, process: Process, body: Callable[[], object]) -> None:
         self.number = number
         self.name = name
         self.process = process
+        self.machine = process.machine
         self.body = body
         self.ticket = 0
         self.waiting = False
@@ -151,7 +160,9 @@ class Scheduler:
         actor.delays = TEMPI[order.choice(self.tempi)]
         actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
         actor.pause_in = self._until_next(self._pause, self.mishaps.pause)
+        actor.quiet = min(actor.crash_in, actor.pause_in, QUIET_MAX)
         actor.thread = greenlet(lambda: self._live(actor), parent=self._main)
+        actor.switch = actor.thread.switch
         self._actors.append(actor)
         self._push(self.now + after, actor, 0)
         return actor
@@ -200,7 +211,7 @@ class Scheduler:
                 target()
             elif ticket == target.ticket and self._may_run(target, ticket):
                 self.current = target
-                target.thread.switch()
+                target.switch()
                 self.current = None
         self.stopping = True
         for actor in self._actors:
@@ -225,27 +236,37 @@ class Scheduler:
             raise GreenletExit
         self.steps = steps = self.steps + 1
         until = self.now + actor.delays[actor.bits(8)] + extra
-        actor.crash_in -= 1
-        if actor.crash_in <= 0:
-            actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
-            self.crash(actor.process)
-            raise GreenletExit
-        actor.pause_in -= 1
-        if actor.pause_in <= 0:
-            until += self._stand_still(actor)
+        actor.quiet -= 1
+        if actor.quiet <= 0:
+            until += self._mishap(actor)
         heap = self._heap
         if (
             heap
             and until < heap[0][0]
             and until <= self.end_ns
             and steps < self.steps_max
-            and actor.process.machine.paused_until <= until
+            and actor.machine.paused_until <= until
         ):
             self.now = until  # nobody else is to run before: no need to stand in the queue
         else:
             self._park(actor, until)
         if self.trace is not None:
             self.note(verb, detail)
+
+    def _mishap(self, actor: Actor) -> Span:
+        """Let happen to an actor what is due at this step: a crash, or a pause, whose length is returned."""
+        passed = min(actor.crash_in, actor.pause_in)
+        actor.crash_in -= passed
+        actor.pause_in -= passed
+        pause = 0
+        if actor.crash_in <= 0:
+            actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
+            self.crash(actor.process)
+            raise GreenletExit
+        if actor.pause_in <= 0:
+            pause = self._stand_still(actor)
+        actor.quiet = min(actor.crash_in, actor.pause_in, QUIET_MAX)
+        return pause
 
     def _stand_still(self, actor: Actor) -> Span:
         actor.pause_in = self._until_next(self._pause, self.mishaps.pause)
@@ -287,32 +308,31 @@ class Scheduler:
     def _park(self, me: Actor, until: Instant) -> None:
         if self.steps >= self.steps_max:
             self.stopping = True
-        self._count += 1
-        me.ticket += 1
-        entry: tuple[Instant, int, Any, int] | None = (until, self._count, me, me.ticket)
-        heap = self._heap
+        self._count = count = self._count + 1
+        me.ticket = ticket = me.ticket + 1
+        heap, end = self._heap, self.end_ns
+        instant, _, target, ticket = heappushpop(heap, (until, count, me, ticket))
         while True:
-            if entry is not None:
-                top, entry = heappushpop(heap, entry), None
-            else:
-                top = heappop(heap)
-            instant, _, target, ticket = top
-            if instant > self.end_ns or self.stopping:
+            if instant > end or self.stopping:
                 self.stopping = True
                 self._main.switch()
                 raise GreenletExit
             self.now = max(self.now, instant)
             if type(target) is not Actor:
                 target()
-            elif ticket == target.ticket and self._may_run(target, ticket):
-                if target is not me:
-                    self.current = target
-                    target.thread.switch()
-                    # Somebody let us go on, and has said so in ``current``.
-                if me.process.dead or self.stopping:
-                    raise GreenletExit
-                self.mark = hash((self.mark, self.now, me.number))
-                return
+            elif ticket == target.ticket:
+                if target.machine.paused_until > self.now and not target.process.dead:
+                    self._push(target.machine.paused_until, target, ticket)
+                else:
+                    if target is not me:
+                        self.current = target
+                        target.switch()
+                        # Somebody let us go on, and has said so in ``current``.
+                    if me.process.dead or self.stopping:
+                        raise GreenletExit
+                    self.mark = hash((self.mark, self.now, me.number))
+                    return
+            instant, _, target, ticket = heappop(heap)
 
     def _may_run(self, actor: Actor, ticket: int) -> bool:
         process = actor.process

@@ -1,34 +1,56 @@
-"""The production lease store, in memory: making its tables takes longer than many turns of a shard."""
+"""The production lease store, in memory: making its tables takes longer than many turns of a shard.
+
+A connection is emptied and used again, by the shards of later runs too: what was prepared for it stays prepared.
+"""
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import apsw
 
 from appliance.lease.store import LeaseStore
 
-_MEMORY = Path(":memory:")
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_idle: list[apsw.Connection] = []
+"""Connections to empty tables."""
+
+
+class _Nowhere:
+    """In the place of a path: nothing was left under it."""
+
+    name = ":memory:"
+
+    def with_name(self, name: str) -> _Nowhere:
+        del name
+        return self
+
+    def unlink(self, *, missing_ok: bool) -> None:
+        assert missing_ok
 
 
 class MemoryStore(LeaseStore):
-    """A store that begins with a copy of an empty one."""
+    """A store that begins with empty tables."""
 
     def __init__(self) -> None:
-        super().__init__(_MEMORY)
+        super().__init__(cast("Path", _Nowhere()))
 
     @staticmethod
     def _opened(path: Path) -> apsw.Connection:
-        connection = apsw.Connection(str(path))
-        connection.deserialize("main", _empty())
-        return connection
+        return _idle.pop() if _idle else LeaseStore._opened(Path(path.name))
+
+    def close(self) -> None:
+        """Empty the tables, and let nobody use them by this store any more."""
+        connection = self._connection
+        assert not connection.in_transaction
+        self.clear()
+        self._execute = _closed  # type: ignore[assignment]
+        del self._connection
+        _idle.append(connection)
 
 
-@cache
-def _empty() -> bytes:
-    made = LeaseStore(_MEMORY)
-    try:
-        return made._connection.serialize("main")
-    finally:
-        made.close()
+def _closed(*_: object) -> NoReturn:
+    raise apsw.ConnectionClosedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from timeagent.trust import Purpose
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from appliance.nodewriter.shared import Door
     from tests.simulation.actors.processes import Kit
@@ -58,6 +59,20 @@ class Conditions:
     starts_ns: Span | None = None
     """After the start of a rack; the middle of it if left out."""
     steps_max: int = 6_000
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Let nothing be logged; who makes many runs says it once, around them all: every logger hears of it."""
+    before = logging.root.manager.disable
+    if before >= logging.CRITICAL:
+        yield
+        return
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class Mounts(dict[str, SimulatedMount]):
@@ -311,10 +326,6 @@ class World:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
-        before = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-        try:
+        with silence():
             self.scheduler.run()
-        finally:
-            logging.disable(before)
         return self.history

@@ -6,6 +6,7 @@ lets the production shard answer it in one turn and sends the replies; the other
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from appliance.formats.paths import chain_path
@@ -149,25 +150,28 @@ class ShardHost:
         origin = ending.beginning if len(layouts) > 1 else None
         chain = CeilingChain(port(shard_map.number, number), kit.time, signer, world.policy, identity, origin)
         spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
-        store = MemoryStore()
-        shard = Shard(
-            identity, shard_map, world.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
-            randomness=kit.chance, hint_bytes_max=world.hint_bytes_max,
-        )  # fmt: skip
-        world.history.starts.append(
-            Started(number, identity.incarnation, world.scheduler.now, store.domains, store.leases)
-        )
-        world.scheduler.spawn(f"{self._process.name} ledger", self._process, spool.drain)
-        if self._begins(kit, shard):
-            endpoint = Endpoint(self._process.machine, server=world.scheduler.current)
-            self._process.on_death.append(lambda: world.network.leave(number, endpoint))
-            world.network.serve(number, endpoint)
-            try:
-                self._serve(shard, chain, endpoint, identity, lives_until)
-            finally:
-                world.network.leave(number, endpoint)
-        spool.close()
-        store.close()
+        with closing(MemoryStore()) as store:
+            shard = Shard(
+                identity, shard_map, world.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
+                randomness=kit.chance, hint_bytes_max=world.hint_bytes_max,
+            )  # fmt: skip
+            world.history.starts.append(
+                Started(number, identity.incarnation, world.scheduler.now, store.domains, store.leases)
+            )
+            world.scheduler.spawn(f"{self._process.name} ledger", self._process, spool.drain)
+            if self._begins(kit, shard):
+                self._takes_calls(shard, chain, identity, lives_until)
+            spool.close()
+
+    def _takes_calls(self, shard: Shard, chain: CeilingChain, identity: ShardIdentity, lives_until: Instant) -> None:
+        network = self._world.network
+        endpoint = Endpoint(self._process.machine, server=self._world.scheduler.current)
+        self._process.on_death.append(lambda: network.leave(self._number, endpoint))
+        network.serve(self._number, endpoint)
+        try:
+            self._serve(shard, chain, endpoint, identity, lives_until)
+        finally:
+            network.leave(self._number, endpoint)
 
     def _begins(self, kit: Kit, shard: Shard) -> bool:
         for _ in range(START_TRIES):

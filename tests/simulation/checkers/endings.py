@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.sessionlease import SessionEnded
 from appliance.formats.witness import CeilingCopy, Ended, Witness
@@ -39,7 +39,7 @@ def check(history: History, record: Record) -> Iterator[str]:
             elif isinstance(entry, SessionEnded):
                 leases -= together.pop(entry.session_id, set())
             elif isinstance(entry, CeilingCopy):
-                if open_ceiling(entry.record, "a ceiling")[0].kind is CeilingKind.ORDERLY and leases:
+                if record.ceilings[entry.record].kind is CeilingKind.ORDERLY and leases:
                     yield f"{head.incarnation.hex()} linked an orderly record while {len(leases)} leases were out"
             elif isinstance(entry, Ended):
                 leases.discard(entry.ending.correlation_id)

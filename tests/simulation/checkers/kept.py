@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK, open_pack
+from appliance.formats.paths import SEAL
 from timeagent.errors import Damaged
 from timeagent.units import DAY
 
@@ -29,12 +30,13 @@ def check(history: History, record: Record) -> Iterator[str]:
     for path in server.graves:
         if path.count("/") == RACK_DEPTH and path.endswith(("/seal", "/prelock")):
             yield f"{path} was removed"
-    for log in record.logs.values():
-        for path, file in server.files().items():
-            if path.startswith(f"{log.grid.log_path}/") and path.endswith("/seal"):
-                rack = log.grid.parse_rack(*path.split("/")[2:4])
-                assert rack is not None
-                yield from _rack(server, rack, file.data)
+    for path, names in server.directories.items():
+        seal = names.get(SEAL)
+        if seal is not None and path.startswith("logs/"):
+            _, log, day, clock = path.split("/")
+            rack = record.logs[log].grid.parse_rack(day, clock)
+            assert rack is not None
+            yield from _rack(server, rack, seal.data)
 
 
 RACK_DEPTH = 4

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from appliance.formats.birth import BagKind, LogBirth
+from appliance.formats.ceiling import open_ceiling
 from appliance.formats.frame import Frame, open_frame
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.lease import Mode, Phase
@@ -22,12 +23,14 @@ from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import Bag
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.stamped import open_stamped
-from appliance.formats.witness import SignedWitness, Witness
+from appliance.formats.witness import CeilingCopy, SignedWitness, Witness
 from tests.simulation.cluster import grid_of
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 
 if TYPE_CHECKING:
+    from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.framing import Piece
     from appliance.formats.policy import Policy
     from appliance.formats.witness import BatchHead
     from appliance.formats.witness import Entry as WitnessEntry
@@ -70,6 +73,11 @@ class Listed:
     """Whether a lock file or a seal says so."""
 
 
+@cache
+def _birth(data: bytes) -> LogBirth:
+    return decode(LogBirth, open_stamped(Kind.BIRTH, data, "birth").body)
+
+
 class LogRecord:
     """One log."""
 
@@ -79,7 +87,8 @@ class LogRecord:
         self.name = name
         birth = self._file(f"logs/{name}/log")
         assert birth is not None
-        self.grid = grid_of(decode(LogBirth, open_stamped(Kind.BIRTH, birth.data, "birth").body))
+        self.grid = grid_of(_birth(birth.data))
+        self._parsed: dict[bytes, list[Piece]] = {}
 
     def _file(self, path: str) -> File | None:
         """Return a file, be it removed since: what a pack holds is checked by kept.py.
@@ -168,7 +177,7 @@ class LogRecord:
         file = self._file(path)
         assert parsed is not None
         assert file is not None
-        for piece in pieces(data)[0]:
+        for piece in self._pieces(data):
             frame = open_frame(piece, path)
             head = frame.head
             if (head.log, head.writer) != (bag.log, parsed.writer):
@@ -237,8 +246,15 @@ class LogRecord:
             assert listed.files.get(name) in (None, data), f"{path} holds other bytes than were written"
             if name in listed.files:
                 return True
-        there = {each[piece.offset : piece.end] for each in listed.files.values() for piece in pieces(each)[0]}
-        return all(data[piece.offset : piece.end] in there for piece in pieces(data)[0])
+        there = {each[piece.offset : piece.end] for each in listed.files.values() for piece in self._pieces(each)}
+        return all(data[piece.offset : piece.end] in there for piece in self._pieces(data))
+
+    def _pieces(self, data: bytes) -> list[Piece]:
+        """Return the whole pieces of these bytes, which are parsed once."""
+        found = self._parsed.get(data)
+        if found is None:
+            found = self._parsed[data] = pieces(data)[0]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,3 +281,13 @@ class Record:
         """Every turn that was signed, whether or not it reached the mount, in order."""
         blocks = [open_block(pieces(data)[0][0], "a block") for data in self._blocks]
         return [SignedTurn(block.batch_head("a block"), tuple(block.decoded("a block"))) for block in blocks]
+
+    @cached_property
+    def ceilings(self) -> dict[bytes, CeilingRecord]:
+        """Every ceiling record of which a turn has a copy, by its bytes, in order."""
+        return {
+            entry.record: open_ceiling(entry.record, "a ceiling")[0]
+            for turn in self.turns
+            for entry in turn.entries
+            if isinstance(entry, CeilingCopy)
+        }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.ceiling import open_ceiling
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Witness, WitnessKind
+from appliance.formats.witness import Ended, Witness, WitnessKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.witness import BatchHead
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
 
@@ -20,7 +20,8 @@ type Place = tuple[int, int, int, int, int]
 
 def check(history: History, record: Record) -> Iterator[str]:
     del history
-    ceilings, witnesses = _read(record)
+    ceilings = record.ceilings
+    witnesses = _read(record)
     yield from _ceilings(ceilings)
     linked = {(each.shard, each.incarnation, each.number): each for each in ceilings.values()}
     highest: dict[str, tuple[int, int, int]] = {}
@@ -48,15 +49,10 @@ def check(history: History, record: Record) -> Iterator[str]:
         highest[domain] = (fence, max(floor, known_floor), max(settle_to, known_settle))
 
 
-def _read(record: Record) -> tuple[dict[bytes, CeilingRecord], list[tuple[Place, Witness | Ended, BatchHead]]]:
-    ceilings: dict[bytes, CeilingRecord] = {}
+def _read(record: Record) -> list[tuple[Place, Witness | Ended, BatchHead]]:
     first: dict[bytes, int] = {}
-    for turn in record.turns:
-        for entry in turn.entries:
-            if isinstance(entry, CeilingCopy):
-                ceiling = open_ceiling(entry.record, "a ceiling")[0]
-                ceilings[entry.record] = ceiling
-                first[ceiling.incarnation] = min(first.get(ceiling.incarnation, ceiling.number), ceiling.number)
+    for ceiling in record.ceilings.values():
+        first[ceiling.incarnation] = min(first.get(ceiling.incarnation, ceiling.number), ceiling.number)
     found: list[tuple[Place, Witness | Ended, BatchHead]] = []
     for turn in record.turns:
         head = turn.head
@@ -64,7 +60,7 @@ def _read(record: Record) -> tuple[dict[bytes, CeilingRecord], list[tuple[Place,
         for index, entry in enumerate(turn.entries):
             if isinstance(entry, Witness | Ended):
                 found.append(((head.map_number, head.shard, start, head.sequence, index), entry, head))
-    return ceilings, found
+    return found
 
 
 def _ceilings(ceilings: dict[bytes, CeilingRecord]) -> Iterator[str]:

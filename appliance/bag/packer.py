@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.formats.pack import PACK, PackMaker
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
-from timeagent.errors import Damaged
+from timeagent.errors import Damaged, Environment
 
 from .packed import WINDOW_BYTES, PackedRack, open_packed, original, retained
-from .storage import Published
+from .storage import NOT_A_DIRECTORY, Published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,8 +160,13 @@ class Packer:
         return PackReport(state, made, len(bags) - len(left), tuple(left))
 
     def _remove(self, bag: Bag) -> bool:
-        """Remove a bag's directory; false if something in it is not ours, or came meanwhile."""
-        names = self._storage.list_afresh(bag.path) or []
+        """Remove a bag's directory; false if it is none, or if something in it is not ours, or came meanwhile."""
+        try:
+            names = self._storage.list_afresh(bag.path) or []
+        except Environment as problem:
+            if problem.code != NOT_A_DIRECTORY:
+                raise
+            return False
         # Data first: who finds the directory half empty finds its prelock and lock, which send it to the seal.
         for name in names:
             if parse_data_name(name) is not None:

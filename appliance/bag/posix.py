@@ -44,7 +44,7 @@ _DIRECTORY_MODE: Final = 0o775
 """Group-writable; the process's umask has the last word. Never sticky: fs.protected_regular would refuse O_CREAT."""
 _FOREIGN_OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """How a file is opened that anybody may have put there: a symbolic link or a pipe must not lead away or block."""
-_DIRECTORY_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NEW_APPEND: Final = _NEW | os.O_APPEND
 _OWN_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -68,6 +68,7 @@ class PosixStorage:
     def ensure_directory(self, path: str) -> None:
         """Make a directory and those above it."""
         try:
+            self._refuse_links(path)
             self._mkdir(path)
         except OSError as problem:
             raise _environment("mkdir", path, problem) from problem
@@ -99,7 +100,11 @@ class PosixStorage:
     def list_afresh(self, directory: str) -> list[str] | None:
         """Open the directory afresh and return its names, sorted."""
         try:
-            return sorted(os.listdir(self._full(directory)))
+            descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
+            try:
+                return sorted(os.listdir(descriptor))
+            finally:
+                os.close(descriptor)
         except OSError as problem:
             if problem.errno in _ABSENT:
                 return None
@@ -159,6 +164,7 @@ class PosixStorage:
     def ensure_marker(self, path: str) -> bool:
         """Make an empty file where there is none."""
         try:
+            self._refuse_link(path.rpartition("/")[0])
             os.close(os.open(self._full(path), _NEW, _FILE_MODE))
         except FileExistsError:
             return True
@@ -183,6 +189,8 @@ class PosixStorage:
         except FileExistsError:
             raise _size_not_expected(path, "is there already") from None
         except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                raise _size_not_expected(path, "is a symbolic link") from None
             raise _environment("append", path, problem) from problem
         return expected_size + len(data)
 
@@ -228,6 +236,27 @@ class PosixStorage:
         # What cannot be removed now stays as litter: nobody reads it.
         with contextlib.suppress(OSError):
             os.unlink(prepared)
+
+    def _refuse_links(self, path: str) -> None:
+        """Raise ENOTDIR if a directory on the way to the path, or the path, is a symbolic link."""
+        end = path.find("/")
+        while end > 0:
+            if not self._refuse_link(path[:end]):
+                return
+            end = path.find("/", end + 1)
+        self._refuse_link(path)
+
+    def _refuse_link(self, path: str) -> bool:
+        """Raise ENOTDIR if that is a symbolic link; false if it is not there. Attributes may be old: a type is not."""
+        try:
+            mode = os.lstat(f"{self._root}/{path}").st_mode
+        except OSError as problem:
+            if problem.errno in _ABSENT:
+                return False
+            raise
+        if stat.S_ISLNK(mode):
+            raise OSError(errno.ENOTDIR, f"{path} is a symbolic link")
+        return True
 
     def _mkdir(self, path: str) -> None:
         for _ in range(_TRIES):

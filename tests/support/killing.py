@@ -68,9 +68,9 @@ class Process:
         self.horizon = Horizon(self.context, self.grid, self.authority)
         self.reader = Reader(self.context, self.grid, self.horizon)
 
-    def attempt(self, sequence: int, payload: bytes) -> FrameFile:
+    def attempt(self, sequence: int, payload: bytes, at_ns: Instant = START_NS) -> FrameFile:
         """Return an attempt of node n1: the same bytes, whoever asks, and when."""
-        stamp = START_NS + SECOND // 2 + sequence
+        stamp = at_ns + SECOND // 2 + sequence
         head = FrameHead(
             cluster_id=self.context.records.cluster_id,
             log=LOG,
@@ -79,7 +79,7 @@ class Process:
             sequence=sequence,
             attempts=(Attempt(id=sequence.to_bytes(16, "big"), messages=1),),
             committed=None,
-            time=HandTime(self.signer, START_NS + SECOND // 2).token().encode(),
+            time=HandTime(self.signer, at_ns + SECOND // 2).token().encode(),
             witnesses=(),
             trust_number=1,
             policy_number=1,

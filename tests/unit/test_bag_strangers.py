@@ -77,19 +77,6 @@ def test_bag_with_a_stranger_is_closed_sealed_and_packed(node: Node, tmp_path: P
     assert not list(bag.glob("*1.msg"))
 
 
-def test_link_in_the_place_of_a_bag_is_left_where_it_is(node: Node, tmp_path: Path) -> None:
-    _, following = places(node, tmp_path / "root")
-    full_directory(tmp_path / "elsewhere")
-    following.symlink_to(tmp_path / "elsewhere")
-    rack = node.grid.rack(node.time.midpoint_ns)
-    node.time.advance(30 * SECOND)
-    node.sealer.seal(rack)
-    report = Packer(node.context, node.grid, node.sealer).pack(rack)
-    assert (report.state, report.swept, len(report.left)) == (PackState.PACKED, 1, 1)
-    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["precious"]
-    assert node.again().settled() == [b"a"]
-
-
 @pytest.mark.parametrize("level", ["bag", "rack", "day"])
 def test_file_in_the_place_of_a_directory_is_named_and_when_it_is_moved_all_goes_on(
     node: Node, tmp_path: Path, level: str

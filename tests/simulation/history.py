@@ -142,7 +142,7 @@ class Turn:
     domain: str
     took_ns: Span
     met: str
-    """free, holder died, shard died."""
+    """free, holder died, shard died, taker died: between a tentative lease and a held one."""
 
 
 @dataclass(frozen=True, slots=True)

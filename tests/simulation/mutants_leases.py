@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.lease import ceiling, domain, endings, shard, state
+from appliance.lease import ceiling, domain, endings, presence, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, recalls, session, stamping, sticky
 from tests.simulation.mutant import Mutant, one
@@ -331,5 +331,22 @@ LEASES: tuple[Mutant, ...] = (
         ),
         "overlap",
         "shares",
+    ),
+    Mutant(
+        "what the dead took tentatively is theirs until it runs out",
+        one(presence, "Presence.gone", ">= GRACE_NS", ">= 10 * GRACE_NS"),
+        "waits",
+        "takers",
+    ),
+    Mutant(
+        "what holders without a connection hold is ended with what they took tentatively",
+        one(
+            state,
+            "_decide_break",
+            "or (each.phase is Phase.TENTATIVE and (command.stopping or each.holder == command.gone))",
+            "or each.holder == command.gone or (each.phase is Phase.TENTATIVE and command.stopping)",
+        ),
+        "endings",
+        "leases",
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.lease import sessionstate
-from appliance.session import standings
+from appliance.session import held, standings
 from tests.simulation.mutant import Mutant, one
 
 SESSIONS: tuple[Mutant, ...] = (
@@ -17,6 +17,51 @@ SESSIONS: tuple[Mutant, ...] = (
         "a holder goes on under a lease that was ended alone",
         one(standings, "Standing.take", "lease.lose('revoked', Reason.BROKEN)", "pass"),
         "published",
+        "together",
+    ),
+    Mutant(
+        "a holder's lease outlives its session lease",
+        one(
+            held,
+            "Lease.expiry_ns",
+            "return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns",
+            "return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns + self.standing.term_ns",
+        ),
+        "published",
+        "together",
+    ),
+    Mutant(
+        "a lease keeps the expiry that it was granted with, while its session lives on",
+        one(sessionstate, "as_of", "elif lease.expiry_ns != session.expiry_ns:", "elif not lease.expiry_ns:"),
+        "sessions",
+        "together",
+    ),
+    Mutant(
+        "a session lease is broken when one end of the interval is past it",
+        one(
+            sessionstate,
+            "expired",
+            "not bounds.now.surely_past(session.expiry_ns)",
+            "bounds.now.latest <= session.expiry_ns",
+        ),
+        "sessions",
+        "together",
+    ),
+    Mutant(
+        "a session lease that is over is renewed",
+        one(
+            sessionstate,
+            "renewed",
+            "if session.over is not None:",
+            "session = msgspec.structs.replace(session, over=None)\nif session.over is not None:",
+        ),
+        "sessions",
+        "together",
+    ),
+    Mutant(
+        "a session lease that is dropped brings no floor",
+        one(sessionstate, "Session.brings", "return (self.over.watermark_ns or 0, 0)", "return (0, 0)"),
+        "exclusion",
         "together",
     ),
 )

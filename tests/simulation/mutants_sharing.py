@@ -101,6 +101,12 @@ SHARING: tuple[Mutant, ...] = (
         "hinted",
     ),
     Mutant(
+        "a narrow reading leaves out what was written under the same lease",
+        one(narrow, "_files", "for place in (*places, *lease.own.places):", "for place in places:"),
+        "complete",
+        "hinted",
+    ),
+    Mutant(
         "a narrow reading gives messages of other domains",
         one(narrow, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
         "narrow",

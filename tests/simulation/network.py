@@ -16,9 +16,10 @@ from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from appliance.lease.wire import Reply, Request
-    from tests.simulation.scheduler import Actor, Machine, Scheduler
+    from tests.simulation.scheduler import Actor, Machine, Process, Scheduler
     from timeagent.units import Instant, Span
 
 
@@ -35,7 +36,7 @@ class NetworkMishaps:
 class Call:
     """A request on its way, and the caller who waits for the answer."""
 
-    source: Machine
+    process: Process
     requests: list[Request]
     caller: Actor | None
     replies: list[Reply] | None = None
@@ -49,6 +50,8 @@ class Endpoint:
     inbox: list[Call] = field(default_factory=list)
     server: Actor | None = None
     open: bool = True
+    hung_up: Callable[[Process], None] = lambda _: None
+    """Told when a process closes its connection: it has heard nothing for too long."""
 
 
 class Network:
@@ -94,9 +97,10 @@ class Network:
 class SimulatedTransport:
     """One client's way to a shard."""
 
-    def __init__(self, network: Network, machine: Machine, shard: int) -> None:
+    def __init__(self, network: Network, process: Process, shard: int) -> None:
         self._network = network
-        self._machine = machine
+        self._process = process
+        self._machine = process.machine
         self._shard = shard
         self._endpoint: Endpoint | None = None
 
@@ -106,7 +110,7 @@ class SimulatedTransport:
         endpoint = self._address(network.random)
         if endpoint is not None:
             sent = decode_call(encode_call(requests)[4:]) if network.encoded else requests
-            call = Call(self._machine, sent, scheduler.current)
+            call = Call(self._process, sent, scheduler.current)
 
             def arrive() -> None:
                 if endpoint.open:
@@ -122,6 +126,7 @@ class SimulatedTransport:
                 call.caller = None
                 return call.replies
             call.caller = None
+            endpoint.hung_up(self._process)
         self._endpoint = None
         raise ShardUnavailable("no-answer", f"no answer from shard {self._shard}", hint="ask again")
 
@@ -142,7 +147,7 @@ def answer(network: Network, endpoint: Endpoint, call: Call, replies: list[Reply
             call.replies = replies
             network.scheduler.wake(call.caller)
 
-    network.send(endpoint.machine, call.source, arrive)
+    network.send(endpoint.machine, call.process.machine, arrive)
 
 
 def _names(requests: list[Request]) -> str:

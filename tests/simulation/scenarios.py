@@ -15,6 +15,7 @@ from tests.simulation.scenarios_leases import (
     shares,
     sleepers,
     stalls,
+    takers,
 )
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_sessions import together
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         stalls,
         sleepers,
         deaths,
+        takers,
     )
 }
 WEIGHTS: dict[str, int] = {
@@ -63,6 +65,7 @@ WEIGHTS: dict[str, int] = {
     "handover": 2,
     "sleepers": 2,
     "deaths": 1,
+    "takers": 1,
 }
 """How often each scenario is in the mix. Closing needs the exactest moments, and takes the fewest operations."""
 

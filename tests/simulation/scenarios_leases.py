@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.simulation.actors.bank import Teller
 from tests.simulation.actors.recalled import Dozing, Obliging
-from tests.simulation.actors.session import Application, Forgetful, Regular, Sharing
+from tests.simulation.actors.session import Application, Forgetful, Regular, Sharing, Taker
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
 from tests.simulation.casting import DOMAINS, is_brief, on_log, some_logs
@@ -280,6 +280,32 @@ def deaths(seed: int, *, traced: bool = False) -> World:
         world.scheduler.crash((victims if what == "holder died" else hosts)[0])
 
     world.scheduler.call_at(world.scheduler.now + int((1 + 2 * chance.random()) * SECOND), kill)
+    return world
+
+
+def takers(seed: int, *, traced: bool = False) -> World:
+    """Honest clocks; somebody dies who has one of two domains tentatively and waits for the other: for how long?"""
+    chance = random.Random(f"{seed}/scenario")
+    world = World(seed, Conditions(short=False, lasts_ns=14 * SECOND, steps_max=6_000), traced=traced)
+    world.pace_ns = 400 * MS
+    world.scheduler.tempi = (0,)
+    dying: list[Process] = []
+
+    def taker(process: Process) -> Callable[[], object]:
+        dying.append(process)
+        return Taker(world, process, DOMAINS[:2]).run
+
+    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False))
+    world.spawn(NODES[1], "sitter", lambda process: Regular(world, process, DOMAINS[1], LOGS[0], victim=True).run)
+    world.spawn(NODES[2], "taker", taker)
+    world.spawn(NODES[3], "regular 0", _regular(world, DOMAINS[0]))
+    world.spawn(NODES[4], "regular 2", _regular(world, DOMAINS[2]))
+
+    def kill() -> None:
+        world.deaths.append((world.scheduler.now, DOMAINS[0], "taker died"))
+        world.scheduler.crash(dying[0])
+
+    world.scheduler.call_at(world.scheduler.now + int((1.5 + 2 * chance.random()) * SECOND), kill)
     return world
 
 

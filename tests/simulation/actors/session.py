@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Grid
     from appliance.lease.transport import Transport
     from appliance.session.held import Lease
-    from tests.simulation.scheduler import Machine, Process
+    from tests.simulation.scheduler import Process
     from tests.simulation.world import World
     from timeagent.units import Instant
 
@@ -43,17 +43,17 @@ class SharedGrids(LogBook):
 
 
 class SimulatedRoutes:
-    """How one machine reaches the shards."""
+    """How one process reaches the shards."""
 
-    def __init__(self, world: World, machine: Machine) -> None:
+    def __init__(self, world: World, process: Process) -> None:
         self._world = world
-        self._machine = machine
+        self._process = process
 
     def shard_of(self, domain: str) -> int:
         return self._world.map.shard_of(domain)
 
     def transport(self, shard: int) -> Transport:
-        return SimulatedTransport(self._world.network, self._machine, shard)
+        return SimulatedTransport(self._world.network, self._process, shard)
 
 
 class SessionKit(Kit):
@@ -64,7 +64,7 @@ class SessionKit(Kit):
         self.session = Session(
             self.context,
             SharedGrids(self.context, self.shared),
-            SimulatedRoutes(world, process.machine),
+            SimulatedRoutes(world, process),
             world.policy,
             process.name,
             self.chance,
@@ -273,6 +273,24 @@ class Regular:
                     met, began = what, max(began, instant)
             self._world.history.turns.append(Turn(kit.process.name, self._domain, scheduler.now - began, met))
             kit.relinquish(leases)
+
+
+class Taker:
+    """Wants two domains, the second of which somebody keeps: it has the first tentatively, and waits."""
+
+    def __init__(self, world: World, process: Process, domains: Sequence[str]) -> None:
+        self._world = world
+        self._process = process
+        self._domains = domains
+
+    def run(self) -> None:
+        kit = SessionKit(self._world, self._process)
+        kit.time.sleep(600 * MS)  # until the other is sure to have it
+        while True:
+            leases = kit.acquire(self._domains, 30 * SECOND)
+            if leases is not None:
+                kit.relinquish(leases)
+            kit.pause(100 * MS)
 
 
 class Sharing(Application):

@@ -7,10 +7,11 @@ lets the production shard answer it in one turn and sends the replies; the other
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
+from appliance.lease.presence import Presence
 from appliance.lease.shard import Shard, StoppedOrderly
 from appliance.lease.succession import Succession
 from appliance.registers import StoredChain, StoredLedger
@@ -25,7 +26,8 @@ from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from appliance.formats.shardmap import ShardMap
-    from appliance.lease.wire import Reply
+    from appliance.lease.connection import Connection
+    from appliance.lease.wire import Reply, Task
     from tests.simulation.network import Call, Network
     from tests.simulation.scheduler import Actor, Process
     from tests.simulation.world import World
@@ -104,6 +106,31 @@ class HeldBack:
         self._owed.fill(self._position, reply)
 
 
+class Callers:
+    """Who calls a shard: a process has one connection, which ends with it, or when it has waited for too long."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._presence = Presence()
+        self._known: set[Process] = set()
+
+    def heard(self, call: Call) -> None:
+        process = call.process
+        if process.dead:
+            return
+        if process not in self._known:
+            self._known.add(process)
+            process.on_death.append(lambda: self.left(process))
+        self._presence.heard(cast("Connection", process), call.requests)
+
+    def left(self, process: Process) -> None:
+        self._presence.left(cast("Connection", process), self._world.scheduler.now)
+
+    def gone(self) -> list[Task]:
+        """Return what has to be withdrawn."""
+        return self._presence.gone(self._world.scheduler.now)
+
+
 class ShardHost:
     """One process that runs incarnations of one shard until the run ends, or it dies."""
 
@@ -165,11 +192,12 @@ class ShardHost:
 
     def _takes_calls(self, shard: Shard, chain: CeilingChain, identity: ShardIdentity, lives_until: Instant) -> None:
         network = self._world.network
-        endpoint = Endpoint(self._process.machine, server=self._world.scheduler.current)
+        callers = Callers(self._world)
+        endpoint = Endpoint(self._process.machine, server=self._world.scheduler.current, hung_up=callers.left)
         self._process.on_death.append(lambda: network.leave(self._number, endpoint))
         network.serve(self._number, endpoint)
         try:
-            self._serve(shard, chain, endpoint, identity, lives_until)
+            self._serve(shard, chain, endpoint, callers, identity, lives_until)
         finally:
             network.leave(self._number, endpoint)
 
@@ -189,7 +217,13 @@ class ShardHost:
         return False
 
     def _serve(
-        self, shard: Shard, chain: CeilingChain, endpoint: Endpoint, identity: ShardIdentity, lives_until: Instant
+        self,
+        shard: Shard,
+        chain: CeilingChain,
+        endpoint: Endpoint,
+        callers: Callers,
+        identity: ShardIdentity,
+        lives_until: Instant,
     ) -> None:
         scheduler = self._world.scheduler
         pause = self._world.policy.ceiling_period_ns // 2
@@ -198,10 +232,13 @@ class ShardHost:
             if not endpoint.inbox:
                 due = shard.due_in()
                 scheduler.wait(scheduler.now + (pause if due is None else min(pause, due)), "requests")
-            self._turn(shard, endpoint)
+            self._turn(shard, endpoint, callers)
             if scheduler.now - kept_at >= pause:
                 kept_at = scheduler.now
                 shard.housekeeping()
+                if gone := callers.gone():
+                    scheduler.note("withdraws", f"what {len(gone)} holders without a connection had tentatively")
+                    shard.serve(gone)
             notices = self._moves and self._orderly and self._world.map_noticed_ns <= scheduler.now
             old = self._world.map.number != identity.map_number
             if (scheduler.now >= lives_until or (notices and old)) and self._stopped(shard, identity):
@@ -219,12 +256,14 @@ class ShardHost:
         self._world.scheduler.note("stops:", type(result).__name__)
         return isinstance(result, StoppedOrderly | Deposed)
 
-    def _turn(self, shard: Shard, endpoint: Endpoint) -> None:
+    def _turn(self, shard: Shard, endpoint: Endpoint, callers: Callers) -> None:
         """Answer all that is ready in one turn, and those whose wait is over."""
         calls: list[Call] = endpoint.inbox[:]
         endpoint.inbox.clear()
         if not calls and shard.due_in() != 0:
             return
+        for call in calls:
+            callers.heard(call)
         requests = [request for call in calls for request in call.requests]
         owed = [Owed(self._world.network, endpoint, call) for call in calls]
         places = [(each, n) for each in owed for n in range(len(each.call.requests))]

@@ -50,7 +50,7 @@ class Operator:
                 correlation_id=lease.correlation_id,
                 by=lease.signed.witness().holder,
             )
-            transport = SimulatedTransport(self._world.network, self._process.machine, lease.shard)
+            transport = SimulatedTransport(self._world.network, self._process, lease.shard)
             try:
                 transport.call([request], self._world.policy.attempt_timeout_ns)
             except ShardUnavailable as problem:

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 SLACK_NS = 2 * SECOND
 """What the operations themselves take, retries and a recheck after the expiry included: simulated ones can be slow."""
 
+GRACE_NS = 2 * SECOND
+"""How long what the dead took tentatively stays theirs."""
+
 
 def check(history: History, record: Record) -> Iterator[str]:
     bounds = {
         "free": 0,
         "holder died": record.policy.takeover_ns(),
         "shard died": record.policy.restart_ns(),
+        "taker died": GRACE_NS,
     }
     for turn in history.turns:
         bound = bounds[turn.met] + SLACK_NS

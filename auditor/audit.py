@@ -15,7 +15,7 @@ from .domains import DomainJudge, check_domains
 from .finding import Evidence, Verdict, in_order
 from .foreign import check_foreign
 from .index import INDEX_ERRORS, Index
-from .narrowing import WHOLE, Narrowing
+from .narrowing import WHOLE, Narrowing, check_asked
 from .records import ClusterRecords, load_records
 from .rules.chains import check_ceilings, check_heads, check_layouts, check_records_there
 from .rules.leases import Cluster
@@ -104,7 +104,7 @@ def audit(
 
     ``root_key``: the raw public root key, pinned by the auditor; else the marker's own is taken. ``progress``: told
     how many parts are done, of how many, how many messages they held, and which was the last. Raises BadRequest for an
-    index file that is none.
+    index file that is none, and for a domain that was asked for and that the tree does not know.
     """
     index = Index(options.index_file, shared=options.jobs != 1)
     try:
@@ -202,6 +202,8 @@ def _judge(
         coverage=coverage,
         closings=Closings(index.closings()),
     )
+    if options.narrowing.domains:
+        check_asked(options.narrowing, index.all_domains())
     in_columns = spread_suspects(
         index, lambda: Heads((fact for fact, _ in head_facts(index)), cluster), cluster, options.jobs
     )

@@ -18,7 +18,7 @@ import msgspec
 
 from timeagent.errors import BadRequest
 
-from .columns.layout import Bucket
+from .columns.layout import ENTRIES, USES, Bucket, names_in
 from .finding import Evidence, printable
 
 if TYPE_CHECKING:
@@ -278,6 +278,13 @@ class Index(Rows):
     def witnesses(self) -> int:
         """Return how many different witnesses are known."""
         return self._number("SELECT count(*) FROM entry WHERE NOT ending")
+
+    def all_domains(self) -> set[str]:
+        """Return every domain that a frame or a ledger names, in rows or columns."""
+        found = self.domains_in_rows() - {""}
+        for (names,) in self.db.execute("SELECT names FROM chunk WHERE kind IN (?, ?)", (ENTRIES, USES)):
+            found.update(names_in(names))
+        return found
 
     def domains(self) -> list[str]:
         """Return every domain that an entry names, sorted."""

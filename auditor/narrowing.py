@@ -6,14 +6,24 @@ ledgers are read whole in any case, because what may be written in one hour foll
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from timeagent.errors import BadRequest
 from timeagent.units import INSTANT_MAX, rfc3339
 
+from .finding import printable
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from appliance.formats.paths import Rack
     from timeagent.units import Instant
+
+
+_COMPARED_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,28 @@ class Narrowing:
                 "domains": list(self.domains),
             }
         }
+
+
+def check_asked(narrowing: Narrowing, known: Collection[str]) -> None:
+    """Raise BadRequest for a domain that was asked for and of which the tree tells nothing. ``known``: all domains.
+
+    Silence about a name that was mistyped looks like an acquittal.
+    """
+    for asked in narrowing.domains:
+        only = Narrowing(domains=(asked,))
+        if not any(map(only.judges, known)):
+            near = ", ".join(map(printable, _nearest(asked.removesuffix("*"), known)))
+            hint = f"the nearest that are: {near}" if near else "the tree tells of no lease at all"
+            raise BadRequest("no-such-domain", f"the tree tells of no lease on {printable(asked)!r}", hint=hint)
+
+
+def _nearest(name: str, known: Collection[str]) -> list[str]:
+    """Return the names that are most like one; of very many only those beside it are looked at."""
+    names = sorted(known)
+    if len(names) > _COMPARED_MAX:
+        at = bisect_left(names, name)
+        names = names[max(0, at - _COMPARED_MAX // 2) : at + _COMPARED_MAX // 2]
+    return get_close_matches(name, names, n=3, cutoff=0.3) or names[:3]
 
 
 WHOLE: Final = Narrowing()

@@ -216,6 +216,11 @@ def _renumbered[T](rows: Rows, column: str, values: list[T]) -> list[T]:
     return [values[n] for n in used.tolist()]
 
 
+def names_in(names: bytes) -> list[Any]:
+    """Return what the rows of a chunk are about."""
+    return msgspec.msgpack.decode(names, type=Names).names
+
+
 class Bucket:
     """All rows of one kind in one bucket, with numbers that hold across its chunks."""
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from auditor.pool import in_order
 
-from .domains import judge_domains
+from . import domains, writers
 from .layout import BUCKETS, ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
-from .writers import Writer, judge_writers
+from .writers import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +37,8 @@ class ColumnJudge:
     index: Index
     heads: Heads
     cluster: Cluster
-    domains: AbstractSet[str]
-    writers: AbstractSet[Writer]
+    domains_in_rows: AbstractSet[str]
+    writers_in_rows: AbstractSet[Writer]
     """Of which something is known by rows: judged by the rules in any case."""
     process: int = field(default_factory=os.getpid)
 
@@ -47,9 +47,9 @@ class ColumnJudge:
         if self.process != os.getpid():
             self.process, self.index = os.getpid(), self.index.view()
         entries, uses = self.index.bucket(ENTRIES, bucket), self.index.bucket(USES, bucket)
-        seen = judge_domains(entries, uses, self.heads, self.cluster, self.domains)
+        seen = domains.judge_domains(entries, uses, self.heads, self.cluster, self.domains_in_rows)
         del entries, uses
-        suspects = judge_writers(self.index.bucket(FRAMES, bucket), self.writers)
+        suspects = writers.judge_writers(self.index.bucket(FRAMES, bucket), self.writers_in_rows)
         return msgspec.msgpack.encode((seen.suspects, seen.witnesses, suspects))
 
 
@@ -68,17 +68,17 @@ def spread_suspects(index: Index, heads: Callable[[], Heads], cluster: Cluster, 
         index.publish()
         answers = in_order(judge.judge, range(BUCKETS), jobs or (os.cpu_count() or 1))
     witnesses = 0
-    domains: set[str] = set()
-    writers: set[Writer] = set()
+    suspect_domains: set[str] = set()
+    suspect_writers: set[Writer] = set()
     for answer in answers:
         suspects, clean, runs = _decoder.decode(answer)
         witnesses += clean
-        domains.update(suspects)
-        writers.update(runs)
-    for bucket in sorted({bucket_of(name) for name in domains}):
-        _spread_domains(index, bucket, domains)
-    for bucket in sorted({bucket_of(name) for name, _ in writers}):
-        _spread_writers(index, bucket, writers)
+        suspect_domains.update(suspects)
+        suspect_writers.update(runs)
+    for bucket in sorted({bucket_of(name) for name in suspect_domains}):
+        _spread_domains(index, bucket, suspect_domains)
+    for bucket in sorted({bucket_of(name) for name, _ in suspect_writers}):
+        _spread_writers(index, bucket, suspect_writers)
     return witnesses
 
 

@@ -17,6 +17,7 @@ from auditor.load import Tree
 from auditor.narrowing import Narrowing
 from auditor.opening import open_tree
 from auditor.planting.stories import eventful_tree, small_tree
+from auditor.planting.tree import ClusterTree
 from auditor.progress import progress_text
 from auditor.report import json_bytes
 from auditor.tarred import TarTree
@@ -236,7 +237,7 @@ def test_a_narrow_audit_of_a_clean_tree_finds_nothing(tmp_path: Path) -> None:
         Narrowing(logs=("orders",)),
         Narrowing(logs=("nothing",)),
         Narrowing(since_ns=2**62),
-        Narrowing(domains=("account/a0000", "account/b*")),
+        Narrowing(domains=("account/a00000", "account/b*")),
     ):
         result = audit(Tree(tmp_path), options=Options(narrowing=narrowing))
         assert result.findings == (), narrowing
@@ -249,8 +250,35 @@ def test_a_narrow_audit_finds_what_is_left_in_it(planted: Path) -> None:
     (victim,) = {subject.split("'")[1] for subject in victims}
     narrow = audit(Tree(planted), options=Options(narrowing=Narrowing(domains=(victim,))))
     assert {finding.subject for finding in narrow.findings if finding.code == "grant-overlap"} == victims
-    others = audit(Tree(planted), options=Options(narrowing=Narrowing(domains=("nobody",))))
+    other = "account/a*" if victim.startswith("account/b") else "account/b*"
+    others = audit(Tree(planted), options=Options(narrowing=Narrowing(domains=(other,))))
     assert "grant-overlap" not in codes(others)
+
+
+@pytest.mark.parametrize("name", ["alcie", "alice/x*"])
+@pytest.mark.parametrize("asked", [(), ("alice",)])
+def test_a_domain_of_which_nothing_is_known_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, asked: tuple[str, ...]
+) -> None:
+    tree = small_tree(tmp_path)
+    options = [word for each in (*asked, name) for word in ("--domain", each)]
+    assert main(["audit", str(tree.root), *options]) == BadRequest.exit_status
+    said = capsys.readouterr()
+    assert not said.out
+    assert name in said.err
+    assert "alice" in said.err.replace(name, "")
+
+
+def test_domains_that_are_known_are_judged(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    for name in ("alice", "al*", "*"):
+        assert main(["audit", str(tree.root), "--domain", name]) == 0
+
+
+def test_a_domain_in_a_tree_without_leases_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = ClusterTree(tmp_path)
+    assert main(["audit", str(tree.root), "--domain", "alice"]) == BadRequest.exit_status
+    assert "no lease at all" in capsys.readouterr().err
 
 
 def test_a_log_that_is_not_there_is_no_clean_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

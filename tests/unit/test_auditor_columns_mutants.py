@@ -1,0 +1,263 @@
+"""Each condition of the columns is needed: without it, some planted fault is judged otherwise than by rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from auditor.audit import Options, audit
+from auditor.columns import domains, frames, heads, ledgers, writers
+from auditor.load import Tree
+from auditor.planting.plants import all_plants
+from auditor.planting.shard import Shard
+from auditor.planting.tree import ClusterTree
+from auditor.planting.writer import Writer
+from auditor.report import json_bytes
+from auditor.verification import Signatures
+from tests.support.mutants import plant
+from tests.unit.test_auditor_shortcuts import OWN
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import ModuleType
+
+
+def one_lease(
+    root: Path, *, settle_to: tuple[int, int] = (0, 0), beyond_ns: int = 0, moved: int = 0, late: bool = False
+) -> None:
+    """A lease and a frame, the one or the other not as it should be, and the lease of the same domain after it."""
+    tree = ClusterTree(root)
+    grid, shard, writer = tree.log(), Shard(tree), Writer(tree)
+    tree.advance(3 * SECOND)
+    early = tree.nodes[writer.node].time.token().encode()
+    tree.advance(900 * MS)
+    first, after = ({"settle_to_ns": tree.now_ns + each if each < 0 else each} for each in settle_to)
+    if beyond_ns:
+        first["expiry_ns"] = tree.now_ns + tree.policy.lease_term_max_ns + beyond_ns
+    lease = shard.grant("alice", writer, change=first)
+    lease.signed = msgspec.structs.replace(lease.signed, index=lease.signed.index + moved)
+    tree.advance(20 * MS)
+    writer.publish(grid, lease)
+    if late:
+        lease.written_time = early
+    shard.end(lease)
+    tree.advance(20 * MS)
+    shard.end(shard.grant("alice", writer, change=after))
+    tree.settle(grid)
+
+
+def longer_than_the_policy_allows(root: Path) -> None:
+    one_lease(root, beyond_ns=SECOND)
+
+
+def at_another_place_in_its_batch(root: Path) -> None:
+    one_lease(root, moved=1)
+
+
+def written_before_the_log_was_settled(root: Path) -> None:
+    one_lease(root, settle_to=(-500 * MS, -500 * MS))
+
+
+def settle_to_above_that_of_the_next(root: Path) -> None:
+    one_lease(root, settle_to=(5, 0))
+
+
+def watermark_with_a_time_before_the_grant(root: Path) -> None:
+    one_lease(root, late=True)
+
+
+CRAFTED = (
+    longer_than_the_policy_allows,
+    at_another_place_in_its_batch,
+    written_before_the_log_was_settled,
+    settle_to_above_that_of_the_next,
+    watermark_with_a_time_before_the_grant,
+)
+"""Faults that leave everything else clean."""
+BY_ROWS = Options(columns=False)
+BAGS = "_within_bag"
+FIT = "_Witnesses.fit"
+STATEMENTS = "_Chain.check_statements"
+LINKS = "_Chain.check_links"
+ENDS = "_Chain.check_ends"
+ORDER = "_Chain._check_order"
+USES = "_check_uses"
+TOKENS = "_Tokens.__init__"
+
+type Mutant = tuple[ModuleType, str, str, str, tuple[str, ...]]
+
+MUTANTS: dict[str, Mutant] = {
+    "before the bag": (frames, BAGS, "file.first >= by.bag.start_ns", "True", ("timestamp-outside-bag", "own")),
+    "after the bag": (frames, BAGS, "file.last < by.bag.end_ns", "True", ("timestamp-outside-bag", "own")),
+    "too early for its time": (frames, BAGS, "file.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
+    "too late for its time": (frames, BAGS, "file.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
+    "the floor": (frames, FIT, "floor[which] < file.first[frame]", "True", ("timestamp-below-floor",)),
+    "the expiry": (frames, FIT, "file.last[frame] < expiry[which]", "True", ("timestamp-after-expiry",)),
+    "the term": (frames, FIT, "expiry <= midpoint + term_ns_max + radius", "True", ("crafted",)),
+    "a witness before its frame": (
+        frames,
+        FIT,
+        "(tokens.latest + tokens.staleness)[frame] >= (midpoint - radius)[which]",
+        "True",
+        ("r2-breach",),
+    ),
+    "the batch": (frames, FIT, "self._holds", "True", ("crafted",)),
+    "the batch's signature": (frames, FIT, "known.refusal is None", "True", ("forged-witness", "forged-time")),
+    "held": (frames, "_Witnesses._usual", "phase is Phase.HELD", "True", ("tentative-write",)),
+    "may write": (frames, "_Witnesses._usual", "mode.may_write", "True", ("read-mode-write",)),
+    "the holder": (frames, "_Witnesses._usual", "tuple(holder) == writer", "True", ("foreign-lease", "own")),
+    "under a session lease": (
+        frames,
+        "_Witnesses._usual",
+        "session_id is None",
+        "True",
+        ("session-witness-missing", "ended-lease-write"),
+    ),
+    "the frame's time": (frames, TOKENS, "known.refusal is None", "True", ("forged-time",)),
+    "whose time": (frames, TOKENS, "known.stranger is None", "True", ("forged-time",)),
+    "closed before it was signed": (
+        frames,
+        TOKENS,
+        "(stamp is None or r2_holds(token, stamp, effect_covers_cause=True))",
+        "True",
+        ("r2-breach",),
+    ),
+    "where it belongs": (
+        frames,
+        "_placed",
+        "(cluster_id, log, writer) == (lock.cluster_id, by.bag.log, name.writer)",
+        "True",
+        ("damaged-frame",),
+    ),
+    "the policy": (frames, "_placed", "policy_number <= lock.policy_number", "True", ("stale-lock",)),
+    "the ceiling": (domains, STATEMENTS, 'rows["expiry"] > heads.ceiling[head]', "False", ("grant-above-ceiling",)),
+    "the term of a grant": (
+        domains,
+        STATEMENTS,
+        'rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]',
+        "False",
+        ("term-above-policy",),
+    ),
+    "the shard's floor": (domains, STATEMENTS, 'low & (rows["kind"] == GRANT)', "False", ("floor-fell",)),
+    "the owner": (domains, STATEMENTS, "layout.shard_of(names[name]) != number", "False", ("wrong-shard",)),
+    "the fence": (domains, LINKS, 'after["fence"] <= before["fence"]', "False", ("fence-not-growing",)),
+    "the floor of the next": (domains, LINKS, 'after["floor"] < before["floor"]', "False", ("floor-fell",)),
+    "settle_to of the next": (domains, LINKS, 'after["settle_to"] < before["settle_to"]', "False", ("crafted",)),
+    "the watermark before": (
+        domains,
+        LINKS,
+        'after["floor"] < self.rows["watermark"][self.last[later - 1]]',
+        "False",
+        ("grant-overlap",),
+    ),
+    "the grant before": (
+        domains,
+        LINKS,
+        "self.suspect(self.rows[says] & other & self.told)",
+        "pass",
+        ("chain-gap", "chain-fork"),
+    ),
+    "the expiry of what was written": (
+        domains,
+        ENDS,
+        "self.watermark >= self.expiry",
+        "np.zeros(len(ends), np.bool_)",
+        ("watermark-beyond-expiry",),
+    ),
+    "the watermark's time": (
+        domains,
+        ENDS,
+        'np.abs(self.watermark - ends["midpoint"]) > allowed',
+        "False",
+        ("r1-breach",),
+    ),
+    "a watermark before its grant": (
+        domains,
+        ENDS,
+        "latest < heads.midpoint[grant] - heads.radius[grant]",
+        "False",
+        ("crafted",),
+    ),
+    "an end before its watermark": (domains, ENDS, 'said < ends["midpoint"] - ends["radius"]', "False", ("r2-breach",)),
+    "the order": (
+        domains,
+        ORDER,
+        "self.suspect(~usual | (twice & ~begins))",
+        "pass",
+        ("renewed-after-end", "early-grant"),
+    ),
+    "how many": (domains, USES, 'messages != ends["messages"]', "False", ("count-mismatch",)),
+    "how far": (domains, USES, "top > chain.watermark", "False", ("watermark-below-message",)),
+    "what was settled": (
+        domains,
+        USES,
+        "chain.bad[name[_unsettled(rows, uses, cluster)]] = True",
+        "pass",
+        ("crafted",),
+    ),
+    "the right to grant": (heads, "_rightful", "end is None", "True", ("grant-without-right",)),
+    "the record of the right": (
+        heads,
+        "_rightful",
+        "each == (head.incarnation, head.ceiling_ns)",
+        "True",
+        ("grant-without-right",),
+    ),
+    "how it ended": (
+        ledgers,
+        "LedgerColumns._end_rows",
+        "each.outcome is LeaseOutcome.RELINQUISHED",
+        "True",
+        ("broken-early", "early-grant"),
+    ),
+    "a number used twice": (
+        writers,
+        "judge_writers",
+        'rows["sequence"][1:] == rows["sequence"][:-1]',
+        "False",
+        ("sequence-reused",),
+    ),
+    "frames in order": (
+        writers,
+        "judge_writers",
+        'rows["first"][1:] <= rows["last"][:-1]',
+        "False",
+        ("sequence-disorder",),
+    ),
+    "frames that are named": (writers, "judge_writers", "not there.all()", "False", ("lost-frame",)),
+}
+
+SETS: dict[str, Sequence[Callable[[Path], object]]] = {"own": OWN, "crafted": CRAFTED}
+
+type Judged = Callable[[str], list[tuple[Path, bytes]]]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """What is said by rows of the trees in which a code was planted; made when it is first asked for."""
+    made: dict[str, list[tuple[Path, bytes]]] = {}
+    signatures = Signatures()
+
+    def of(code: str) -> list[tuple[Path, bytes]]:
+        if code not in made:
+            made[code] = []
+            for story in SETS.get(code) or all_plants()[code]:
+                root = tmp_path_factory.mktemp("tree")
+                story(root)
+                made[code].append((root, json_bytes(audit(Tree(root), signatures=signatures, options=BY_ROWS))))
+        return made[code]
+
+    return of
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_hole_in_the_columns_is_seen(judged: Judged, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    module, function, old, new, codes = MUTANTS[mutant]
+    trees = [each for code in codes for each in judged(code)]
+    plant(monkeypatch, module, function, old, new)
+    signatures = Signatures()
+    assert any(json_bytes(audit(Tree(root), signatures=signatures)) != said for root, said in trees)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.formats.birth import LogBirth, check_grid
@@ -20,14 +19,13 @@ from timeagent.units import INSTANT_MAX
 from .columns.frames import BagRules
 from .coverage import later
 from .finding import Evidence
-from .indexing import index_frame
+from .listed import FrameJudge, ListedFile
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from .packs import RackPack, packed_names, retained_files
 from .records import RECORD_BYTES_MAX
 from .rules import bags as bag_rules
 from .rules.registry import found
-from .rules.signatures import frame_findings, of_unknown_key, stamp_findings
-from .rules.time import judge_frame, stamp_after_frame
+from .rules.signatures import of_unknown_key, stamp_findings
 from .seals import BagCounts, SealFacts, damaged_inside, first_unlisted
 from .verification import PartialKeyring
 
@@ -35,30 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.lockfile import LockFile
-    from appliance.formats.paths import Bag, DataName, Rack
+    from appliance.formats.paths import Bag, Rack
     from appliance.formats.stamped import Stamped
 
     from .columns.frames import FrameColumns
     from .finding import Finding
-    from .frames import FrameEvidence, FrameReader
+    from .frames import FrameReader
     from .index import Rows
     from .load import Tree
     from .parts import Part
     from .records import ClusterRecords
     from .verification import Signatures
-
-
-@dataclass(frozen=True, slots=True)
-class _ListedFile:
-    """A file that a bag was closed with, and what its frames are judged by."""
-
-    by: BagRules
-    name: DataName | None
-    lock_where: Evidence
-    seen: set[bytes]
-    """Digests of the frames of the bag that count."""
-    after: dict[int, SignedTime]
-    """Signed times that are not after the lock file's."""
 
 
 class BagWalk:
@@ -75,9 +60,6 @@ class BagWalk:
         columns: FrameColumns | None = None,
     ) -> None:
         """Take where evidence comes from and findings go to. ``columns``: judge the frames of clean files at once."""
-        self._columns = columns
-        self._rank = 0
-        """How many frames were read."""
         self._tree = tree
         self._records = records
         self._signatures = signatures
@@ -87,7 +69,6 @@ class BagWalk:
         self.counts = BagCounts()
         self.newest: SignedTime | None = None
         """The latest signed time that holds, of all frames, lock files and seals."""
-        self._newest_of_frames: SignedTime | None = None
         self.trust_named: set[int] = set()
         self.doubted = False
         """Whether a lock file named a trust record that is not there."""
@@ -95,6 +76,7 @@ class BagWalk:
         """The log that is being walked."""
         self.unknown_keys: list[Finding] = []
         """Stamps of births and seals by a key of no trust record: these do not say which record they go by."""
+        self._judge = FrameJudge(frames, index, report, self.counts, self.trust_named, columns)
 
     def begin(self, log: str) -> Grid | None:
         """Read a log's birth record. None where there is none that holds: then all that the log holds is unread."""
@@ -452,55 +434,9 @@ class BagWalk:
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue
             place = Evidence(*(packed_at or (path, 0)))
-            self._file(data[: entry.size], place, _ListedFile(by, name, lock_where, seen, after))
+            self._judge.file(data[: entry.size], place, ListedFile(by, name, lock_where, seen, after))
+        self.newest = later(self.newest, self._judge.newest)
         return blind
-
-    def _file(self, data: bytes, place: Evidence, file: _ListedFile) -> None:
-        """Audit the frames of a listed file: by columns where they are clean, else one by one."""
-        rank, by = self._rank, file.by
-        read = self._columns.read(data, place, file.name, by, file.seen, rank) if self._columns else None
-        if read is None:
-            frames, damage = self._frames.frames(data, place.path, by.keyring, place.offset)
-            for where, reason in damage:
-                self._report(found("damaged-frame", place.path, reason, [where]))
-            for number, frame in enumerate(frames):
-                self._frame(frame, file, rank + number)
-            self._rank += len(frames)
-            return
-        self._rank += len(read.pieces)
-        self.counts.messages += read.messages
-        self.trust_named |= read.trust_numbers
-        for token in read.tokens:
-            self.newest = later(self.newest, token)
-        for number in read.doubtful:
-            self._frame(self._frames.frame(read.pieces[number], place, by.keyring), file, rank + number)
-
-    def _frame(self, frame: FrameEvidence, file: _ListedFile, rank: int) -> None:
-        """Audit one frame of a listed file."""
-        by, seen, after = file.by, file.seen, file.after
-        misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock, file.lock_where))
-        self._report_all(misplaced)
-        if not frame.sound:
-            self._report_all(frame_findings(frame))
-        if after.get(id(frame.token)) is not frame.token:  # many frames share one, and the answer
-            broken = list(stamp_after_frame(frame, by.closed))
-            self._report_all(broken)
-            if not broken and frame.refusal is None:
-                after[id(frame.token)] = frame.token
-        judgement = judge_frame(
-            frame, by.bag, by.policy, misplaced=any(each.code == "damaged-frame" for each in misplaced)
-        )
-        self._report_all(judgement.findings)
-        # An attempt that was repeated: equal frames within a bag count once.
-        digest = frame.frame.digest
-        if digest in seen:
-            return
-        accepted, first, last = judgement.span(frame.frame.timestamps)
-        if accepted:
-            seen.add(digest)
-        self.counts.messages += accepted
-        self.counts.rejected += len(judgement.accepted) - accepted
-        self._remember(frame, digest, accepted, (first, last), rank)
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
         """Remember that its writer's frames of a span of time may be in a file that nobody can read."""
@@ -518,16 +454,8 @@ class BagWalk:
                 digest = frame.frame.digest
                 if digest not in seen:
                     seen.add(digest)
-                    timestamps = frame.frame.timestamps
-                    self._remember(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank)
-                    self._rank += 1
-
-    def _remember(self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int) -> None:
-        if frame.refusal is None and frame.token is not self._newest_of_frames:
-            self._newest_of_frames = frame.token
-            self.newest = later(self.newest, frame.token)
-        self.trust_named.add(frame.frame.head.trust_number)
-        index_frame(self._index, frame, digest, accepted, span, rank)
+                    self._judge.take_open(frame, digest)
+        self.newest = later(self.newest, self._judge.newest)
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}

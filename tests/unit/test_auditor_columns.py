@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import bags, domains
+from auditor import domains, listed
 from auditor.audit import Options, audit
 from auditor.load import Tree
 from auditor.planting.plants import all_plants
@@ -64,7 +64,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_clean_tree_is_judged_by_columns_alone(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = both_ways(clean)
-    for module, name in ((bags, "judge_frame"), (domains, "domain_history")):
+    for module, name in ((listed, "judge_frame"), (domains, "domain_history")):
         monkeypatch.setattr(module, name, None)
     assert json_bytes(audit(Tree(clean))) == said
     with pytest.raises(TypeError):
@@ -84,7 +84,7 @@ def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch
 
         monkeypatch.setattr(module, name, counting)
 
-    counted(bags, "judge_frame")
+    counted(listed, "judge_frame")
     counted(domains, "domain_history")
     audit(Tree(tmp_path))
     assert judged.count("judge_frame") == 1

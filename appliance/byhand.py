@@ -17,9 +17,25 @@ from timeagent.units import rfc3339
 
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
+from .formats.sessionlease import SessionWitness
 from .formats.witness import SignedWitness
 from .lease.client import ATTEMPTS
-from .lease.wire import Acquire, Age, Denied, Granted, Over, Refused, Relinquish, Renew, Revoke, Unavailable
+from .lease.sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
+from .lease.wire import (
+    PAGE_LEASES_MAX,
+    Acquire,
+    Age,
+    Denied,
+    Granted,
+    Inspect,
+    Over,
+    Page,
+    Refused,
+    Relinquish,
+    Renew,
+    Revoke,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     import random
@@ -48,8 +64,72 @@ class ByHand:
         check_domain(domain)
         return self._cluster.routes.inspect(self._cluster.map.shard_of(domain), domain)[1]
 
-    def acquire(self, domain: str, mode: Mode, term_ns: Span, wait_ns: Span, purpose: str) -> Witness:
-        """Take a lease for one term; it is kept by nobody. Raises TryAgain, ShardUnavailable, BadRequest, BadTime."""
+    def begin_session(self, domain: str, term_ns: Span, purpose: str) -> SessionWitness:
+        """Take a session lease of a domain's shard for one term; leases under it are kept by its renewals.
+
+        It is kept by nobody, as what is taken under it. Raises as ``acquire``.
+        """
+        self.leases(domain)  # where nobody runs the shard, this command would, and end the session lease with itself
+        request = BeginSession(
+            request_id=self._random.randbytes(16),
+            holder=self._holder(purpose, NO_PROCESS),
+            term_ns=min(term_ns, self._policy.lease_term_max_ns),
+            expiry_ns_max=self._cluster.time.now().latest + term_ns,
+        )
+        return _session_witness(self._asked(request, domain=domain))
+
+    def under(self, domain: str, session_id: bytes) -> list[LeaseView]:
+        """Return some of the leases under a session lease of a domain's shard, unsigned; none: it is not out there.
+
+        Raises ShardUnavailable.
+        """
+        request = Inspect(after_domain="", leases_max=PAGE_LEASES_MAX, session_id=session_id)
+        page = self._asked(request, domain=domain)
+        assert isinstance(page, Page), page
+        return list(page.leases)
+
+    def renew_session(self, view: LeaseView, term_ns: Span) -> SessionWitness | None:
+        """Move the expiry of the session lease that a lease is under, and so of all under it; None: it is over."""
+        self._refuse_kept(view)
+        assert view.session_id is not None
+        request = RenewSession(
+            request_id=self._random.randbytes(16),
+            session_id=view.session_id,
+            term_ns=min(term_ns, self._policy.lease_term_max_ns),
+            expiry_ns_max=self._cluster.time.now().latest + term_ns,
+        )
+        reply = self._asked(request, domain=view.domain)
+        return _session_witness(reply) if isinstance(reply, SessionGranted) else None
+
+    def drop_session(self, view: LeaseView) -> LeaseOutcome:
+        """Give back the session lease that a lease is under, with every lease under it; return how it ended."""
+        self._refuse_kept(view)
+        assert view.session_id is not None
+        request = DropSession(
+            request_id=self._random.randbytes(16),
+            session_id=view.session_id,
+            watermark_ns=None,
+            watermark_time=None,
+            messages=0,
+            chain_head=None,
+        )
+        reply = self._asked(request, domain=view.domain)
+        assert isinstance(reply, Over), reply
+        return reply.outcome
+
+    def acquire(
+        self,
+        domain: str,
+        mode: Mode,
+        term_ns: Span,
+        wait_ns: Span,
+        purpose: str,
+        session: tuple[bytes, Holder] | None = None,
+    ) -> Witness:
+        """Take a lease for one term; it is kept by nobody. Raises TryAgain, ShardUnavailable, BadRequest, BadTime.
+
+        ``session``: a session lease that was taken by hand, with its holder: then that one's expiry is the lease's.
+        """
         self.leases(domain)  # where nobody runs the shard, this command would, and end the lease with itself
         now = self._cluster.time.now()
         request_id = self._random.randbytes(16)
@@ -62,7 +142,8 @@ class ByHand:
                     domain=domain,
                     mode=mode,
                     phase=Phase.HELD,
-                    holder=self._holder(purpose, NO_PROCESS),
+                    holder=session[1] if session else self._holder(purpose, NO_PROCESS),
+                    session_id=session[0] if session else None,
                     age=Age(first_try_ns=now.midpoint, request_id=request_id),
                     term_ns=min(term_ns, self._policy.lease_term_max_ns),
                     expiry_ns_max=self._cluster.time.now().latest + wait + term_ns,
@@ -147,9 +228,12 @@ class ByHand:
                 hint="end that process, or: leasehold lease revoke",
             )
 
-    def _asked(self, request: Request, wait_ns: Span = 0) -> Reply:
-        """Ask up to three times under the same id. Raises ShardUnavailable, BadRequest for what is refused."""
-        shard = self._cluster.map.shard_of(getattr(request, "domain", ""))
+    def _asked(self, request: Request, wait_ns: Span = 0, *, domain: str = "") -> Reply:
+        """Ask up to three times under the same id. ``domain``: whose shard is asked, where the request names none.
+
+        Raises ShardUnavailable, BadRequest for what is refused.
+        """
+        shard = self._cluster.map.shard_of(domain or getattr(request, "domain", ""))
         transport = self._cluster.routes.transport(shard)
         for attempt in range(ATTEMPTS):
             try:
@@ -163,6 +247,14 @@ class ByHand:
         if isinstance(reply, Unavailable):
             raise ShardUnavailable(reply.code, reply.message, hint="try again")
         return reply
+
+
+def _session_witness(reply: Reply) -> SessionWitness:
+    assert isinstance(reply, SessionGranted), reply
+    where = "the shard's witness"
+    witness = decode(SignedWitness, reply.signed, where).statement(where)
+    assert isinstance(witness, SessionWitness), witness
+    return witness
 
 
 def _witness(granted: Granted) -> Witness:

@@ -7,6 +7,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Final
 
+from appliance.byhand import NO_PROCESS
 from appliance.cli.opening import add_cluster_options
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.lease.showing import lease_fields
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
 
     from appliance.byhand import ByHand
     from appliance.cluster import Cluster
+    from appliance.formats.lease import Holder
     from appliance.formats.witness import Witness
     from appliance.lease.wire import LeaseView
+    from timeagent.units import Span
 
 EXIT_NO: Final = 1
+NEW_SESSION: Final = "new"
+_SESSION_BYTES: Final = 16
 
 
 def add_by_hand(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,6 +41,14 @@ def add_by_hand(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     acquire.add_argument("--mode", default="X", choices=[str(mode) for mode in Mode], help="default X")
     acquire.add_argument("--wait", default="0s", metavar="SPAN", help="how long to wait for it (default: not at all)")
     acquire.add_argument("--purpose", default="lease acquire", metavar="TEXT")
+    acquire.add_argument(
+        "--session",
+        metavar="ID",
+        help="under this session lease of the domain's shard, or `new`: one `lease renew` keeps all that is under it",
+    )
+    relinquish.add_argument(
+        "--whole-session", action="store_true", help="the session lease that it is under, with every lease under it"
+    )
     for verb in (acquire, renew):
         verb.add_argument("--term", metavar="SPAN", help="how long (default: the policy's longest term)")
     for verb in (renew, relinquish, revoke):
@@ -74,12 +87,34 @@ def _the_one(hand: ByHand, options: argparse.Namespace) -> LeaseView | None:
 
 def _acquire(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
     wait, term = parse_span(options.wait), _term(cluster, options)
-    _shown(hand.acquire(options.domain, Mode(options.mode), term, wait, options.purpose), options)
+    session = None if options.session is None else _session(hand, options, term)
+    _shown(hand.acquire(options.domain, Mode(options.mode), term, wait, options.purpose, session), options)
     return 0
+
+
+def _session(hand: ByHand, options: argparse.Namespace, term: Span) -> tuple[bytes, Holder]:
+    """Return the session lease that the options name, with its holder. Raises BadRequest where it is not there."""
+    if options.session == NEW_SESSION:
+        witness = hand.begin_session(options.domain, term, options.purpose)
+        return witness.session_id, witness.holder
+    try:
+        session_id = bytes.fromhex(options.session)
+    except ValueError:
+        session_id = b""
+    views = hand.under(options.domain, session_id) if len(session_id) == _SESSION_BYTES else []
+    if not views or views[0].holder.process != NO_PROCESS:
+        raise BadRequest(
+            "no-session",
+            f"the shard of {options.domain!r} has no session lease {options.session!r} that was taken by hand",
+            hint=f"--session {NEW_SESSION} begins one: each shard has its own; shards ls, and lease ls say what is out",
+        )
+    return session_id, views[0].holder
 
 
 def _renew(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
     view = _the_one(hand, options)
+    if view is not None and view.session_id is not None:
+        return _renew_session(hand, view, _term(cluster, options), options)
     witness = None if view is None else hand.renew(view, _term(cluster, options))
     if witness is None:
         return _over(options)
@@ -87,16 +122,39 @@ def _renew(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
     return 0
 
 
+def _renew_session(hand: ByHand, view: LeaseView, term: Span, options: argparse.Namespace) -> int:
+    """Renew the session lease, and with it every lease under it."""
+    witness = hand.renew_session(view, term)
+    if witness is None or view.correlation_id in witness.ended:
+        return _over(options)
+    if options.json:
+        fields = {"domain": view.domain, "session_id": witness.session_id.hex()}
+        print_json("leasehold.session-renewed", fields | instant_fields("expiry", witness.expiry_ns))
+    else:
+        until = rfc3339(witness.expiry_ns)
+        say(f"{view.domain}: held with all under session {witness.session_id.hex()}, until {until}")
+    return 0
+
+
 def _relinquish(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
     view = _the_one(hand, options)
-    outcome = LeaseOutcome.UNKNOWN if view is None else hand.relinquish(view)
+    if view is None:
+        return _over(options)
+    if options.whole_session and view.session_id is None:
+        raise BadRequest(
+            "no-session",
+            f"the lease on {view.domain!r} is under no session lease",
+            hint="leave out --whole-session: it is given back alone",
+        )
+    outcome = hand.drop_session(view) if options.whole_session else hand.relinquish(view)
     if outcome is LeaseOutcome.UNKNOWN:
         return _over(options)
     if options.json:
         print_json("leasehold.lease-ended", {"domain": options.domain, "outcome": outcome})
     else:
         say(f"{options.domain}: {outcome}")
-    return 0 if outcome in (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN) else EXIT_NO
+    given_back = (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN, LeaseOutcome.DROPPED)
+    return 0 if outcome in given_back else EXIT_NO
 
 
 def _revoke(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
@@ -165,10 +223,12 @@ def _shown(witness: Witness, options: argparse.Namespace) -> None:
             "fence": witness.fence,
             **instant_fields("expiry", witness.expiry_ns),
             **instant_fields("settle_to", witness.settle_to_ns),
+            "session_id": None if witness.session_id is None else witness.session_id.hex(),
         }
         print_json("leasehold.held", fields)
     else:
         say(
             f"{witness.domain}: held, mode {witness.mode}, fence {witness.fence}, "
             f"lease {witness.correlation_id.hex()}, until {rfc3339(witness.expiry_ns)}"
+            + ("" if witness.session_id is None else f", session {witness.session_id.hex()}")
         )

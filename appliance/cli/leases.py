@@ -40,6 +40,7 @@ def _add_lease(parser: argparse.ArgumentParser) -> None:
     hold.add_argument("--seconds", default="10", metavar="S", help="how long (default 10)")
     hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them (default 30s)")
     hold.add_argument("--purpose", default="lease hold", metavar="TEXT")
+    hold.add_argument("--session", action="store_true", help="under session leases: one renewal a shard keeps them all")
     watch = verbs.add_parser("watch", help="one domain: each change of its leases, as it happens")
     add_watch(watch)
     for verb in (ls, show, hold, watch):
@@ -111,7 +112,7 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
 def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
     span = parse_span(options.seconds)
     with (
-        cluster.session(options.purpose) as session,
+        cluster.session(options.purpose, session_leases=options.session) as session,
         session.acquire(
             *options.domains, mode=Mode(options.mode), timeout_ns=parse_span(options.wait), outside_record=True
         ) as leases,

@@ -12,20 +12,22 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.byhand import ByHand
 from appliance.cli.leasewatch import changes
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.ledger import open_block
+from appliance.formats.policy import check_policy
 from appliance.formats.witness import Revoked
 from appliance.lease.wire import LeaseView
 from leasehold.__main__ import main
-from tests.support.cluster import Site, sites, wait_until
+from tests.support.cluster import Site, fast_policy, sites, wait_until
 from tests.support.shards import HOLDER
 from timeagent.clock import SystemClock
 from timeagent.errors import LeaseLost
-from timeagent.units import MS
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,8 +55,16 @@ class Said:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """One node; the longest term is that of the fast policy unless a test names another."""
+    term = getattr(request, "param", None)
+    if term is None:
+        yield from sites(tmp_path)
+        return
+    fast = fast_policy(random.Random(str(tmp_path)).randbytes(16))
+    made = Site(tmp_path, policy=check_policy(replace(fast, lease_term_max_ns=term, renew_period_ns=term // 3)))
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -116,6 +126,44 @@ def test_of_several_leases_one_has_to_be_named(say: Say) -> None:
     assert first["correlation_id"] in say("relinquish", "a", status=2).err
     for each in (first, second):
         say("relinquish", "a", "--lease", each["correlation_id"])
+
+
+@pytest.mark.parametrize("site", [120 * SECOND], indirect=True)  # a slow machine must not let it expire meanwhile
+def test_leases_under_a_session_by_hand_are_kept_by_one_renewal_and_given_back_together(say: Say) -> None:
+    first = say("acquire", "job/1", "--session", "new", "--term", "90s", "--json").object
+    session = first["session_id"]
+    assert len(bytes.fromhex(session)) == 16
+    second = say("acquire", "job/2", "--session", session, "--json").object
+    assert (second["session_id"], second["expiry_ns"]) == (session, first["expiry_ns"]), "it has no expiry of its own"
+    renewed = say("renew", "job/2", "--json").object
+    assert (renewed["session_id"], renewed["expiry_ns"] > first["expiry_ns"]) == (session, True)
+    shown = {each["domain"]: each for each in say("ls", "--json").object["shards"][0]["leases"]}
+    assert [shown[name]["expiry_ns"] for name in ("job/1", "job/2")] == [renewed["expiry_ns"]] * 2
+
+    assert say("relinquish", "job/1", "--json").object["outcome"] == "relinquished"
+    ended = say("relinquish", "job/2", "--whole-session", "--json").object
+    assert ended == {"schema": "leasehold.lease-ended", "version": 1, "domain": "job/2", "outcome": "dropped"}
+    assert say("show", "job/2", "--json", status=1).object["lease"] is None
+    assert "no session lease" in say("acquire", "job/3", "--session", session, status=2).err
+
+
+@pytest.mark.parametrize("site", [120 * SECOND], indirect=True)
+def test_session_that_is_not_there_or_kept_by_a_process_takes_nothing_by_hand(say: Say, node: Cluster) -> None:
+    for wrong in ("x", "00", "00" * 16):
+        assert "no-session" in say("acquire", "job/1", "--session", wrong, status=2).err
+    with node.session("a process", session_leases=True) as session, session.acquire("job/9"):
+        view = say("show", "job/9", "--json").object["lease"]
+        assert "no-session" in say("acquire", "job/1", "--session", view["session_id"], status=2).err
+        assert "kept-by-process" in say("renew", "job/9", status=2).err
+        assert "kept-by-process" in say("relinquish", "job/9", "--whole-session", status=2).err
+    say("acquire", "alone")
+    assert "under no session lease" in say("relinquish", "alone", "--whole-session", status=2).err
+    say("relinquish", "alone")
+
+
+def test_domains_are_held_under_session_leases_from_a_shell(say: Say) -> None:
+    done = say("hold", "a", "b", "--session", "--seconds", "0", "--json")
+    assert [each["domain"] for each in done.objects] == ["a", "b"]
 
 
 def test_nothing_is_taken_by_hand_where_nobody_runs_the_shard(site: Site, capfd: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,8 @@ def commands(text: str) -> list[list[str]]:
     for line in "".join(blocks(text, "sh")).splitlines():
         for part in re.split(r"\||&&|;", line):
             words = shlex.split(part, comments=True)
+            if words[:2] == ["sudo", "-u"]:
+                words = words[3:]
             for place, word in enumerate(words):
                 if Path(word).name == "leasehold":
                     found.append(words[place + 1 :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,8 +31,11 @@ def test_cluster_of_three_is_set_up_as_the_readme_says(repository: Path, tmp_pat
     readme = (repository / "README.md").read_text(encoding="utf-8")
     assert all(address in readme for address in ADDRESSES)
     package = deb.pack(tmp_path / "tree", deb.stage(tmp_path / "tree"), "1", tmp_path / "out")
-    (tmp_path / "mount").mkdir()
-    shared = {"/given": package.parent, "/srv/leasehold": tmp_path / "mount"}
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    os.chown(mount, 742, 742)
+    mount.chmod(0o2770)
+    shared = {"/given": package.parent, "/srv/leasehold": mount}
     clock = SystemClock()
     with ExitStack() as stack:
         network = Network(*ADDRESSES)

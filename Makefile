@@ -15,7 +15,7 @@ ARGS     ?=
 SEEDS    ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fmt man deb bench bench-leases sim bench-sim clean
+.PHONY: help install demo test check fmt man deb test-deb bench bench-leases sim bench-sim clean
 
 help: ## say what there is
 	@echo 'leasehold: make TARGET'
@@ -71,6 +71,10 @@ man: install ## make man pages and completions, below dist/share
 
 deb: install ## make the Debian package, below dist
 	@$(BIN)/python -m release.deb dist $(if $(REVISION),--revision $(REVISION))
+
+# Each test says why it is skipped where this machine cannot do it.
+test-deb: install ## install the package in containers, boot systemd in them, follow the README (superuser, minutes)
+	@$(BIN)/python -m pytest -q tests/packages $(ARGS)
 
 bench: install ## compare with what one would use instead, in one run, as ratios
 	@for script in tests/bench/bench_*.py; do echo "bench: $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done

@@ -5,13 +5,14 @@
 3. look       afresh, at the bag and then at its rack, always (looks.py).
 
 Up to step 3 everything may be repeated: the name belongs to this writer, incarnation and sequence alone, so that a file
-that is there already is ours.
+that is there already is ours. All the same it is compared: a virtual machine that was copied while it ran goes on
+twice, under one incarnation, and the second to come must not take the first one's file for its own.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import Damaged
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["FrameFile", "MaildirWriter"]
 
 
+_TWINS: Final = "two processes share one writer incarnation, or the file was altered: start the process again"
+
+
 class MaildirWriter(LookingWriter):
     """Writes complete files into the bags of one log."""
 
@@ -43,13 +47,18 @@ class MaildirWriter(LookingWriter):
         published = self._storage.publish(f"{file.bag.path}/{file.name.text()}", file.data, self._tmp)
         if published is Published.ABSENT:
             self._ensured = ""
+        elif published is Published.LOST and self._there(file) not in (None, file.data):
+            raise Damaged("other-bytes", f"{file.bag.path} holds another file named {file.name.text()}", hint=_TWINS)
 
     def _file_name(self, file: FrameFile) -> str:
         return file.name.text()
 
     def _is_there(self, file: FrameFile) -> bool:
-        """A file appears complete: its name is enough."""
-        return bool(self._storage.look(file.bag.path, (file.name.text(),)))
+        """A file appears complete; and under its name there may be a twin's."""
+        return bool(self._storage.look(file.bag.path, (file.name.text(),))) and self._there(file) == file.data
+
+    def _there(self, file: FrameFile) -> bytes | None:
+        return self._storage.read(f"{file.bag.path}/{file.name.text()}")
 
     def _listed(self, file: FrameFile, contents: Contents) -> Outcome:
         """Return what the list says. Raises Damaged if it holds other bytes under our name."""
@@ -61,6 +70,6 @@ class MaildirWriter(LookingWriter):
             raise Damaged(
                 "other-bytes",
                 f"{file.bag.path} lists {entry.name} with {entry.size} bytes, not the {len(file.data)} of this attempt",
-                hint="two processes share one writer incarnation, or the file was altered",
+                hint=_TWINS,
             )
         return Committed(entry.name)

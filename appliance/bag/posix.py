@@ -303,17 +303,30 @@ class PosixStorage:
                 continue  # left by a process that had this number before, or in use on another host
         raise OSError(errno.EEXIST, f"{_NAMES_TRIED} temporary names are all taken")
 
+    @staticmethod
+    def _is_same_file(prepared: str, target: str) -> bool:
+        statuses = []
+        for path in (prepared, target):
+            try:
+                descriptor = os.open(path, _FOREIGN_OPEN)
+            except OSError as problem:
+                if path == target and (problem.errno in _ABSENT or problem.errno in _NO_FILE):
+                    return False  # a link, or what was deleted since: not ours
+                raise
+            try:
+                statuses.append(os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
+        return statuses[0].st_nlink > 1 and os.path.samestat(*statuses)
+
     def _link(self, prepared: str, target: str) -> Published:
         try:
             os.link(prepared, target)
         except FileExistsError:
             # NFS repeats a LINK whose reply was lost, and after a restart of the server the repeat says EEXIST though
             # we won: then our file has two names. By open and fstat: attributes by path may be seconds old.
-            descriptor = os.open(prepared, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return Published.WON if os.fstat(descriptor).st_nlink > 1 else Published.LOST
-            finally:
-                os.close(descriptor)
+            # And not the link count alone: a backup that makes hard links may have given our file its second name.
+            return Published.WON if self._is_same_file(prepared, target) else Published.LOST
         except OSError as problem:
             if problem.errno in _ABSENT:
                 return Published.ABSENT

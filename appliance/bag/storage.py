@@ -79,7 +79,7 @@ class Storage(Protocol):
         """Let a complete, durable file appear under a name that is taken once: the first one wins, for ever.
 
         Prepared in the directory ``tmp`` (made if missing), written, flushed, closed, and linked. A lost reply to the
-        link is recognised by the link count, so that WON and LOST are true. Never replaces anything.
+        link is recognised by link count and file, so that WON and LOST are true. Never replaces anything.
         """
         ...
 

@@ -2,10 +2,12 @@
 
 import pytest
 
+from appliance.bag import maildir
 from appliance.bag.closer import Closed
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.paths import LOCK, PRELOCK
 from tests.support.bags import T0, Node
+from tests.support.mutants import plant
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
 from timeagent.errors import Damaged
 from timeagent.interval import TimeInterval
@@ -49,6 +51,36 @@ def test_write_long_before_the_bags_end_looks_twice_all_the_same(node: Node, ser
     server.ensure_marker(f"{file.bag.rack.path}/{PRELOCK}")
     node.again().sealer.seal(file.bag.rack)
     assert isinstance(node.writer.write(later), NotCommitted)
+
+
+# A virtual machine that was copied while it ran goes on twice, with one incarnation and the same next sequence.
+def test_twin_with_other_bytes_under_one_name_is_not_told_committed(node: Node) -> None:
+    first, second = node.file(b"of the one"), node.file(b"of the other")
+    assert first.name == second.name
+    assert node.writer.write(first) == Committed()
+    twin = node.again()
+    for _ in range(2):
+        outcome = twin.writer.write(second)
+        assert isinstance(outcome, Unknown)
+        assert "another file named" in outcome.reason
+    assert node.writer.write(first) == Committed()
+    node.time.advance(4 * SECOND)
+    with pytest.raises(Damaged) as twins:
+        twin.writer.resolve(second)
+    assert twins.value.code == "other-bytes"
+    node.horizon.settle(T0 + SECOND)
+    assert node.again().settled() == [b"of the one"]
+
+
+@pytest.mark.parametrize("step", ["_publish", "_is_there"])
+def test_twin_that_looks_at_the_name_only_is_caught(node: Node, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    wrong = {
+        "_publish": ("self._there(file) not in (None, file.data)", "False"),
+        "_is_there": ("self._there(file) == file.data", "True"),
+    }
+    plant(monkeypatch, maildir, f"MaildirWriter.{step}", *wrong[step])
+    assert node.writer.write(node.file(b"of the one")) == Committed()
+    assert node.again().writer.write(node.file(b"of the other")) == Committed()
 
 
 def test_same_attempt_again_has_the_same_outcome(node: Node) -> None:

@@ -104,6 +104,31 @@ def test_lost_reply_to_our_own_link_is_a_win(tmp_path: Path, monkeypatch: pytest
     assert storage.publish("a/x", b"ours", "tmp") is Published.WON
 
 
+# A backup that makes hard links of a tree in use (cp -al) gives a second name to what was just prepared.
+def test_second_name_of_the_prepared_file_is_no_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.link
+
+    def backed_up(source: str, target: str) -> None:
+        real(source, tmp_path / "backup")
+        real(source, target)
+
+    storage = PosixStorage(tmp_path)
+    storage.ensure_directory("a")
+    assert storage.publish("a/x", b"theirs", "tmp") is Published.WON
+    monkeypatch.setattr(os, "link", backed_up)
+    assert storage.publish("a/x", b"ours", "tmp") is Published.LOST
+    assert storage.read("a/x") == b"theirs"
+
+
+@pytest.mark.parametrize("target", ["nowhere", "b"])
+def test_symbolic_link_under_the_name_is_not_our_file(tmp_path: Path, target: str) -> None:
+    storage = PosixStorage(tmp_path)
+    storage.ensure_directory("a")
+    (tmp_path / "b").write_bytes(b"b")
+    (tmp_path / "a/x").symlink_to(tmp_path / target)
+    assert storage.publish("a/x", b"ours", "tmp") is Published.LOST
+
+
 def test_symbolic_link_and_pipe_are_no_files_of_ours(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"elsewhere")
     (tmp_path / "link").symlink_to("target")

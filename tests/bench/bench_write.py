@@ -308,6 +308,7 @@ def run(directory: Path) -> dict[str, float]:
     for files in (100, 1_000) if SHORT else (100, 1_000, 10_000):
         mine, plain = closing(directory, files, 5 if files > 100 else 25)
         found[f"closing_{files}_us_a_file"] = mine / 1_000
+        found[f"closing_{files}_against_bare"] = mine / plain
         ratios.append(mine / plain)
     found["closing_against_bare"] = max(ratios)
     return found

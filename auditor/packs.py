@@ -109,7 +109,8 @@ def retained_files(tree: Tree, listing: RackListing, locks: Mapping[str, bytes])
     there = {each.bag.name: each for each in listing.bags if each.bag.name in locks}
     opened = {name: open_lock(raw, name)[0] for name, raw in locks.items()}
     files = [f"{listing.rack.path}/{name}/{entry.name}" for name, lock in opened.items() for entry in lock.entries]
-    if not files or len(there) == len(locks):
+    # With the mark all of them may have come back: each of several stalled writers makes its own directory again.
+    if not files or (len(there) == len(locks) and not listing.retained):
         return None
     for name, each in there.items():
         path = f"{each.bag.path}/{LOCK}"

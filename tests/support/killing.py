@@ -166,6 +166,37 @@ def run(root: Path, kind: BagKind, deed: str, line: int) -> tuple[bool, list[int
     return os.WIFSIGNALED(status), told
 
 
+def run_stopped(root: Path, kind: BagKind, line: int, meanwhile: Callable[[], None]) -> list[str] | None:
+    """Fork a writer that is stopped at its n-th line, and goes on after ``meanwhile``.
+
+    Return the names of its outcomes; None if it was done before it came that far.
+    """
+    tree = ClusterTree(root)
+    Process(tree, kind)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            process = Process(tree, kind)
+            sys.settrace(_Killer(line, signal.SIGSTOP).trace)
+            for sequence in range(1, MESSAGES + 1):
+                outcome = process.writer.write(process.attempt(sequence, payload_of(sequence)))
+                _WRITE(writing, type(outcome).__name__.encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    stopped = os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    if stopped:
+        try:
+            meanwhile()
+        finally:
+            os.kill(child, signal.SIGCONT)
+            os.waitpid(child, 0)
+    with os.fdopen(reading, "r") as pipe:
+        told = pipe.read().split()
+    return told if stopped else None
+
+
 _WRITE = os.write
 
 
@@ -174,10 +205,11 @@ def _piecemeal(descriptor: int, data: bytes) -> int:
 
 
 class _Killer:
-    """Counts lines, and ends the process at one."""
+    """Counts lines, and ends, or stops, the process at one."""
 
-    def __init__(self, line: int) -> None:
+    def __init__(self, line: int, how: signal.Signals = signal.SIGKILL) -> None:
         self._left = line
+        self._how = how
 
     def trace(self, frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - a trace function returns the next one
         if frame.f_code.co_filename not in COUNTED:
@@ -185,7 +217,7 @@ class _Killer:
         if event == "line":
             self._left -= 1
             if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self._how)
         return self.trace
 
 

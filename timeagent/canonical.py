@@ -30,8 +30,11 @@ type Token = Annotated[bytes, msgspec.Meta(min_length=128, max_length=128)]
 """An encoded SignedTime."""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of everything that is stored or signed as a msgpack array."""
+class Record(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of everything that is stored or signed as a msgpack array.
+
+    The collector does not look at them: what cannot be changed is part of no cycle, and there are many.
+    """
 
 
 _encoder = msgspec.msgpack.Encoder()

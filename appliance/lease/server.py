@@ -206,10 +206,10 @@ class ShardServer:
         if any(key.fileobj is self._listener.socket for key, _ in ready):
             self._accept(now)  # last, because who has just left has made room
         self._turn([each for each in active if each.open])
-        with self._guard:
-            self._shard.housekeeping()
         if now - self._checked_ns >= TICK_NS:
             self._checked_ns = now
+            with self._guard:
+                self._shard.housekeeping()
             self._look_around(now)
         self._on_loop()
 

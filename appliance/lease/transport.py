@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from .shard import Shard
     from .wire import Reply, Request
 
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 64 * 1024
+"""As the server's ``RECEIVE_BYTES``."""
 _TCP_USER_TIMEOUT_MS = 10_000
 """How long what was sent may stay unacknowledged before the kernel gives the connection up."""
 

@@ -18,10 +18,10 @@ from timeagent.units import MS, SECOND, rfc3339
 
 from .formats.ceiling import CeilingKind
 from .formats.paths import chain_path
-from .lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
+from .lease.ceiling import CeilingChain, Deposed, Extended, NotYet, ShardIdentity, StoppedOrderly
 from .lease.chainthread import ChainThread
 from .lease.server import ShardServer
-from .lease.shard import NotYet, Shard, StoppedOrderly
+from .lease.shard import Shard
 from .lease.spool import LedgerSpool
 from .lease.store import LeaseStore
 from .lease.succession import Succession, newest_record

@@ -29,7 +29,8 @@ def check_domain(name: str) -> str:
             f"the domain {name[:60]!r} has {size} bytes; a domain has 1 to {DOMAIN_BYTES_MAX}",
             hint="shorten it, or use a digest of it",
         )
-    control = next((c for c in name if unicodedata.category(c) == "Cc"), None)
+    plain = size == len(name) and name.isprintable()  # ASCII: what it cannot print is what controls
+    control = None if plain else next((c for c in name if unicodedata.category(c) == "Cc"), None)
     if control is not None:
         raise BadRequest(
             "bad-domain", f"the domain {name[:60]!r} holds the control character {control!r}", hint="remove it"

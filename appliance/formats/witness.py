@@ -205,6 +205,12 @@ _entries: Final = msgspec.msgpack.Decoder(
 )
 
 
+_entry_lists: Final = msgspec.msgpack.Decoder(
+    list[Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped]
+)
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
 def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
     """Read one entry of a batch. Raises Damaged."""
     try:
@@ -245,6 +251,20 @@ class Batch(msgspec.Struct, frozen=True):
             signature=self.signature,
         )
 
+    def encoded_witness(self, index: int) -> bytes:
+        """Return ``encode(signed_witness(index))``: a record is the array of its fields."""
+        return _encode((self.entries[index], index, path(self.levels, index), self.head, self.signature))
+
+
+def _readable(entries: Sequence[Entry]) -> tuple[bytes, ...]:
+    """Return each entry's only encoding, after making sure that every decoder will take it: ``encode_for_ever``."""
+    raw = tuple(map(_encode, entries))
+    try:
+        _entry_lists.decode(_encode(tuple(map(msgspec.Raw, raw))))
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise AssertionError(f"an entry that nobody could read: {problem}") from None
+    return raw
+
 
 def sign_batch(  # noqa: PLR0913 - the fields of the head
     entries: Sequence[Entry],
@@ -262,7 +282,7 @@ def sign_batch(  # noqa: PLR0913 - the fields of the head
     time: SignedTime,
 ) -> Batch:
     """Sign a turn's entries, at least one, with one signature."""
-    raw = tuple(encode_for_ever(entry) for entry in entries)
+    raw = _readable(entries)
     levels = tree(raw)
     head = encode_for_ever(
         BatchHead(

@@ -82,6 +82,25 @@ type Extension = Extended | Deposed | InDoubt
 
 
 @dataclass(frozen=True, slots=True)
+class NotYet:
+    """Leases are out: an orderly stop can be finished once they are relinquished, or surely past this instant."""
+
+    until_ns: Instant
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedOrderly:
+    """The last record is linked; a successor starts from its two numbers."""
+
+    floor_ns: Instant
+    settle_to_ns: Instant
+
+
+type Stop = StoppedOrderly | NotYet | Deposed | InDoubt
+
+
+@dataclass(frozen=True, slots=True)
 class Beginning:
     """What the first record of a chain of a later map begins with: the highest numbers of the chains before it."""
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .wire import Reply, Request
 
 RECEIVE_BYTES: Final = 64 * 1024
-"""How much is received at once. From 128 KiB on, each receiving maps fresh pages, whatever comes: nine times as long."""
+"""How much is received at once. With twice as much each receiving maps fresh pages, and takes nine times as long."""
 
 _SEND_BYTES: Final = 1024 * 1024
 _TLS_RECORD_BYTES: Final = 16 * 1024

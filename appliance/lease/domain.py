@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -102,24 +101,27 @@ type State = Free | Taken
 
 def hint_bytes(state: State) -> int:
     """Return about how much of a state are hints."""
-    there = state.memory.hints.bytes
-    return there if isinstance(state, Free) else there + sum(each.hints.bytes for each in state.leases)
+    hints = state.memory.hints
+    size = hints.bytes if hints.places or hints.bounds else 0
+    if isinstance(state, Taken):
+        for lease in state.leases:
+            if lease.hints is not NOTHING_WRITTEN:
+                size += lease.hints.bytes
+    return size
 
 
 HOLDERS_MAX: Final = 1024
 """How many leases may be out on one domain: all of them are read and written with each change of one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+class Break(msgspec.Struct, frozen=True, gc=False):
     """End the leases that are surely past; tentative ones also if the shard is stopping, or their holder ``gone``."""
 
     stopping: bool = False
     gone: Holder | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(msgspec.Struct, frozen=True, gc=False):
     """Who waits for a domain already: who asks later is behind them."""
 
     oldest: Age
@@ -129,8 +131,7 @@ class Ahead:
     until_ns: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """An Acquire with the 8 random bytes for its correlation id."""
 
     request: Acquire
@@ -143,7 +144,7 @@ class Grant:
 type Command = Grant | Upgrade | Renew | Relinquish | Revoke | Break
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class Bounds(msgspec.Struct, frozen=True, gc=False):
     """What a decision depends on beside state and command. One value per turn."""
 
     now: TimeInterval
@@ -163,8 +164,7 @@ class Bounds(msgspec.Struct, frozen=True):
         return min(self.now.midpoint + term, expiry_ns_max, self.ceiling_ns, self.signed_ns_max)
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True, gc=False):
     """The same answer as the first time: what the newest witness of the lease says, to be signed once more.
 
     Witnesses are not stored: few answers are lost, and two thirds of a lease's memory was its witness.
@@ -173,16 +173,14 @@ class Again:
     witness: Witness
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(msgspec.Struct, frozen=True, gc=False):
     """A command of the shard itself has no answer."""
 
 
 type Answer = Witness | Again | Denied | Over | Refused | Unavailable | Nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What comes of one command."""
 
     state: State

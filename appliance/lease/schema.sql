@@ -1,15 +1,15 @@
 -- One row for each domain that the shard remembers. The file lives on tmpfs and starts empty, always.
--- kind, expiry_ns, latest_ns and newest_ns repeat what is in the state, for the few questions about many rows.
+-- kind, latest_ns, floor_ns and settle_ns repeat what is in the state, for the few questions about many rows; expiry_ns
+-- and fence are part of a state that is written in short (rows.py).
 CREATE TABLE entry (
     domain    TEXT PRIMARY KEY,
     revision  INTEGER NOT NULL,   -- what compare-and-swap compares
     kind      INTEGER NOT NULL,   -- 0 free, 1 some lease is tentative, 2 all are held
     expiry_ns INTEGER NOT NULL,   -- of the lease that expires first, of those that have an expiry of their own; 0 or never without
-    latest_ns INTEGER NOT NULL,   -- of the lease that expires last, of the same; 0 without
+    latest_ns INTEGER,            -- of the lease that expires last, of the same; 0 without, null: the same one
     fence     INTEGER NOT NULL,
-    floor_ns  INTEGER NOT NULL,
-    settle_ns INTEGER NOT NULL,
-    newest_ns INTEGER NOT NULL,   -- the highest of fence, floor and settle_to
+    floor_ns  INTEGER,            -- null: that of a domain of which nothing is known
+    settle_ns INTEGER,            -- null: likewise
     state     BLOB NOT NULL
 ) WITHOUT ROWID, STRICT;
 

@@ -7,18 +7,16 @@ forgets everything when it stops: what a successor must know stands in the ceili
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from timeagent.canonical import encode
 from timeagent.errors import BadRequest, BadTime, Environment
 
 from ..formats.hints import nothing_known
 from ..formats.names import check_domain
 from ..formats.sessionlease import SessionWitness
 from ..formats.witness import Entry, Stopped, Witness
-from .ceiling import Deposed, Extended, Extension, InDoubt
+from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
 from .domain import Again, Bounds, Break, Command, Free, Grant, Memory, Nothing
 from .inspection import Inspected, welcome
 from .notary import Notary
@@ -26,7 +24,7 @@ from .recall import Recalls
 from .sessions import Sessions
 from .sessionwire import BeginSession, DropSession, RenewSession
 from .state import decide, named
-from .turn import Staged, Turn, holder_refused, revoked
+from .turn import Holders, Staged, Turn, holder_refused, revoked
 from .waiting import Later, WaitingRoom, finished
 from .whereabouts import HINT_BYTES_MAX, hints_for
 from .wire import (
@@ -38,6 +36,7 @@ from .wire import (
     Inspect,
     Refused,
     Relinquish,
+    Renew,
     Reply,
     Request,
     Revoke,
@@ -71,28 +70,10 @@ DOMAINS_MAX: Final = 1_000_000
 SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
 
+_GIVES_BACK: Final = (Relinquish, DropSession)
+_ABOUT_A_DOMAIN: Final = (Acquire, Relinquish, Renew, Upgrade, Revoke)
 _GRANTS_NOTHING: Final = (Relinquish, DropSession, Inspect, Hello)
-_HOLDERS_KNOWN: Final = 4096
 _NOBODY: Final[Mapping[int, Waiter]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class NotYet:
-    """Leases are out: an orderly stop can be finished once they are relinquished, or surely past this instant."""
-
-    until_ns: Instant
-    leases: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoppedOrderly:
-    """The last record is linked; a successor starts from its two numbers."""
-
-    floor_ns: Instant
-    settle_to_ns: Instant
-
-
-type Stop = StoppedOrderly | NotYet | Deposed | InDoubt
 
 
 class Shard:
@@ -130,7 +111,7 @@ class Shard:
         self._floor_ns: Instant = 0
         self._settle_to_ns: Instant = 0
         self._notary = Notary(identity, signer, chain, ledger)
-        self._holders: set[object] = set()
+        self._holders = Holders()
         self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
         self._sessions = Sessions(store, randomness)
         self._shown = Inspected(identity, chain, store, self._notary, self._sessions, self._waiting)
@@ -144,6 +125,7 @@ class Shard:
         began = self._linked(self._chain.begin())
         if isinstance(began, Extended):
             self._floor_ns, self._settle_to_ns = self._chain.floor_ns, self._chain.settle_to_ns
+            self._store.begin(self._floor_ns, self._settle_to_ns)
             self._flush()
         return began
 
@@ -246,9 +228,10 @@ class Shard:
         drafts: dict[int, Draft | None] = {}
         with self._store.transaction():
             self._make_room(turn, sum(isinstance(request, Acquire) for request in requests))
+            self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
             for early in (True, False):
                 for position, request in enumerate(requests):
-                    if isinstance(request, Relinquish | DropSession) is early:
+                    if isinstance(request, _GIVES_BACK) is early:
                         drafts[position] = self._answer(turn, request, waiters.get(position))
             if self._waiting.count:
                 self._call_in(turn)
@@ -340,8 +323,8 @@ class Shard:
         """Decide a request behind those who wait already."""
         if isinstance(request, Upgrade):
             return self._apply(turn, request.domain, request, request.request_id)
-        expiry = self._sessions.expiry_for(turn, request)
-        if isinstance(expiry, Refused | Unavailable):
+        expiry = None if request.session_id is None else self._sessions.expiry_for(turn, request)
+        if isinstance(expiry, (Refused, Unavailable)):
             return expiry
         ahead = self._waiting.ahead(request.domain, request.request_id) if self._waiting.count else None
         command = Grant(request, self._randomness.randbytes(8), ahead, expiry)
@@ -349,12 +332,8 @@ class Shard:
 
     def _acquire_refused(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
         """Check what is new: a holder, a domain that is not remembered."""
-        if request.holder not in self._holders:
-            if (refused := holder_refused(request, request.holder)) is not None:
-                return refused
-            if len(self._holders) >= _HOLDERS_KNOWN:
-                self._holders.clear()
-            self._holders.add(request.holder)
+        if (refused := self._holders.refused(request)) is not None:
+            return refused
         if self._stage(turn, request.domain).revision:
             return None
         try:
@@ -382,25 +361,26 @@ class Shard:
         return Free(memory=Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints))
 
     def _apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
-        staged = self._stage(turn, domain)
-        self._waiting.recalls.ended(self._sessions.bring_up(turn, domain, staged, command))
+        staged = turn.staged.get(domain) or self._stage(turn, domain)
+        sessions = turn.sessions or self._store.sessions
+        if sessions:
+            self._waiting.recalls.ended(self._sessions.bring_up(turn, domain, staged, command))
         decision = decide(domain, staged.state, command, turn.bounds)
-        turn.entries.extend(decision.ended)
-        self._sessions.decided(turn, staged.state, decision)
-        self._waiting.recalls.ended(decision.ended)
-        turn.note_hints(staged.state, decision.state)
-        if staged.revision == 0 and staged.state is staged.before and decision.state is not staged.before:
-            turn.new += 1
-        staged.state = decision.state
+        if decision.state is not staged.state:
+            if sessions:
+                self._sessions.decided(turn, staged.state, decision)
+            turn.note_hints(staged.state, decision.state)
+            if staged.revision == 0 and staged.state is staged.before:
+                turn.new += 1
+            staged.state = decision.state
+        if decision.ended:
+            turn.entries.extend(decision.ended)
+            self._waiting.recalls.ended(decision.ended)
         match decision.answer:
-            case Witness() | Again():
-                again = isinstance(decision.answer, Again)
-                witness = decision.answer.witness if isinstance(decision.answer, Again) else decision.answer
-                lease = witness.correlation_id
-                if not again or lease not in staged.answers:
-                    staged.answers[lease] = len(turn.entries)
-                    turn.entries.append(witness)
-                return Later(request_id, staged.answers[lease], hints_for(command, decision.state, lease))
+            case Witness() as witness:
+                return self._later(turn, staged, witness, command, request_id)
+            case Again(witness):
+                return self._later(turn, staged, witness, command, request_id, again=True)
             case Nothing():
                 return Unavailable(request_id=request_id, code="", message="")
             case Denied() as denied:
@@ -409,20 +389,28 @@ class Shard:
             case _:
                 return decision.answer
 
+    def _later(
+        self, turn: Turn, staged: Staged, witness: Witness, command: Command, request_id: bytes, *, again: bool = False
+    ) -> Later:
+        """Have a witness signed with this turn, unless it repeats one of this turn."""
+        lease = witness.correlation_id
+        entry = staged.answers.get(lease) if again and staged.answers is not None else None
+        if entry is None:
+            entry = len(turn.entries)
+            turn.entries.append(witness)
+            staged.answers = {**(staged.answers or {}), lease: entry}
+        return Later(request_id, entry, hints_for(command, staged.state, lease))
+
     def _write(self, turn: Turn, batch: Batch | None) -> dict[int, bytes]:
         """Write every changed state; return the encoded witnesses of this turn that somebody waits for."""
         witnesses: dict[int, bytes] = {}
         if batch is not None:
             for index, entry in enumerate(turn.entries):
-                if isinstance(entry, Witness | SessionWitness):
-                    witnesses[index] = encode(batch.signed_witness(index))
+                if isinstance(entry, (Witness, SessionWitness)):
+                    witnesses[index] = batch.encoded_witness(index)
         for domain, staged in turn.staged.items():
-            if staged.state is staged.before:
-                continue
-            if staged.revision == 0:
-                self._store.insert(domain, staged.state)
-            else:
-                self._store.swap(domain, staged.revision, staged.before, staged.state)
+            if staged.state is not staged.before:
+                self._store.write(domain, staged.revision, staged.before if staged.revision else None, staged.state)
         self._sessions.write(turn)
         return witnesses
 

@@ -1,7 +1,9 @@
 """Where a shard keeps its domains: SQLite on tmpfs, empty at every start. Reads, compares and swaps; no policy.
 
 The only module of the appliance that imports apsw. One writer, one thread. Nothing here has to survive anything: a
-shard's past is its ceiling chain, so journal and synchronisation are as light as ROLLBACK allows.
+shard's past is its ceiling chain, so journal and synchronisation are as light as ROLLBACK allows. For the same reason
+a state need not be in the file to count: the newest are kept beside it, and written together once there are many, or a
+question about many rows is asked: a lease that is taken and given back costs one row then, not two.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -16,36 +19,45 @@ import msgspec
 
 from timeagent.errors import Environment
 
-from ..formats.lease import Phase
+from ..formats.hints import NOTHING_WRITTEN
 from .domain import Free, Memory, State, Taken, hint_bytes
+from .rows import Rows
 from .sessionstate import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from timeagent.units import Instant
 
-_FREE, _TENTATIVE, _HELD = range(3)
+UNWRITTEN_MAX: Final = 2048
+"""How many states may be missing in the file. A turn that begins with more writes half of them: some milliseconds."""
+
+RECENT_MAX: Final = 4096
+"""How many states are kept at least beside the file, of those that were read or written last."""
+
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = MEMORY",  # OFF would leave ROLLBACK undefined
     "PRAGMA synchronous = OFF",
     "PRAGMA locking_mode = EXCLUSIVE",
-    "PRAGMA cache_size = -65536",
+    "PRAGMA cache_size = -24576",  # the file is in memory already
     "PRAGMA temp_store = MEMORY",
 )
-_SELECT: Final = "SELECT state, revision FROM entry WHERE domain = ?"
-_INSERT: Final = "INSERT INTO entry VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?)"
-_NEVER: Final = 2**63 - 1
+_SELECT: Final = "SELECT domain, revision, state, expiry_ns, fence FROM entry WHERE domain = ?"
 _PUT_SESSION: Final = "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_SWAP: Final = (
-    "UPDATE entry SET revision = revision + 1, kind = ?, expiry_ns = ?, latest_ns = ?, fence = ?, floor_ns = ?,"
-    " settle_ns = ?, newest_ns = ?, state = ? WHERE domain = ? AND revision = ?"
+_PUT: Final = (
+    "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (domain) DO UPDATE SET"
+    " revision = excluded.revision, kind = excluded.kind, expiry_ns = excluded.expiry_ns,"
+    " latest_ns = excluded.latest_ns, fence = excluded.fence, floor_ns = excluded.floor_ns,"
+    " settle_ns = excluded.settle_ns, state = excluded.state WHERE revision < excluded.revision"
 )
 
+type _Kept = tuple[State, int] | None
+"""A state and its revision; None: nothing is remembered of the domain."""
+
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Free | Taken)
 _sessions: Final = msgspec.msgpack.Decoder(Session)
+_NOT_HERE: Final[_Kept] = (Free(memory=Memory(fence=0, floor_ns=0, settle_to_ns=0, hints=NOTHING_WRITTEN)), -1)
 
 
 @cache
@@ -62,6 +74,15 @@ class LeaseStore:
             left.unlink(missing_ok=True)
         self._connection = self._opened(path)
         self._execute = self._connection.execute
+        self._rows = Rows()
+        self._recent: dict[str, _Kept] = {}
+        self._older: dict[str, _Kept] = {}
+        self._unwritten: dict[str, tuple[State, int]] = {}
+        self._turn: dict[str, _Kept] = {}
+        """What the transaction that is under way has changed."""
+        self._in_turn = False
+        self._spilled: set[str] = set()
+        """Of which domains it has written what was unwritten."""
         self.domains = 0
         """How many domains are remembered."""
         self.leases = 0
@@ -82,6 +103,11 @@ class LeaseStore:
         connection.execute(_schema())
         return connection
 
+    def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
+        """Say what a domain has of which nothing is known: it need not be written with each. While it is empty."""
+        assert not self.domains
+        self._rows.begin(floor_ns, settle_to_ns)
+
     def close(self) -> None:
         """Close the file. It is deleted by the next start, not now."""
         self._connection.close()
@@ -92,14 +118,20 @@ class LeaseStore:
 
         Raises Environment where the tmpfs is full.
         """
+        assert not self._in_turn
         numbers = self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions
-        self._execute("BEGIN IMMEDIATE")
+        self._in_turn = True
         try:
+            if len(self._unwritten) > UNWRITTEN_MAX:
+                self._spill(UNWRITTEN_MAX // 2)
             yield
-            self._execute("COMMIT")
+            if self._connection.in_transaction:
+                self._execute("COMMIT")
+            self._adopt()
         except BaseException as problem:
             if self._connection.in_transaction:  # a full file has rolled back by itself already
                 self._execute("ROLLBACK")
+            self._turn.clear()
             self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions = numbers
             if isinstance(problem, apsw.FullError):
                 raise Environment(
@@ -108,59 +140,141 @@ class LeaseStore:
                     hint="give the tmpfs more room, or remove what else lies there",
                 ) from None
             raise
+        finally:
+            self._in_turn = False
+            self._spilled.clear()
+
+    def _adopt(self) -> None:
+        """Let count what has been changed."""
+        for domain in self._spilled:
+            del self._unwritten[domain]
+        self._spilled.clear()
+        if len(self._recent) >= RECENT_MAX:
+            self._older, self._recent = self._recent, {}
+        for domain, kept in self._turn.items():
+            self._recent[domain] = kept
+            self._unwritten.pop(domain, None)
+            if kept is not None:
+                self._unwritten[domain] = kept  # last: what has not changed for longest is written first
+        self._turn.clear()
+
+    def _write(self) -> None:
+        """Begin to write to the file, in the transaction that is under way."""
+        if self._in_turn and not self._connection.in_transaction:
+            self._execute("BEGIN IMMEDIATE")
+
+    def _spill(self, count: int | None = None) -> None:
+        """Write what is unwritten, or so much of it, in the order of the domains: neighbours share pages."""
+        if len(self._spilled) == len(self._unwritten):
+            return
+        if not self._in_turn:
+            with self.transaction():
+                self._spill()
+            return
+        self._write()
+        row = self._rows.row
+        changes = self._connection.total_changes()
+        some = [each for each in islice(self._unwritten.items(), count) if each[0] not in self._spilled]
+        some.sort()
+        rows = [(domain, revision, *row(state)) for domain, (state, revision) in some]
+        self._connection.executemany(_PUT, rows)
+        assert self._connection.total_changes() - changes == len(rows), "a row changed under its only writer"
+        self._spilled.update(domain for domain, _ in some)
+
+    # -- domains -------------------------------------------------------------------------------------------------------
+
+    def look_up(self, domains: Iterable[str]) -> None:
+        """Read together what will be asked for one by one."""
+        recent, older, unwritten = self._recent, self._older, self._unwritten
+        missing = {each for each in domains if each not in recent and each not in older and each not in unwritten}
+        if not missing:
+            return
+        if len(recent) >= RECENT_MAX:
+            self._older, self._recent = recent, {}
+            recent = self._recent
+        recent.update(dict.fromkeys(missing))
+        state = self._rows.state
+        found = self._connection.executemany(_SELECT, [(each,) for each in missing])
+        for domain, revision, raw, expiry, fence in found:
+            recent[domain] = state(raw, expiry, fence), revision
 
     def read(self, domain: str) -> tuple[State, int] | None:
         """Return a domain's state and its revision, or None where nothing is remembered."""
-        row = self._execute(_SELECT, (domain,)).fetchone()
-        if row is None:
-            return None
-        return _decoder.decode(row[0]), row[1]
+        for place in (self._turn, self._recent, self._unwritten, self._older):
+            kept = place.get(domain, _NOT_HERE)
+            if kept is not _NOT_HERE:
+                return kept
+        self.look_up((domain,))
+        return self._recent[domain]
 
-    def insert(self, domain: str, state: State) -> None:
-        """Remember a domain that was not remembered."""
-        self._execute(_INSERT, (domain, *_columns(state)))
-        self.domains += 1
-        self.leases += _leases_in(state)
-        self.hint_bytes += hint_bytes(state)
+    def write(self, domain: str, revision: int, before: State | None, state: State) -> None:
+        """Replace the state that was read under this revision. It must still be that one: there is one writer.
 
-    def swap(self, domain: str, revision: int, before: State, state: State) -> None:
-        """Replace the state that was read under this revision. It must still be that one: there is one writer."""
-        self._execute(_SWAP, (*_columns(state), domain, revision))
-        assert self._connection.changes() == 1, f"{domain!r} changed under its only writer"
-        self.leases += _leases_in(state) - _leases_in(before)
-        self.hint_bytes += hint_bytes(state) - hint_bytes(before)
+        Without a state before, and with revision 0: a domain that was not remembered.
+        """
+        kept = self.read(domain)
+        assert revision == (0 if kept is None else kept[1]), f"{domain!r} changed under its only writer"
+        self._turn[domain] = state, revision + 1
+        if before is None:
+            self.domains += 1
+            self.leases += _leases_in(state)
+            self.hint_bytes += hint_bytes(state)
+        else:
+            self.leases += _leases_in(state) - _leases_in(before)
+            self.hint_bytes += hint_bytes(state) - hint_bytes(before)
+        if not self._in_turn:
+            self._adopt()
 
     def past(self, instant: Instant, limit: int) -> list[str]:
         """Return domains with a lease that expires before an instant, the longest over first."""
+        self._spill()
         question = "SELECT domain FROM entry WHERE kind <> 0 AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
         return [row[0] for row in self._execute(question, (instant, limit))]
 
     def tentative(self, limit: int) -> list[str]:
         """Return domains with a tentative lease."""
+        self._spill()
         return [row[0] for row in self._execute("SELECT domain FROM entry WHERE kind = 1 LIMIT ?", (limit,))]
 
     def idle(self, instant: Instant, limit: int) -> list[tuple[str, Memory]]:
         """Return free domains all of whose numbers lie before an instant, the longest idle first."""
-        question = "SELECT domain, state FROM entry WHERE kind = 0 AND newest_ns < ? ORDER BY newest_ns, domain LIMIT ?"
-        return [(row[0], _decoder.decode(row[1]).memory) for row in self._execute(question, (instant, limit))]
+        self._spill()
+        question = (
+            "SELECT domain, state, max(fence, coalesce(floor_ns, ?), coalesce(settle_ns, ?)) AS newest FROM entry"
+            " WHERE kind = 0 AND newest < ? ORDER BY newest, domain LIMIT ?"
+        )
+        rows = self._execute(question, (self._rows.floor_ns, self._rows.settle_to_ns, instant, limit))
+        return [(domain, self._rows.state(raw, 0, 0).memory) for domain, raw, _ in rows]
 
     def forget(self, domain: str, memory: Memory) -> None:
-        """Delete a free domain, of which this is the memory."""
+        """Delete a domain that was free before this turn, of which this is the memory."""
+        self._spill()
+        self._write()
         self._execute("DELETE FROM entry WHERE domain = ? AND kind = 0", (domain,))
         assert self._connection.changes() == 1, f"{domain!r} is not free"
+        self._turn[domain] = None
         self.domains -= 1
         self.hint_bytes -= memory.hints.bytes
+        if not self._in_turn:
+            self._adopt()
 
     def clear(self) -> None:
         """Forget everything."""
+        self._write()
         self._execute("DELETE FROM entry")
         self._execute("DELETE FROM session")
+        for each in (self._recent, self._older, self._turn):
+            each.clear()
+        self._spilled.update(self._unwritten)
+        if not self._in_turn:
+            self._adopt()
         self.domains = self.leases = self.hint_bytes = self.dead_leases = self.sessions = 0
 
     def latest_expiry(self) -> Instant | None:
         """Return the latest expiry of all leases, or None where none is out."""
+        self._spill()
         row = self._execute(
-            "SELECT max((SELECT coalesce(max(latest_ns), 0) FROM entry WHERE kind <> 0),"
+            "SELECT max((SELECT coalesce(max(coalesce(latest_ns, expiry_ns)), 0) FROM entry WHERE kind <> 0),"
             " (SELECT coalesce(max(expiry_ns), 0) FROM session WHERE leases > 0 AND NOT over))"
         ).fetchone()
         return (row[0] if row else None) or None
@@ -170,9 +284,12 @@ class LeaseStore:
 
         What the end of session leases brings is in it, be it in the states of their leases already or not.
         """
+        self._spill()
         row = self._execute(
             "SELECT coalesce(max(fence), 0), coalesce(max(floor_ns), 0), coalesce(max(settle_ns), 0) FROM"
-            " (SELECT fence, floor_ns, settle_ns FROM entry UNION ALL SELECT 0, floor_ns, settle_ns FROM session)"
+            " (SELECT fence, coalesce(floor_ns, ?) AS floor_ns, coalesce(settle_ns, ?) AS settle_ns FROM entry"
+            " UNION ALL SELECT 0, floor_ns, settle_ns FROM session)",
+            (self._rows.floor_ns, self._rows.settle_to_ns),
         ).fetchone()
         assert row is not None
         return row[0], row[1], row[2]
@@ -199,6 +316,7 @@ class LeaseStore:
         self.leases -= more
         self.dead_leases += more
         self.sessions += before is None
+        self._write()
         if after.over is not None and not after.leases:
             self._execute("DELETE FROM session WHERE session_id = ?", (after.session_id,))
             self.sessions -= 1
@@ -213,6 +331,7 @@ class LeaseStore:
 
     def leased_after(self, domain: str, limit: int) -> list[str]:
         """Return the next leased domains behind one, in order."""
+        self._spill()
         question = "SELECT domain FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
         return [row[0] for row in self._execute(question, (domain, limit))]
 
@@ -226,13 +345,16 @@ class LeaseStore:
         if only is not None:
             there = self.read(only)
             return ([(only, there[0])] if there is not None and isinstance(there[0], Taken) else []), False
-        question = "SELECT domain, state FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
+        self._spill()
+        question = (
+            "SELECT domain, state, expiry_ns, fence FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
+        )
         found: list[tuple[str, Taken]] = []
         leases = 0
-        for domain, raw in self._execute(question, (after, leases_max + 1)):
+        for domain, raw, expiry, fence in self._execute(question, (after, leases_max + 1)):
             if leases >= leases_max:
                 return found, True
-            state = _decoder.decode(raw)
+            state = self._rows.state(raw, expiry, fence)
             assert isinstance(state, Taken)
             found.append((domain, state))
             leases += len(state.leases)
@@ -241,16 +363,3 @@ class LeaseStore:
 
 def _leases_in(state: State) -> int:
     return 0 if isinstance(state, Free) else len(state.leases)
-
-
-def _columns(state: State) -> tuple[int, Instant, Instant, int, Instant, Instant, int, bytes]:
-    memory = state.memory
-    newest = max(memory.fence, memory.floor_ns, memory.settle_to_ns)
-    kind, expiry, latest = _FREE, 0, 0
-    if isinstance(state, Taken):
-        leases = state.leases
-        kind = _HELD if all(each.phase is Phase.HELD for each in leases) else _TENTATIVE
-        expiries = [each.expiry_ns for each in leases if each.session_id is None]
-        expiry, latest = (min(expiries), max(expiries)) if expiries else (_NEVER, 0)
-    numbers = memory.fence, memory.floor_ns, memory.settle_to_ns
-    return kind, expiry, latest, *numbers, newest, _encoder.encode(state)

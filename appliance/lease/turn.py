@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .wire import Acquire, Revoke
 
 
+_HOLDERS_KNOWN: Final = 4096
+
+
 @dataclass(slots=True)
 class Staged:
     """A domain in this turn: as it was read, and as it will be written."""
@@ -33,8 +36,8 @@ class Staged:
     revision: int
     """0: not remembered before this turn."""
     state: State
-    answers: dict[bytes, int] = field(default_factory=dict)
-    """Which entry of this turn is the newest witness of each of its leases, by correlation id."""
+    answers: dict[bytes, int] | None = None
+    """Which entry of this turn is the newest witness of each of its leases, by correlation id; None: it has none."""
 
 
 @dataclass(slots=True)
@@ -60,10 +63,28 @@ class Turn:
 
     def note_hints(self, before: State, after: State) -> None:
         """Take account of what a decision has added to the hints: it is not left for others of this turn."""
-        grown = 0 if before is after else hint_bytes(after) - hint_bytes(before)
+        grown = hint_bytes(after) - hint_bytes(before)
         if grown:
             left = max(0, self.bounds.hint_bytes_left - grown)
             self.bounds = msgspec.structs.replace(self.bounds, hint_bytes_left=left)
+
+
+class Holders:
+    """Those whose names were found good: few ask often."""
+
+    def __init__(self) -> None:
+        """Know of nobody."""
+        self._good: set[Holder] = set()
+
+    def refused(self, request: Acquire) -> Refused | None:
+        """Refuse who says a bad name."""
+        if request.holder in self._good:
+            return None
+        if (refused := holder_refused(request, request.holder)) is None:
+            if len(self._good) >= _HOLDERS_KNOWN:
+                self._good.clear()
+            self._good.add(request.holder)
+        return refused
 
 
 def holder_refused(request: Acquire | Revoke | BeginSession, holder: Holder) -> Refused | None:

@@ -7,7 +7,6 @@ keep a writer out. The one exception wounds: see ``state.decide``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -42,8 +41,7 @@ _RETRY_NS: Final = 100 * MS
 """When to look again without usable time, or where an instant that was named has come in vain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(msgspec.Struct, frozen=True, gc=False):
     """A reply that waits for the turn's signature."""
 
     request_id: bytes
@@ -51,8 +49,7 @@ class Later:
     hints: Hints | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LaterSession:
+class LaterSession(msgspec.Struct, frozen=True, gc=False):
     """A reply about a session lease that waits for the turn's signature."""
 
     request_id: bytes

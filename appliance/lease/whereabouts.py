@@ -47,7 +47,7 @@ def said(state: Taken, lease: Lease, hints: Hints | None, bounds: Bounds) -> Hin
 def hints_for(command: Command, state: State, correlation_id: bytes) -> Hints | None:
     """Return what a grant says about the messages of others: all of them have ended where nobody else may write."""
     request = command.request if isinstance(command, Grant) else command
-    if not (isinstance(request, Acquire | Upgrade) and request.hints_wanted and isinstance(state, Taken)):
+    if not (isinstance(request, (Acquire, Upgrade)) and request.hints_wanted and isinstance(state, Taken)):
         return None
     mode = next((each.mode for each in state.leases if each.correlation_id == correlation_id), Mode.IS)
     return state.memory.hints if mode.reads_all else None

@@ -10,10 +10,10 @@ import pytest
 
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.shardmap import ShardMap
-from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
+from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, NotYet, ShardIdentity, StoppedOrderly
 from appliance.lease.chainthread import ChainThread
 from appliance.lease.server import ShardServer
-from appliance.lease.shard import NotYet, Shard, StoppedOrderly
+from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import Granted, Hello, Over, Unavailable, Welcome

@@ -280,7 +280,10 @@ def test_server_without_descriptors_serves_on_and_accepts_again(tmp_path: Path) 
     world.close()
 
 
-def test_full_tmpfs_is_said_and_what_was_granted_stays(serve: Callable[[Limits], Served]) -> None:
+def test_full_tmpfs_is_said_and_what_was_granted_stays(
+    serve: Callable[[Limits], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.lease.store.UNWRITTEN_MAX", 100)
     served = serve(Limits())
     with served.guard:
         first = granted(served.shard, acquire(served.world, "a"))

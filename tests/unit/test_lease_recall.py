@@ -10,9 +10,10 @@ from appliance.formats.hints import nothing_known
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Ended, Revoked, Witness
 from appliance.lease import recall
+from appliance.lease.ceiling import NotYet, StoppedOrderly
 from appliance.lease.domain import Free, Grant, Memory
 from appliance.lease.recall import ATTEND_NS_MAX, asked_back
-from appliance.lease.shard import NotYet, Shard, StoppedOrderly
+from appliance.lease.shard import Shard
 from appliance.lease.wire import Attend, Denied, Over, Recalled, Refused, Reply, Revoke, Unavailable
 from tests.support.shards import HOLDER, RIVAL, World, acquire, granted, one, relinquish, renew, upgrade
 from tests.unit.test_lease_waiting import Caller, wait_for, waiting

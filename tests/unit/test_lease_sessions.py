@@ -11,8 +11,9 @@ from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind, SessionWitness
 from appliance.formats.witness import CeilingCopy, Ended, SignedWitness, Witness
 from appliance.lease import sessions as sessions_module
+from appliance.lease.ceiling import NotYet, StoppedOrderly
 from appliance.lease.sessionwire import SessionGranted
-from appliance.lease.shard import NotYet, Shard, StoppedOrderly
+from appliance.lease.shard import Shard
 from appliance.lease.wire import Denied, Granted, Inspect, Over, Page, Refused, Reply, Revoke, Unavailable
 from tests.support.sessions import begin, drop, prolong, session_of, stated, under
 from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, granted, one, relinquish, renew, upgrade

@@ -18,8 +18,7 @@ from appliance.formats.witness import (
     WitnessKind,
     head_digest,
 )
-from appliance.lease.ceiling import Deposed, Extended, InDoubt
-from appliance.lease.shard import NotYet, StoppedOrderly
+from appliance.lease.ceiling import Deposed, Extended, InDoubt, NotYet, StoppedOrderly
 from appliance.lease.wire import (
     Denied,
     Granted,

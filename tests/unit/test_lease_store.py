@@ -58,7 +58,7 @@ def test_state_comes_back_as_it_was_written(store: LeaseStore) -> None:
     ]
     with store.transaction():
         for n, state in enumerate(states):
-            store.insert(str(n), state)
+            store.write(str(n), 0, None, state)
     for n, state in enumerate(states):
         assert store.read(str(n)) == (state, 1)
     assert store.read("other") is None
@@ -68,42 +68,42 @@ def test_state_comes_back_as_it_was_written(store: LeaseStore) -> None:
 def test_numbers_follow_the_leases_of_a_domain_as_they_come_and_go(store: LeaseStore) -> None:
     one, two, three = (lease(number=n) for n in (1, 2, 3))
     state: State = Free(memory=memory())
-    store.insert("a", state)
+    store.write("a", 0, None, state)
     steps: list[tuple[Lease, ...]] = [(one,), (one, two), (one, two, three), (three,), (), (one, two), ()]
     for revision, leases in enumerate(steps, 1):
         after = taken(*leases) if leases else Free(memory=memory())
-        store.swap("a", revision, state, after)
+        store.write("a", revision, state, after)
         assert store.leases == len(leases)
         state = after
 
 
 def test_swap_needs_the_revision_that_was_read(store: LeaseStore) -> None:
     free, held = Free(memory=memory()), taken(lease())
-    store.insert("a", free)
-    store.swap("a", 1, free, held)
+    store.write("a", 0, None, free)
+    store.write("a", 1, free, held)
     assert (store.read("a"), store.leases) == ((held, 2), 1)
     with pytest.raises(AssertionError, match="changed under its only writer"):
-        store.swap("a", 1, held, free)
+        store.write("a", 1, held, free)
 
 
 def test_turn_that_fails_leaves_nothing(store: LeaseStore) -> None:
     def half_a_turn() -> None:
         with store.transaction():
-            store.insert("a", taken(lease()))
+            store.write("a", 0, None, taken(lease()))
             raise KeyError
 
     with pytest.raises(KeyError):
         half_a_turn()
     assert (store.read("a"), store.domains, store.leases) == (None, 0, 0)
     with store.transaction():
-        store.insert("a", Free(memory=memory()))
+        store.write("a", 0, None, Free(memory=memory()))
     assert store.domains == 1
 
 
 def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:
     path = tmp_path / "shard.db"
     first = LeaseStore(path)
-    first.insert("a", Free(memory=memory()))
+    first.write("a", 0, None, Free(memory=memory()))
     first.close()
     second = LeaseStore(path)
     assert second.read("a") is None
@@ -117,10 +117,10 @@ def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:
 
 def test_questions_about_many_rows(store: LeaseStore) -> None:
     for number in range(1, 6):
-        store.insert(f"f{number}", Free(memory=memory(number)))
-        store.insert(f"h{number}", taken(lease(10 * number), number=number))
-    store.insert("s", taken(lease(45), lease(60, number=1), number=9))
-    store.insert("t", taken(lease(70), lease(25, Phase.TENTATIVE, number=1), number=99))
+        store.write(f"f{number}", 0, None, Free(memory=memory(number)))
+        store.write(f"h{number}", 0, None, taken(lease(10 * number), number=number))
+    store.write("s", 0, None, taken(lease(45), lease(60, number=1), number=9))
+    store.write("t", 0, None, taken(lease(70), lease(25, Phase.TENTATIVE, number=1), number=99))
     assert store.past(25, 9) == ["h1", "h2"]
     assert store.past(26, 9) == ["h1", "h2", "t"]
     assert store.past(46, 9) == ["h1", "h2", "t", "h3", "h4", "s"]
@@ -139,8 +139,8 @@ def test_questions_about_many_rows(store: LeaseStore) -> None:
 
 def test_page_holds_whole_domains_and_says_whether_there_are_more(store: LeaseStore) -> None:
     for domain in "abc":
-        store.insert(domain, taken(lease(), lease(number=1)))
-    store.insert("d", Free(memory=memory()))
+        store.write(domain, 0, None, taken(lease(), lease(number=1)))
+    store.write("d", 0, None, Free(memory=memory()))
 
     def page(after: str, leases_max: int) -> tuple[list[str], bool]:
         rows, more = store.page(after, leases_max)

@@ -10,7 +10,8 @@ import pytest
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.witness import Witness
 from appliance.lease import queue
-from appliance.lease.shard import Shard, StoppedOrderly
+from appliance.lease.ceiling import StoppedOrderly
+from appliance.lease.shard import Shard
 from appliance.lease.waiting import KEEP_NS_MAX, WAIT_NS_MAX
 from appliance.lease.wire import Acquire, Denied, Granted, Inspect, Over, Page, Reason, Reply, Unavailable, Upgrade
 from tests.support.shards import (

@@ -10,9 +10,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
 from appliance.formats.paths import chain_path
-from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
+from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity, StoppedOrderly
 from appliance.lease.presence import Presence
-from appliance.lease.shard import Shard, StoppedOrderly
+from appliance.lease.shard import Shard
 from appliance.lease.succession import Succession
 from appliance.registers import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit

@@ -1,0 +1,90 @@
+"""Each rule of the lease store and of its rows, broken once: the property named beside it must notice."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from hypothesis import Phase as Stage
+from hypothesis import given, settings
+
+from appliance.lease import rows, store
+from appliance.lease.domain import State
+from tests.property import test_lease_rows as row_tests
+from tests.property import test_lease_store_model as store_tests
+from tests.support.mutants import plant
+
+
+# The properties without the search for the smallest example: that takes longest, and nobody reads it here.
+@settings(phases=[Stage.generate], max_examples=2000)
+@given(row_tests.SOME_STATES)
+def rows_say_what_was(states: list[State]) -> None:
+    row_tests.read_back(states)
+
+
+@settings(phases=[Stage.generate], max_examples=300)
+@given(store_tests.TURNS)
+def one_dict(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
+    store_tests.follow(turns)
+
+
+SHORT = "Rows._short"
+MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
+    **{
+        f"short although {condition}": (rows, SHORT, condition, "False", rows_say_what_was)
+        for condition in (
+            "memory.fence != fence",
+            "first[:8] != fence.to_bytes(8, 'big')",
+            "(memory.floor_ns, memory.settle_to_ns) != numbers",
+            "(lease.floor_ns, lease.settle_to_ns) != numbers",
+            "lease.lowest_ns != lease.floor_ns",
+            "lease.granted_ns != fence - 1",
+            "lease.granted_by != lease.age.request_id",
+            "memory.previous_id != first",
+            "memory.hints != self._hints",
+            "lease.hints != NOTHING_WRITTEN",
+            "lease.answered != lease.granted_by",
+            "lease.session_id is not None",
+        )
+    },
+    **{
+        f"short although there is {field}": (rows, SHORT, field, "None", rows_say_what_was)
+        for field in (
+            "memory.ended_request",
+            "memory.floor_set_by",
+            "memory.before_last",
+            "lease.previous_id",
+            "lease.past",
+        )
+    },
+    "short although one has ended": (rows, "Rows.row", "memory.last_ended is not None", "False", rows_say_what_was),
+    "short although there are two": (rows, "Rows.row", "len(leases) > 1", "False", rows_say_what_was),
+    "all are held": (rows, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
+    "a failed turn is remembered": (store, "LeaseStore.transaction", "self._turn.clear()", "pass", one_dict),
+    "a failed turn has written": (
+        store,
+        "LeaseStore.transaction",
+        "self._spilled.clear()",
+        "[self._unwritten.pop(each) for each in self._spilled]",
+        one_dict,
+    ),
+    "what is forgotten comes back": (store, "LeaseStore.forget", "self._turn[domain] = None", "pass", one_dict),
+    "what is unwritten is not looked at": (store, "LeaseStore.read", "self._unwritten", "self._recent", one_dict),
+    "what is unwritten is looked for in the file": (
+        store,
+        "LeaseStore.look_up",
+        "each not in unwritten",
+        "True",
+        one_dict,
+    ),
+    "a question about what is in the file alone": (store, "LeaseStore.past", "self._spill()", "pass", one_dict),
+    "the file keeps what was first": (store, "LeaseStore._adopt", "self._unwritten[domain] = kept", "pass", one_dict),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_store_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, function, old, new, caught_by = MUTANTS[name]
+    plant(monkeypatch, module, function, old, new)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - an assertion of the property, or of the code under it
+        caught_by()
+    assert not isinstance(caught.value, TypeError | NameError | SyntaxError), caught.value

@@ -1,0 +1,108 @@
+"""The store against a dict: the file and what is kept beside it make one set of states, also after a failure."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.formats.hints import NOTHING_WRITTEN
+from appliance.lease import store as store_module
+from appliance.lease.domain import Free, Memory, State, Taken
+from appliance.lease.store import LeaseStore
+from tests.property.test_lease_rows import FLOOR, SETTLE_TO, first_lease
+
+DOMAINS = "abcdef"
+CHANGE = st.tuples(st.sampled_from(DOMAINS), st.sampled_from(("lease", "free", "forget", "look", "count")))
+TURNS = st.lists(st.tuples(st.lists(CHANGE, max_size=4), st.booleans()), max_size=12)
+
+
+class PlantedError(Exception):
+    """A turn that fails."""
+
+
+def fail(fails: bool) -> None:  # noqa: FBT001 - drawn
+    if fails:
+        raise PlantedError
+
+
+def free(number: int) -> Free:
+    return Free(memory=Memory(fence=number, floor_ns=FLOOR, settle_to_ns=number, hints=NOTHING_WRITTEN))
+
+
+def change(
+    store: LeaseStore, before: dict[str, State], model: dict[str, State], domain: str, what: str, number: int
+) -> None:
+    known = store.read(domain)
+    assert (known and known[0]) == model.get(domain)
+    match what:
+        case "look":
+            store.look_up(DOMAINS)
+        case "count":
+            agree(store, model)
+        case "forget":
+            # As in a turn of the shard: what is forgotten was found by a question, and nothing of it is written yet.
+            if isinstance(model.get(domain), Free) and model[domain] is before.get(domain):
+                store.forget(domain, model.pop(domain).memory)
+        case _:
+            state: State = free(number) if what == "free" else first_lease(expiry_ns=number)
+            if known is None:
+                store.write(domain, 0, None, state)
+            else:
+                store.write(domain, known[1], known[0], state)
+            model[domain] = state
+
+
+def agree(store: LeaseStore, model: dict[str, State]) -> None:
+    leased = {domain: state for domain, state in model.items() if isinstance(state, Taken)}
+    assert (store.domains, store.leases) == (len(model), len(leased))
+    assert {domain: state and state[0] for domain in DOMAINS if (state := store.read(domain))} == model
+
+
+def asked(store: LeaseStore, model: dict[str, State]) -> None:
+    """Check the questions about many rows: they are asked between turns, or before anything of one is written."""
+    leases = {domain: state.leases[0] for domain, state in model.items() if isinstance(state, Taken)}
+    assert store.past(2**62, 99) == sorted(leases, key=lambda each: (leases[each].expiry_ns, each))
+    assert dict(store.page("", 99)[0]) == {domain: model[domain] for domain in leases}
+    assert store.latest_expiry() == max((each.expiry_ns for each in leases.values()), default=None)
+    memories = [state.memory for state in model.values()]
+    assert store.highest() == (
+        max((each.fence for each in memories), default=0),
+        max((each.floor_ns for each in memories), default=0),
+        max((each.settle_to_ns for each in memories), default=0),
+    )
+    idle = {domain: state.memory for domain, state in model.items() if isinstance(state, Free)}
+    assert dict(store.idle(2**62, 99)) == idle
+
+
+def follow(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "UNWRITTEN_MAX", 3)
+        patch.setattr(store_module, "RECENT_MAX", 2)
+        store = LeaseStore(Path(":memory:"))
+        try:
+            store.begin(FLOOR, SETTLE_TO)
+            model: dict[str, State] = {}
+            number = 1000
+            for changes, fails in turns:
+                after = dict(model)
+                try:
+                    with store.transaction():
+                        for domain, what in changes:
+                            number += 1
+                            change(store, model, after, domain, what, number)
+                        fail(fails)
+                    model = after
+                except PlantedError:
+                    pass
+                agree(store, model)
+                if len(changes) % 2:
+                    asked(store, model)
+            asked(store, model)
+        finally:
+            store.close()
+
+
+@given(TURNS)
+def test_store_is_one_dict_in_two_places(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
+    follow(turns)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .formats.ceiling import CeilingRecord
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap
-    from .lease.shard import Stop
+    from .lease.ceiling import Stop
     from .pulse import Pulse
     from .registers import Registers
     from .settings import Settings

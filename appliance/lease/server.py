@@ -399,6 +399,7 @@ class ShardServer:
         self.counts.turn_ns += self._clock.boot_ns() - now
         self.counts.calls += len(answers)
         self.counts.requests += len(requests)
+        greeted = any(isinstance(request, Hello) for request in requests)
         start = 0
         for connection, count, owed in answers:
             answer = replies[start : start + count]
@@ -408,8 +409,10 @@ class ShardServer:
                 behind = owed or Owed(connection, [None] * count, count)
                 behind.fill(answer)
                 connection.owed.append(behind)
-            if any(isinstance(reply, Refused) for reply in answer) and any(
-                isinstance(request, Hello) for request in requests[start : start + count]
+            if (
+                greeted
+                and any(isinstance(reply, Refused) for reply in answer)
+                and any(isinstance(request, Hello) for request in requests[start : start + count])
             ):
                 connection.leaving = True  # another version, another cluster: nothing it says means what it seems to
                 self.counts.closed["hello-refused"] += 1

@@ -68,7 +68,10 @@ def named(state: State, correlation_id: bytes) -> Lease | None:
         case Free():
             return None
         case Taken():
-            return next((each for each in state.leases if each.correlation_id == correlation_id), None)
+            for each in state.leases:
+                if each.correlation_id == correlation_id:
+                    return each
+            return None
     assert_never(state)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, ShardUnavailable
 from timeagent.rules import r2_holds
@@ -58,8 +60,7 @@ class Named(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """One domain asked for: keep it to ask again for the same (a retry keeps its id, and a set its age)."""
 
     domain: str
@@ -70,8 +71,7 @@ class Ask:
     mode: Mode = Mode.X
 
 
-@dataclass(frozen=True, slots=True)
-class Giving:
+class Giving(msgspec.Struct, frozen=True, gc=False):
     """A lease to give back, with the holder's word about what it wrote. Nothing written: leave the rest out."""
 
     domain: str
@@ -86,8 +86,7 @@ class Giving:
     """Nothing can be said about what was written: it ends as if it were broken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True, gc=False):
     """The lease is granted, upgraded or renewed."""
 
     signed: SignedWitness
@@ -110,8 +109,7 @@ class Denied:
     """The place in the queue: 1 is next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """The lease is over. ``unknown``: the shard knows nothing of it (any more)."""
 
     domain: str
@@ -167,9 +165,12 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
+        return self._ask(domain, age, mode, self._time.now(), self._time.token())
+
+    def _ask(self, domain: str, age: Age | None, mode: Mode, now: TimeInterval, token: SignedTime) -> Ask:
         request_id = self._randomness.randbytes(16)
-        age = age or Age(first_try_ns=self._time.now().midpoint, request_id=request_id)
-        return Ask(domain, request_id, age, self._time.token(), mode)
+        age = age or Age(first_try_ns=now.midpoint, request_id=request_id)
+        return Ask(domain, request_id, age, token, mode)
 
     def acquire(
         self,
@@ -190,9 +191,10 @@ class LeaseClient:
         ``session_id``: the session lease under which they are taken: its expiry is theirs.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
-        asked = [self.ask(each, mode=mode) if isinstance(each, str) else each for each in asks]
+        now, token = self._time.now(), self._time.token()
+        asked = [self._ask(each, None, mode, now, token) if isinstance(each, str) else each for each in asks]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = self._time.now().latest + wait_ns + term
+        until = now.latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Acquire(
                 request_id=each.request_id,
@@ -212,7 +214,8 @@ class LeaseClient:
         ]
         found = self._exchange(requests, [each.domain for each in asked], asked, wait_ns)
         # Judged once: what is given back must not be handed over by a clock that has changed its mind since.
-        results = [self._unless_late(result, ask) for result, ask in zip(found, asked, strict=True)]
+        now = self._time.now()
+        results = [self._unless_late(result, ask, now) for result, ask in zip(found, asked, strict=True)]
         useless = [
             before.witness
             for before, after in zip(found, results, strict=True)
@@ -273,7 +276,8 @@ class LeaseClient:
             for each in leases
         ]
         found = self._exchange(requests, [each.domain for each in leases], give_up_ns=give_up_ns)
-        return [self._unless_late(each, None) for each in found]
+        now = self._time.now()
+        return [self._unless_late(each, None, now) for each in found]
 
     def upgrade(
         self,
@@ -308,7 +312,8 @@ class LeaseClient:
             for each in leases
         ]
         found = self._exchange(requests, [each.domain for each in leases], wait_ns=wait_ns)
-        return [self._unless_late(each, None) for each in found]
+        now = self._time.now()
+        return [self._unless_late(each, None, now) for each in found]
 
     def relinquish(self, givings: Sequence[Giving]) -> list[Result]:
         """Give leases of one shard back: they are over for the holder before this is called. Raises BadTime.
@@ -465,11 +470,11 @@ class LeaseClient:
             return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(bound)}"
         return None
 
-    def _too_late(self, witness: Witness | SessionWitness) -> bool:
-        return not self._time.now().surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
+    def _too_late(self, witness: Witness | SessionWitness, now: TimeInterval) -> bool:
+        return not now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
 
-    def _unless_late(self, result: Result, ask: Ask | None) -> Result:
-        if isinstance(result, Granted) and self._too_late(result.witness):
+    def _unless_late(self, result: Result, ask: Ask | None, now: TimeInterval) -> Result:
+        if isinstance(result, Granted) and self._too_late(result.witness, now):
             why = (
                 f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
                 f"{rfc3339(result.witness.expiry_ns)}"

@@ -132,6 +132,6 @@ class SessionClient(LeaseClient):
         reason = self._time_suspicion(witness.expiry_ns, head_time, before, come)
         if reason is not None:
             return SuspectSession(reason)
-        if self._too_late(witness):
+        if self._too_late(witness, self._time.now()):
             return Unavailable("", "late", "the answer leaves less than the margin until the expiry")
         return Stands(signed, witness, reply.leases)

@@ -23,13 +23,20 @@ PROGRAM = """
 import sys
 from appliance.cluster import Cluster
 from appliance.bag.outcome import Committed
+from timeagent.errors import LeaseLost
+from timeagent.units import SECOND
 root, node_dir, number, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster, cluster.session(number) as session:
-    with session.acquire("writer/" + number) as leases:
-        for n in range(count):
+    leases = session.acquire("writer/" + number, timeout_ns=60 * SECOND)
+    for n in range(count):
+        try:
             outcome = session.publish("events", [f"{number}/{n}".encode()], under=leases)
-            if isinstance(outcome, Committed):
-                print(f"{number}/{n}", flush=True)
+        except LeaseLost:  # the killed daemon had the shard too, and the one after it knows of no lease
+            leases = session.acquire("writer/" + number, timeout_ns=60 * SECOND)
+            continue
+        if isinstance(outcome, Committed):
+            print(f"{number}/{n}", flush=True)
+    session.relinquish(leases)
 """
 
 

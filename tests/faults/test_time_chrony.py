@@ -118,8 +118,8 @@ def test_truth_is_always_inside_what_a_client_of_a_moved_server_says(lab: Lab, s
     for _ in range(200):
         sample = source.sample()
         assert sample.offset.earliest <= truth <= sample.offset.latest
-        # Nothing else on this machine is off by so much: a bound that holds everything would say nothing.
-        assert sample.offset.radius <= abs(truth) * 5 // 4 + SECOND
+        # A bound that holds everything would say nothing. It widens by the time that a busy machine takes to answer.
+        assert sample.offset.radius <= abs(truth) * 5 // 4 + 10 * SECOND
 
 
 # Its report is perfect: leap Normal, no offset, no delay, no dispersion. It means nothing.

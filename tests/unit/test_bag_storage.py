@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,7 +155,7 @@ def test_pipe_with_a_writer_is_no_file_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 300_000, 2_500_000])
 def test_file_of_any_size_is_read_whole(tmp_path: Path, size: int) -> None:
-    data = os.urandom(size)
+    data = random.Random(size).randbytes(size)
     (tmp_path / "x").write_bytes(data)
     assert PosixStorage(tmp_path).read("x") == data
 
@@ -162,7 +163,7 @@ def test_file_of_any_size_is_read_whole(tmp_path: Path, size: int) -> None:
 # A kernel may hand out less than it was asked for, in the middle of a file: that is no end.
 @pytest.mark.parametrize("most", [7, 1_000, 65_536])
 def test_short_reads_are_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    data = os.urandom(70_000)
+    data = random.Random(most).randbytes(70_000)
     (tmp_path / "x").write_bytes(data)
     (tmp_path / "y").write_bytes(data[:500])
     read, pread = os.read, os.pread

@@ -15,7 +15,7 @@ ARGS     ?=
 SEEDS    ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fmt man deb test-deb bench bench-leases sim bench-sim clean
+.PHONY: help install demo test check fmt man deb test-deb bench bench-tui bench-leases sim bench-sim clean
 
 help: ## say what there is
 	@echo 'leasehold: make TARGET'
@@ -78,6 +78,9 @@ test-deb: install ## install the package in containers, boot systemd in them, fo
 
 bench: install ## compare with what one would use instead, in one run, as ratios
 	@for script in tests/bench/bench_*.py; do echo "bench: $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+
+bench-tui: install ## what the live screen costs: first paint, a key, memory, 4 Hz with ten thousand leases
+	@$(BIN)/python -m tests.bench.bench_tui $(ARGS)
 
 bench-leases: install ## compare leases with etcd, ZooKeeper, Redis; exit 0 only when every ratio stands
 	@$(BIN)/python -m tests.bench.leases.run $(if $(SHORT),--short) $(ARGS)

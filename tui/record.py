@@ -18,6 +18,7 @@ from auditor.records import load_records
 from auditor.replay.reading import read_timeline
 from auditor.replay.state import BagPhase
 from auditor.verification import Signatures
+from timeagent.console import counted
 from timeagent.errors import LeaseholdError
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY
@@ -296,9 +297,9 @@ def damage_words(bag: RecordedBag) -> str:
     """Say what is wrong with a bag; empty where nothing is."""
     parts = []
     if bag.missing:
-        parts.append(f"{bag.missing} of {bag.listed} listed files missing or altered")
+        parts.append(f"{bag.missing} of {counted(bag.listed or 0, 'listed file')} missing or altered")
     if bag.rejected:
-        parts.append(f"{bag.rejected} messages rejected")
+        parts.append(f"{counted(bag.rejected, 'message')} rejected")
     if bag.void_files:
-        parts.append(f"{bag.void_files} files too late for the list")
+        parts.append(f"{counted(bag.void_files, 'file')} too late for the list")
     return ", ".join(parts)

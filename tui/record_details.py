@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from auditor.finding import Verdict, printable
 from auditor.replay.events import FrameWritten, LeaseEnded, LeaseTold
 from auditor.replay.words import event_words
+from timeagent.console import counted
 from timeagent.units import span_text
 
 from .facts import BLANK, fact, heading, moment, words
@@ -214,7 +215,7 @@ def _grant(life: _Life) -> Iterator[Line]:
 def _frame_line(event: FrameWritten) -> Line:
     void = event.void_because or ("" if event.listed is not False else "not listed")
     fate = "open bag" if event.listed is None and not void else void or f"{event.accepted_count} accepted"
-    text = f"{moment(event.first_ns)}  {event.log}  {event.messages:>5} messages of {event.writer}, {fate}"
+    text = f"{moment(event.first_ns)}  {event.log}  {event.messages:>5} msgs of {event.writer}, {fate}"
     return words(text, place_of(event.where), Tone.BAD if void else Tone.PLAIN)
 
 
@@ -331,7 +332,7 @@ def _steps(bag: BagState) -> Iterator[Line]:
         packed = ", packed" if bag.packed else ""
         yield fact("sealed", f"{moment(bag.sealed_ns, bag.start_ns)} by {bag.sealer}{packed}")
     if bag.void_files:
-        yield fact("void", f"{bag.void_files} files came too late for the list", None, Tone.WARN)
+        yield fact("void", f"{counted(bag.void_files, 'file')} came too late for the list", None, Tone.WARN)
 
 
 def _bad(count: int) -> Tone:
@@ -343,11 +344,11 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[Line]:
     name = printable(file.rpartition("/")[2])
     messages = sum(each.messages for each in wrote)
     tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
-    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} messages  {name}", place_of(wrote[0].where), tone)
+    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", place_of(wrote[0].where), tone)
     for each in wrote:
         under = ", ".join(printable(name) for name, _ in each.leases)
         void = f"   {each.void_because}" if each.void_because else ""
-        text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} messages under {under}{void}"
+        text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
         yield words(text, place_of(each.where), Tone.BAD if void else Tone.DIM)
 
 

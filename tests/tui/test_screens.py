@@ -415,13 +415,15 @@ def test_details_that_cannot_be_had_say_why_and_how_out() -> None:
 class Hanging(RecordedSource):
     """Its details hang until they are let go."""
 
+    patience_s = 60.0
+
     def __init__(self, *states: ClusterState) -> None:
         super().__init__(*states)
         self.asked, self.let_go = Event(), Event()
 
     def details(self, subject: Subject, instant: int | None = None) -> Details:
         self.asked.set()
-        assert self.let_go.wait(60)
+        assert self.let_go.wait(self.patience_s)
         return super().details(subject, instant)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.widgets import Static
 
 from timeagent.units import span_text
 
@@ -13,6 +12,7 @@ from ..grid import LEGEND
 from ..overview import not_known
 from ..widgets.bag_grid import BagGrid
 from ..widgets.detail_table import DetailTable
+from ..widgets.words_line import WordsLine
 from ..words import clock_text, log_words
 from .base import TopScreen
 
@@ -46,7 +46,7 @@ class BagsScreen(TopScreen):
 
     def parts(self) -> Iterable[Widget]:
         """The log, its bags, and one of them."""
-        return Static(id="log", markup=False), BagGrid(), DetailTable(id="bag")
+        return WordsLine(id="log"), BagGrid(), DetailTable(id="bag")
 
     def draw(self, state: ClusterState) -> None:
         """Show a state."""
@@ -56,7 +56,7 @@ class BagsScreen(TopScreen):
         grid.show_log(log, nothing)
         grid.border_title = LEGEND if grid.zoom == 1 else f"{grid.zoom} bags a cell   {LEGEND}"
         if log is not None:
-            self.query_one("#log", Static).update(self._heading(state, log))
+            self.query_one("#log", WordsLine).say(self._heading(state, log))
         self._ask_about(grid.bag)
         self.query_one(DetailTable).tick(state)
 

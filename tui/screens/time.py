@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.content import Content
-from textual.widgets import Static
-
 from ..clocks import CLOCK_COLUMNS, History, axis_words, clock_rows, outside_words, source_lines
 from ..overview import not_known
 from ..subjects import ClockSubject
 from ..widgets.lines import STYLES, ClockLine
 from ..widgets.pick_table import PickTable
+from ..widgets.words_line import WordsLine
 from .base import TopScreen
 
 if TYPE_CHECKING:
@@ -40,8 +38,8 @@ class TimeScreen(TopScreen):
         return (
             ClockLine(),
             PickTable(CLOCK_COLUMNS, "Clocks", id="clocks"),
-            Static(id="sources"),
-            Static(id="history", markup=False),
+            WordsLine(id="sources"),
+            WordsLine(id="history"),
         )
 
     def draw(self, state: ClusterState) -> None:
@@ -67,19 +65,19 @@ class TimeScreen(TopScreen):
         ]
 
     def _show_sources(self, state: ClusterState) -> None:
-        widget = self.query_one("#sources", Static)
+        widget = self.query_one("#sources", WordsLine)
         who = "its agent" if state.times is not None and state.times.agent else "asked for here; no agent runs"
         widget.border_title = "This machine's sources" + ("" if state.times is None else f"   by {who}")
         lines = list(source_lines(state.times, max(20, widget.size.width - 2)))
         outside = outside_words(state)
         if outside[0]:
             lines.append(outside)
-        widget.update(Content("\n").join(Content.assemble((line, STYLES[tone])) for line, tone in lines))
+        widget.say_lines([((line, STYLES[tone]),) for line, tone in lines])
 
     def _show_history(self) -> None:
         subject = self.query_one("#clocks", PickTable).key
         words = self._history.words(subject.node) if isinstance(subject, ClockSubject) else ""
-        self.query_one("#history", Static).update(words)
+        self.query_one("#history", WordsLine).say(words)
 
     def on_pick_table_moved(self) -> None:
         """Show the history of the clock under the cursor."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.content import Content
-from textual.widgets import Static
-
 from ..facts import moment
 from ..words import lease_words
+from .words_line import WordsLine
 
 if TYPE_CHECKING:
     from ..state import ClusterState, LeaseRow
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 NOBODY_SAYS = "not known"
 
 
-class LeaseFacts(Static):
+class LeaseFacts(WordsLine):
     """The lease under the cursor."""
 
     def __init__(self) -> None:
@@ -27,7 +25,7 @@ class LeaseFacts(Static):
         """Show a lease."""
         if row is None:
             self.border_title = ""
-            self.update("")
+            self.say("")
             return
         self.border_title = row.domain.replace("[", "\\[")
         near = state.clock.now.midpoint
@@ -58,4 +56,4 @@ class LeaseFacts(Static):
             ),
             ("stands", (lease_words(row, state.clock.now) or "held") + written),
         )
-        self.update(Content("\n").join(Content.assemble((f"{label:7} ", "$text-muted"), text) for label, text in lines))
+        self.say_lines([((f"{label:7} ", "$text-muted"), text) for label, text in lines])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from textual.content import Content
-from textual.widgets import Static
-
 from ..health import LEVEL_CELLS, health
 from ..overview import badge_words, numbers_words, time_line, time_words
 from ..words import Cell, Tone
+from .words_line import WordsLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +37,7 @@ def _styled(cell: Cell) -> tuple[str, str]:
     return cell.text, STYLES[cell.tone]
 
 
-class TitleBar(Static):
+class TitleBar(WordsLine):
     """Which cluster, where, live or not, what time."""
 
     def __init__(self) -> None:
@@ -58,19 +56,17 @@ class TitleBar(Static):
         if len(path) > room:
             path = "…" + path[len(path) - room + 1 :] if room >= PATH_WIDTH_MIN else ""
         gap = " " * max(1, self.size.width - len(left) - len(right) - len(path) - 2)
-        self.update(
-            Content.assemble(
-                (left, "bold"),
-                "  ",
-                (path, "$text-muted"),
-                gap,
-                (badge, f"bold {style}"),
-                right.removeprefix(badge),
-            )
+        self.say(
+            (left, "bold"),
+            "  ",
+            (path, "$text-muted"),
+            gap,
+            (badge, f"bold {style}"),
+            right.removeprefix(badge),
         )
 
 
-class TabLine(Static):
+class TabLine(WordsLine):
     """The screens by their numbers, the one that is seen in brackets; at the right whether it is healthy, in a word."""
 
     def __init__(self, name: str, entries: Sequence[Entry], *, writable: bool) -> None:
@@ -92,14 +88,14 @@ class TabLine(Static):
             parts += [(tab, "bold $text-accent" if entry.name == self._name else "$text-muted"), " "]
         gap = " " * max(1, self.size.width - sum(map(len, tabs)) - len(tabs) - len(right))
         badge = "bold $text-warning" if self._badge == "WRITE" else "$text-muted"
-        self.update(Content.assemble(*parts, gap, _styled(head), "  ", (self._badge, badge)))
+        self.say(*parts, gap, _styled(head), "  ", (self._badge, badge))
 
     def _tab(self, entry: Entry, title: str) -> str:
         text = f"{entry.key} {title}".rstrip()
         return f"[{text}]" if entry.name == self._name else f" {text} "
 
 
-class HealthLine(Static):
+class HealthLine(WordsLine):
     """Is it healthy: symbol, word, numbers; then the reasons."""
 
     def __init__(self) -> None:
@@ -117,10 +113,10 @@ class HealthLine(Static):
             if len(judged.reasons) > REASONS_SHOWN:
                 rest.append(f"and {len(judged.reasons) - REASONS_SHOWN} more")
             parts += [f" · {reason}" for reason in rest]
-        self.update(Content.assemble(*parts))
+        self.say(*parts)
 
 
-class ClockLine(Static):
+class ClockLine(WordsLine):
     """This node's interval, its radius, source and status."""
 
     def __init__(self) -> None:
@@ -130,4 +126,4 @@ class ClockLine(Static):
 
     def show(self, state: ClusterState) -> None:
         """Show a state's clock."""
-        self.update(Content.assemble(*(_styled(cell) for cell in time_line(state))))
+        self.say(*(_styled(cell) for cell in time_line(state)))

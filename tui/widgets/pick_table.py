@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from ..columns import fit, heading, laid_out
+from ..columns import heading, laid_out
 from ..words import Cell, Tone
 from .row_table import RowTable
 
@@ -120,7 +120,6 @@ class PickTable(RowTable, inherit_bindings=False):
 
     def watch_cursor(self, before: int, after: int) -> None:
         """Bring the row into sight, and tell."""
-        del before, after
         self._key = self.key
         height = max(1, self.size.height - self.headed)
         top = self.scroll_offset.y
@@ -128,7 +127,9 @@ class PickTable(RowTable, inherit_bindings=False):
             self.scroll_to(y=self.cursor, animate=False, immediate=True)
         elif self.cursor >= top + height:
             self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
-        self.refresh()
+        else:
+            self.refresh_lines(before + self.headed)
+            self.refresh_lines(after + self.headed)
         self.post_message(self.Moved(self))
 
     def action_move(self, rows: int) -> None:
@@ -166,7 +167,7 @@ class PickTable(RowTable, inherit_bindings=False):
         width = self.size.width
         room = max(1, width - len(MARK))
         if y == 0 and self.headed:
-            line = laid_out(self._columns, fit(self._columns, room), heading(self._columns))
+            line = laid_out(self._columns, self._widths(room), heading(self._columns))
             return self._strip([Cell(" "), *line], width, "row-table--heading")
         row = y - self.headed
         index = row + self.scroll_offset.y
@@ -184,4 +185,4 @@ class PickTable(RowTable, inherit_bindings=False):
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return a row's text in a width."""
-        return laid_out(self._columns, fit(self._columns, room), self._row_at(index))
+        return laid_out(self._columns, self._widths(room), self._row_at(index))

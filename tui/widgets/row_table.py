@@ -45,6 +45,8 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._count = 0
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
+        self._fitted: tuple[int, list[int]] = (-1, [])
+        self._styles: dict[str, Style] = {}
         self.border_title = title
 
     @property
@@ -71,7 +73,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
     def render_line(self, y: int) -> Strip:
         """Render one line of the widget."""
         width = self.size.width
-        widths = fit(self._columns, width)
+        widths = self._widths(width)
         if y == 0:
             return self._strip(laid_out(self._columns, widths, heading(self._columns)), width, "row-table--heading")
         index = y - 1 + self.scroll_offset.y
@@ -81,9 +83,24 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
             return Strip.blank(width, self.rich_style)
         return self._strip(laid_out(self._columns, widths, self._row_at(index)), width)
 
+    def _widths(self, width: int) -> list[int]:
+        """Return the widths of the columns in a room; reckoned once for each."""
+        if self._fitted[0] != width:
+            self._fitted = width, fit(self._columns, width)
+        return self._fitted[1]
+
+    def notify_style_update(self) -> None:
+        """Forget styles of another theme, or of another focus."""
+        super().notify_style_update()
+        self._styles.clear()
+
     def _strip(self, line: list[Cell], width: int, only: str = "") -> Strip:
         segments = [Segment(piece.text, self._style(piece.tone, only)) for piece in line if piece.text]
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _style(self, tone: Tone, only: str) -> Style:
-        return self.get_component_rich_style(only or _CLASSES[tone])
+        name = only or _CLASSES[tone]
+        style = self._styles.get(name)
+        if style is None:
+            style = self._styles[name] = self.get_component_rich_style(name)
+        return style

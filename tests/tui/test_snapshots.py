@@ -1,0 +1,69 @@
+"""What the screens look like, to the letter and the colour: pictures of a recorded state, compared byte by byte.
+
+Size, state and clock are fixed, so they are the same on every machine. After a change that is meant, look at the new
+pictures and keep them: ``python -m tests.tui.test_snapshots``.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from textual.widgets import Footer
+
+from tests.support.screens import HandFeed, RecordedSource, busy_state
+from tui.app import TopApp
+from tui.screens import base
+from tui.screens.registry import ENTRIES
+
+KEPT = Path(__file__).with_name("snapshots")
+PICTURES = {
+    "overview-80x24": ((80, 24), ()),
+    "overview-120x36": ((120, 36), ()),
+    "overview-light-120x36": ((120, 36), ("d",)),
+    "leases-120x36": ((120, 36), ("2", "j", "j")),
+    "leases-200x60": ((200, 60), ("2", "s", "b")),
+    "bags-80x24": ((80, 24), ("3", "left", "left")),
+    "time-120x36": ((120, 36), ("4", "j")),
+    "domain-80x24": ((80, 24), ("2", "enter")),
+}
+
+
+def picture(name: str) -> str:
+    size, keys = PICTURES[name]
+
+    async def run() -> str:
+        app = TopApp(HandFeed(RecordedSource(busy_state())))
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            for key in keys:
+                await pilot.press(key)
+                await pilot.pause()
+            # The footer follows from the bindings, which have their own tests.
+            app.screen.query_one(Footer).styles.visibility = "hidden"
+            await pilot.pause()
+            return app.export_screenshot()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "ENTRIES", ENTRIES[:4])  # a new tab is no other picture of these screens
+        return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_screen_looks_as_it_did(name: str, tmp_path: Path) -> None:
+    kept = (KEPT / f"{name}.svg").read_text(encoding="utf-8")
+    now = picture(name)
+    if now != kept:
+        (tmp_path / f"{name}.svg").write_text(now, encoding="utf-8")
+    assert now == kept, f"{name} looks otherwise: compare {tmp_path}/{name}.svg with the one that is kept"
+
+
+def test_picture_that_differs_in_one_letter_is_noticed() -> None:
+    kept = (KEPT / "overview-80x24.svg").read_text(encoding="utf-8")
+    assert picture("overview-80x24").replace("no&#160;answer&#160;3.2", "no&#160;answer&#160;0.0") != kept
+    assert "no&#160;answer&#160;3.2" in kept
+
+
+if __name__ == "__main__":
+    KEPT.mkdir(exist_ok=True)
+    for each in PICTURES:
+        (KEPT / f"{each}.svg").write_text(picture(each), encoding="utf-8")

@@ -1,0 +1,141 @@
+"""The program in a real terminal, under tmux: started, gone through, left; and after a crash."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux here: no terminal to try it in")
+
+PATIENCE_S = 120
+CRASHING = """
+import sys
+from tests.support.screens import HandFeed, RecordedSource, busy_state
+from timeagent.clock import SystemClock
+from tui.app import TopApp
+from tui.feed import Feed
+
+class Broken(RecordedSource):
+    told = 0
+    def state_at(self, instant=None):
+        self.told += 1
+        assert self.told < 8, "a planted bug"
+        return __import__("dataclasses").replace(super().state_at(instant), path=f"/srv/{self.told}")
+
+app = TopApp(Feed(Broken(busy_state()), SystemClock()))
+app.run()
+sys.exit(app.return_code)
+"""
+
+
+class Terminal:
+    """One tmux server with one window, 100 by 30."""
+
+    def __init__(self, directory: Path) -> None:
+        self._base = ["tmux", "-S", str(directory / "tmux.socket"), "-f", "/dev/null"]
+        environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        shell = ["env", "PS1=ready> ", "sh"]
+        subprocess.run(
+            [*self._base, "-u", "new-session", "-d", "-x", "100", "-y", "30", *shell], check=True, env=environment
+        )
+
+    def _tmux(self, *words: str) -> str:
+        return subprocess.run([*self._base, *words], check=True, capture_output=True, text=True).stdout
+
+    def seen(self) -> str:
+        return self._tmux("capture-pane", "-p")
+
+    def alternate(self) -> bool:
+        """Whether a program has the screen to itself."""
+        return self._tmux("display-message", "-p", "#{alternate_on}").strip() == "1"
+
+    def type(self, *keys: str) -> None:
+        self._tmux("send-keys", *keys)
+
+    def run(self, command: str) -> None:
+        self._tmux("send-keys", "-l", command)
+        self.type("Enter")
+
+    def until(self, done: Callable[[str], bool], what: str) -> str:
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if done(text := self.seen()):
+                return text
+            time.sleep(0.05)
+        raise AssertionError(f"{what} was not seen in:\n{self.seen()}")
+
+    def until_words(self, words: str) -> str:
+        return self.until(lambda text: words in text, repr(words))
+
+    def kill(self) -> None:
+        subprocess.run([*self._base, "kill-server"], check=False, capture_output=True)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(tmp_path)
+    try:
+        opened.until_words("ready>")
+        yield opened
+    finally:
+        opened.kill()
+
+
+def settings_of(terminal: Terminal, file: Path) -> str:
+    """What the terminal line is set to, as the shell sees it."""
+    terminal.run(f"stty -a > {file}.part; mv {file}.part {file}; clear")
+    end = time.monotonic() + PATIENCE_S
+    while not file.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    terminal.until(lambda text: text.strip() == "ready>", "an empty screen")
+    return file.read_text()
+
+
+@pytest.fixture(scope="module")
+def tree(repository: Path) -> Path:
+    trees = sorted(path for path in (repository / "tests/golden/trees").iterdir() if path.is_dir())
+    assert trees
+    return trees[0]
+
+
+def test_session_in_a_terminal_leaves_it_as_it_was(terminal: Terminal, tree: Path, tmp_path: Path) -> None:
+    before = settings_of(terminal, tmp_path / "before")
+    top = shlex.join([sys.executable, "-m", "leasehold", "top", "--offline", str(tree)])
+    terminal.run(f"{top}; echo left with $?")
+    terminal.until_words("[1 Overview]")
+    assert terminal.alternate()
+    terminal.type("2")
+    terminal.until_words("[2 Leases]")
+    terminal.type("3")
+    terminal.until_words("[3 Bags]")
+    terminal.type("?")
+    terminal.until_words("Oldest open")
+    terminal.type("Escape")
+    terminal.until(lambda text: "Keys" not in text, "the help closed")
+    terminal.type("q")
+    terminal.until_words("left with 0")
+    assert not terminal.alternate()
+    terminal.run("clear")
+    assert settings_of(terminal, tmp_path / "after") == before
+    terminal.run("echo typed $((6*7))")
+    terminal.until_words("typed 42")
+
+
+def test_crash_gives_the_terminal_back_and_says_why(terminal: Terminal, repository: Path, tmp_path: Path) -> None:
+    before = settings_of(terminal, tmp_path / "before")
+    script = tmp_path / "crashing.py"
+    script.write_text(CRASHING)
+    command = f"PYTHONPATH=. {sys.executable} {script} 2>{tmp_path}/error"
+    terminal.run(f"cd {shlex.quote(str(repository))}; {command}; echo left with $?")
+    terminal.until_words("left with 1")
+    assert not terminal.alternate()
+    assert "a planted bug" in (tmp_path / "error").read_text()
+    terminal.run("clear")
+    assert settings_of(terminal, tmp_path / "after") == before

@@ -64,6 +64,7 @@ class _Reading:
         self._finding = finding
         self._archive = archive
         self._named = set(re.findall(r"\b[0-9a-f]{32}\b", f"{finding.subject} {finding.explanation}"))
+        self._shown: set[tuple[str, bytes]] = set()
         self._places: dict[Evidence, list[LeaseTold | LeaseEnded | FrameWritten]] = {}
         wanted = set(finding.evidence)
         for event in archive.timeline.events:
@@ -258,7 +259,7 @@ class _Reading:
 
     def _witness(self, evidence: FrameEvidence, held: HeldWitness) -> Link:
         witness = held.witness
-        lease = f"{witness.correlation_id.hex()[:8]} on {printable(witness.domain)!r}"
+        lease = f"{witness.correlation_id.hex()[-8:]} on {printable(witness.domain)!r}"
         title = f"witness ({witness.kind}) of lease {lease}, expiry {clock(witness.expiry_ns)}"
         under: tuple[Link, ...] = ()
         trace = self._archive.leases.get(witness.domain, {}).get(witness.correlation_id)
@@ -291,14 +292,15 @@ class _Reading:
             return
         for domain, identifier in list(chosen)[:LEASES_SHOWN]:
             trace = self._archive.leases.get(domain, {}).get(identifier)
-            if trace is not None:
+            if trace is not None and (domain, identifier) not in self._shown:
+                self._shown.add((domain, identifier))
                 yield self._lease(trace)
 
     def _lease(self, trace: LeaseTrace, *, deep: bool = True) -> Link:
         """Return a lease: its grant and its end with their checks, the lease before it, ledger, ceiling and key."""
         told = trace.told[0]
         witness, holder = told.witness, told.witness.holder
-        name = f"{witness.correlation_id.hex()[:8]} on {printable(witness.domain)!r}"
+        name = f"{witness.correlation_id.hex()[-8:]} on {printable(witness.domain)!r}"
         span = f"{clock(told.instant_ns)} to {clock(trace.expiry_ns)}"
         title = f"lease {name}: {witness.mode} to {holder.node}:{holder.process}, {span}"
         if trace.ended is not None:

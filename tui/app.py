@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.reactive import var
 
-from .messages import DetailsArrived, FeedFailed, StateArrived
+from timeagent.errors import LeaseholdError
+
+from .exporting import Form, text_of, written
+from .messages import DetailsArrived, FeedFailed, StateArrived, WorkDone
 from .palette import ScreenCommands
 from .screens.base import TopScreen
 from .screens.detail import DetailScreen
+from .screens.export import ExportScreen
 from .screens.help import HelpScreen
 from .screens.registry import ENTRIES
+from .shelf import Shelf
 from .state import View
 
 if TYPE_CHECKING:
@@ -22,9 +29,9 @@ if TYPE_CHECKING:
 
     from textual.screen import Screen
 
-    from timeagent.errors import LeaseholdError
     from timeagent.units import Instant
 
+    from .exporting import Sheet
     from .recorded import Record
     from .state import ClusterState
     from .subjects import Details, Subject
@@ -97,6 +104,10 @@ class TopApp(App[None]):
         """The newest that is shown."""
         self.instant: Instant | None = None
         """What is looked at; None: now, or the end of a record."""
+        self.shelf = Shelf(self)
+        """The evidence that was read, for the screens that show it."""
+        self.export_to = Path()
+        """Where exports are written."""
         self._first = first
         self._screens: dict[str, TopScreen] = {}
         self._one_more = False
@@ -112,7 +123,7 @@ class TopApp(App[None]):
         """Stop the feed."""
         self.feed.stop()
 
-    def _post(self, message: StateArrived | FeedFailed | DetailsArrived) -> None:
+    def _post(self, message: StateArrived | FeedFailed | DetailsArrived | WorkDone) -> None:
         self.post_message(message)
 
     def _failed(self, problem: BaseException) -> None:
@@ -163,6 +174,25 @@ class TopApp(App[None]):
         """Ask for the details of a subject, of the instant that is looked at; ``take`` gets them."""
         self.feed.look_up(subject, self.instant, lambda found: self._post(DetailsArrived(found, take)), self._failed)
 
+    def on_work_done(self, message: WorkDone) -> None:
+        """Hand over what a thread has done."""
+        message.take()
+
+    def work[T](self, body: Callable[[], T], take: Callable[[T | LeaseholdError], None]) -> None:
+        """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
+
+        def run() -> None:
+            try:
+                found: T | LeaseholdError = body()
+            except LeaseholdError as problem:
+                found = problem
+            except BaseException as problem:  # noqa: BLE001 - a bug; the terminal is given back before it is shown
+                self._failed(problem)
+                return
+            self._post(WorkDone(lambda: take(found)))
+
+        Thread(target=run, daemon=True, name="top work").start()
+
     # -- screens ---------------------------------------------------------------------------------------------------
 
     def _main(self, name: str) -> TopScreen:
@@ -198,10 +228,42 @@ class TopApp(App[None]):
         ]
         self.push_screen(DetailScreen(subject, TRAIL.join([*trail, subject.title])))
 
+    def replay_at(self, instant: Instant | None, follow: str | None = None) -> None:
+        """Go to the replay, at an instant, following a domain."""
+        from .screens.replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
+
+        screen = self.go("replay")
+        assert isinstance(screen, ReplayScreen)
+        screen.begin_at(instant, follow)
+
     def close(self, screen: Screen[None]) -> None:
         """Go back to what a screen was opened from; the screens behind numbers stay."""
         if screen is self.screen and screen is not self.main:
             self.pop_screen()
+
+    def export(self, sheet: Sheet | None) -> None:
+        """Ask in which form, and write what is seen into the directory that this was started in."""
+        picture = self.export_screenshot(title=self.TITLE)
+        instant = self.state.clock.now.midpoint if self.state is not None else 0
+        name = self.main.NAME if sheet is None else sheet.name
+
+        def chosen(form: Form | None) -> None:
+            if form is None:
+                return
+
+            def body() -> Path:
+                text = picture if form is Form.SVG or sheet is None else text_of(sheet, form)
+                return written(self.export_to, name, instant, form, text)
+
+            self.work(body, self._exported)
+
+        self.push_screen(ExportScreen(f"{len(sheet.rows):,} {name}" if sheet is not None else ""), chosen)
+
+    def _exported(self, found: Path | LeaseholdError) -> None:
+        if isinstance(found, Path):
+            self.notify(f"written: {found}", markup=False)
+        else:
+            self.notify(f"{found.message}; {found.hint}", severity="error", markup=False)
 
     # -- keys ------------------------------------------------------------------------------------------------------
 

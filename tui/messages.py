@@ -45,3 +45,12 @@ class DetailsArrived(Message):
         super().__init__()
         self.found = found
         self.take = take
+
+
+class WorkDone(Message):
+    """A thread has done what the screen asked for."""
+
+    def __init__(self, take: Callable[[], None]) -> None:
+        """Carry what is to be done with it."""
+        super().__init__()
+        self.take = take

@@ -9,10 +9,12 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Footer
 
+from ..exporting import Sheet
 from ..subjects import SUBJECTS
 from ..widgets.filter_field import FilterField
 from ..widgets.lines import TabLine, TitleBar
 from ..widgets.pick_table import PickTable
+from ..widgets.row_table import RowTable
 from .registry import ENTRIES
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class TopScreen(Screen[None], inherit_bindings=False):
         Binding("tab", "app.focus_next", "Next part", key_display="tab", show=False),
         Binding("shift+tab", "app.focus_previous", "Part before", show=False),
         Binding("escape", "back", "Back", show=False),
+        Binding("e", "export", "Export", show=False),
     ]
     state: ClusterState | None = None
     """The newest that it was given."""
@@ -152,3 +155,14 @@ class TopScreen(Screen[None], inherit_bindings=False):
         """Return what ``y`` copies."""
         subject = self.subject()
         return "" if subject is None else subject.identifier
+
+    # Export.
+
+    def exported(self) -> Sheet | None:
+        """Return the rows that are seen, as they are written to a file; None where there are none."""
+        table = self.focused
+        return Sheet(self.NAME or "details", table.rows_shown()) if isinstance(table, RowTable) else None
+
+    def action_export(self) -> None:
+        """Ask in which form, and write it down."""
+        self.top.export(self.exported())

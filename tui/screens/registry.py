@@ -33,4 +33,6 @@ ENTRIES: Final = (
     Entry("2", "leases", "Leases", "leases:LeasesScreen"),
     Entry("3", "bags", "Bags", "bags:BagsScreen"),
     Entry("4", "time", "Time", "time:TimeScreen"),
+    Entry("5", "findings", "Findings", "findings:FindingsScreen"),
+    Entry("6", "replay", "Replay", "replay:ReplayScreen"),
 )

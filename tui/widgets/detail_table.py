@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
+    from ..columns import Field
     from ..state import ClusterState
     from ..subjects import Details, Line, Subject
 
@@ -36,7 +37,7 @@ class DetailTable(PickTable):
 
     def __init__(self, **settings: str) -> None:
         """Show nothing yet."""
-        super().__init__((Column("", 1),), "", **settings)
+        super().__init__((Column("line", 1),), "", **settings)
         self.about: Subject | None = None
         self._lines: Sequence[Line] = ()
         self._asked_ns: Instant | None = None
@@ -71,7 +72,7 @@ class DetailTable(PickTable):
         if self._asked_ns is None:
             self._asked_ns = now
         waited = now - self._asked_ns
-        self._show_lines((), "asking …" if waited < SECOND else f"no answer for {short_span(waited)}")
+        self.show_lines((), "asking …" if waited < SECOND else f"no answer for {short_span(waited)}")
 
     def narrow(self, words: str) -> None:
         """Show only the lines that match."""
@@ -82,14 +83,15 @@ class DetailTable(PickTable):
         found = self._answer
         if isinstance(found, LeaseholdError):
             hint = f" {found.hint}" if found.hint else ""
-            self._show_lines((), f"no answer: {found.message}.{hint}")
+            self.show_lines((), f"no answer: {found.message}.{hint}")
         elif found is not None:
             nothing = "nothing matches the filter" if self._words else "nothing is known"
-            self._show_lines(_narrowed(found.lines, self._words), nothing)
+            self.show_lines(_narrowed(found.lines, self._words), nothing)
         else:
-            self._show_lines((), "" if self.about is None else "asking …")
+            self.show_lines((), "" if self.about is None else "asking …")
 
-    def _show_lines(self, lines: Sequence[Line], nothing: str) -> None:
+    def show_lines(self, lines: Sequence[Line], nothing: str) -> None:
+        """Show lines. ``nothing``: why there are none."""
         self._lines = lines
         self.show_picks(len(lines), lambda _index: (), nothing, lambda index: index)
 
@@ -107,6 +109,10 @@ class DetailTable(PickTable):
     def lines(self) -> Sequence[Line]:
         """All lines that are shown, also those out of sight."""
         return self._lines
+
+    def fields_at(self, row: int) -> Sequence[Field]:
+        """Return a line as one field."""
+        return (tuple(self._lines[row].cells),)
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return a line, cut where it does not fit."""

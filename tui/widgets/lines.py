@@ -33,7 +33,8 @@ REASONS_SHOWN: Final = 5
 """``--once`` prints them all."""
 
 
-def _styled(cell: Cell) -> tuple[str, str]:
+def styled(cell: Cell) -> tuple[str, str]:
+    """Return a piece of text with its style in the theme."""
     return cell.text, STYLES[cell.tone]
 
 
@@ -88,7 +89,7 @@ class TabLine(WordsLine):
             parts += [(tab, "bold $text-accent" if entry.name == self._name else "$text-muted"), " "]
         gap = " " * max(1, self.size.width - sum(map(len, tabs)) - len(tabs) - len(right))
         badge = "bold $text-warning" if self._badge == "WRITE" else "$text-muted"
-        self.say(*parts, gap, _styled(head), "  ", (self._badge, badge))
+        self.say(*parts, gap, styled(head), "  ", (self._badge, badge))
 
     def _tab(self, entry: Entry, title: str) -> str:
         text = f"{entry.key} {title}".rstrip()
@@ -106,9 +107,9 @@ class HealthLine(WordsLine):
         """Show a state's health."""
         judged = health(state)
         head = LEVEL_CELLS[judged.level]
-        parts: list[str | tuple[str, str]] = [_styled(head), "  ", numbers_words(state)]
+        parts: list[str | tuple[str, str]] = [styled(head), "  ", numbers_words(state)]
         if judged.reasons:
-            parts += ["\n", _styled(Cell(judged.reasons[0], head.tone))]
+            parts += ["\n", styled(Cell(judged.reasons[0], head.tone))]
             rest = list(judged.reasons[1:REASONS_SHOWN])
             if len(judged.reasons) > REASONS_SHOWN:
                 rest.append(f"and {len(judged.reasons) - REASONS_SHOWN} more")
@@ -126,4 +127,4 @@ class ClockLine(WordsLine):
 
     def show(self, state: ClusterState) -> None:
         """Show a state's clock."""
-        self.say(*(_styled(cell) for cell in time_line(state)))
+        self.say(*(styled(cell) for cell in time_line(state)))

@@ -121,6 +121,17 @@ class PickTable(RowTable, inherit_bindings=False):
     def watch_cursor(self, before: int, after: int) -> None:
         """Bring the row into sight, and tell."""
         self._key = self.key
+        if not self.bring_into_sight():
+            self.refresh_lines(before + self.headed)
+            self.refresh_lines(after + self.headed)
+        self.post_message(self.Moved(self))
+
+    def on_resize(self) -> None:
+        """Keep the cursor in sight."""
+        self.call_after_refresh(self.bring_into_sight)
+
+    def bring_into_sight(self) -> bool:
+        """Scroll to the row under the cursor, and say whether that was needed."""
         height = max(1, self.size.height - self.headed)
         top = self.scroll_offset.y
         if self.cursor < top:
@@ -128,9 +139,8 @@ class PickTable(RowTable, inherit_bindings=False):
         elif self.cursor >= top + height:
             self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
         else:
-            self.refresh_lines(before + self.headed)
-            self.refresh_lines(after + self.headed)
-        self.post_message(self.Moved(self))
+            return False
+        return True
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by rows."""
@@ -164,7 +174,7 @@ class PickTable(RowTable, inherit_bindings=False):
 
     def render_line(self, y: int) -> Strip:
         """Render one line of the widget: the cursor is a mark, and a background."""
-        width = self.size.width
+        width = self.scrollable_content_region.width
         room = max(1, width - len(MARK))
         if y == 0 and self.headed:
             line = laid_out(self._columns, self._widths(room), heading(self._columns))

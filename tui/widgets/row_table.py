@@ -25,6 +25,9 @@ type RowAt = Callable[[int], Sequence[Field]]
 _CLASSES: Final = {tone: f"row-table--{tone.value}" for tone in Tone}
 
 
+ROWS_WRITTEN_MAX: Final = 100_000
+
+
 class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
     """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected."""
 
@@ -70,9 +73,21 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         """Return what stands in a line of the widget, without style."""
         return self.render_line(y).text.rstrip()
 
+    def rows_shown(self) -> list[dict[str, str]]:
+        """Return its rows as text, by the titles of the columns; at most ROWS_WRITTEN_MAX."""
+        names = [column.title or "mark" for column in self._columns] or ["line"]
+        return [
+            dict(zip(names, (_plain(field) for field in self.fields_at(row)), strict=False))
+            for row in range(min(self._count, ROWS_WRITTEN_MAX))
+        ]
+
+    def fields_at(self, row: int) -> Sequence[Field]:
+        """Return what stands in the columns of a row."""
+        return self._row_at(row)
+
     def render_line(self, y: int) -> Strip:
         """Render one line of the widget."""
-        width = self.size.width
+        width = self.scrollable_content_region.width
         widths = self._widths(width)
         if y == 0:
             return self._strip(laid_out(self._columns, widths, heading(self._columns)), width, "row-table--heading")
@@ -104,3 +119,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         if style is None:
             style = self._styles[name] = self.get_component_rich_style(name)
         return style
+
+
+def _plain(field: Field) -> str:
+    return field.text if isinstance(field, Cell) else "".join(cell.text for cell in field)

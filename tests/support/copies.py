@@ -1,0 +1,56 @@
+"""A copied tree on the screens, driven by the pilot: fixed bytes, no clock that goes on, nothing from a mount."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.support.machine import HandMachine
+from tui.app import TopApp
+from tui.feed import Feed
+from tui.record import RecordSource
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from textual.pilot import Pilot
+
+WIDE, SMALL, LARGE = (120, 36), (80, 24), (200, 60)
+SIZES = (SMALL, WIDE, LARGE)
+LOOKS_MAX = 6_000
+"""Each a hundredth of a second and more: a loaded machine is slow, and no test fails for that."""
+
+type Course = Callable[[Pilot[None], TopApp], Awaitable[None]]
+
+
+async def until(pilot: Pilot[None], so: Callable[[], object]) -> None:
+    """Wait for something to be so."""
+    for _ in range(LOOKS_MAX):
+        if so():
+            return
+        await pilot.pause(0.01)
+    raise AssertionError(f"it never came to be: {so}")
+
+
+def drive_copy(root: Path, course: Course, *, size: tuple[int, int] = WIDE, first: str = "overview") -> None:
+    """Open the screens on a copy, wait for it to be read, and let a course run."""
+
+    async def run() -> None:
+        machine = HandMachine()
+        app = TopApp(Feed(RecordSource(root, machine), machine), first=first)
+        app.export_to = root.parent
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: app.state is not None and app.state.cluster_id)
+            await pilot.pause()
+            await course(pilot, app)
+
+    asyncio.run(run())
+
+
+def seen(app: TopApp) -> list[str]:
+    """Every line of the terminal, as text."""
+    width, height = app.size
+    lines = app.screen._compositor.render_strips()
+    assert len(lines) == height
+    return ["".join(segment.text for segment in strip)[:width] for strip in lines]

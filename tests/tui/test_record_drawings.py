@@ -1,0 +1,470 @@
+"""What is drawn of a record, without a screen: scrubber, bars, steps, switches, chains, exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.cells import cell_len
+
+from appliance.formats.lease import LeaseOutcome, Mode
+from auditor.archive import Archive, read_archive
+from auditor.finding import Evidence, Finding, Severity, Verdict
+from auditor.lineage import lineage
+from auditor.load import Tree
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.stories import eventful_tree
+from auditor.replay.lens import WhatIf
+from auditor.replay.timeline import Timeline
+from tests.support.mutants import plant
+from timeagent.errors import Environment
+from timeagent.units import SECOND
+from tui import cellwidth, findinglist, gantt, lensing, replaying, scrubber
+from tui.cellwidth import fitted, width_of
+from tui.evidence import chain_lines, explanation_lines, wrapped
+from tui.exporting import Form, Sheet, text_of, written
+from tui.findinglist import Group, Heading, Order, Wanted, arranged, finding_row
+from tui.gantt import CLASH, Bar, Window, bars_within
+from tui.lensing import GRACES, SHIFTS, Switches, lens_words, switch_rows
+from tui.replaying import Place, Step, Wish, accused, at_instant, at_position, moment_of, stepped, window_of
+from tui.words import Cell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    return read_archive(Tree(eventful_tree(tmp_path_factory.mktemp("copy") / "tree").root))
+
+
+@pytest.fixture(scope="module")
+def overlap(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    return read_archive(Tree(granted_while_held(tmp_path_factory.mktemp("bad") / "tree").root))
+
+
+def text(line: list[Cell]) -> str:
+    return "".join(cell.text for cell in line)
+
+
+def finding(code: str = "early-grant", verdict: Verdict = Verdict.VIOLATION, about: str = "alice") -> Finding:
+    severity = Severity.INFO if verdict is Verdict.OK else Severity.ERROR
+    return Finding(code, verdict, severity, "a title", about, "an explanation", (Evidence(f"{code}/{about}"),))
+
+
+# -- widths ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["alice", "帳戶/零一", "a" * 60, "e\u0301" * 20, "混合 mixed 名前"])
+@pytest.mark.parametrize("width", [1, 2, 7, 8, 24])
+def test_text_takes_exactly_its_cells_also_where_characters_are_wide(name: str, width: int) -> None:
+    assert cell_len(fitted(name, width)) == width
+
+
+def test_cut_is_shown() -> None:
+    assert fitted("account/0001", 8) == "account…"
+
+
+# -- scrubber ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_scrubber_has_exactly_its_width_wherever_one_is(eventful: Archive, width: int) -> None:
+    timeline = eventful.timeline
+    for instant in (timeline.start_ns, timeline.start_ns + 7 * SECOND, timeline.end_ns):
+        drawn = scrubber.scrubber(timeline, timeline.start_ns, timeline.end_ns, instant, width)
+        assert width_of(drawn.axis) == width_of(drawn.density) == width
+        assert text(drawn.axis).count(scrubber.CURSOR) == 1
+
+
+def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
+    timeline = eventful.timeline
+    drawn = scrubber.scrubber(timeline, timeline.start_ns, timeline.end_ns, timeline.start_ns, 100)
+    bars = text(drawn.density).removeprefix("  events ")
+    counts = timeline.density(timeline.start_ns, timeline.end_ns, 100 - 18)
+    assert [bar == " " for bar in bars[: len(counts)]] == [not count for count in counts]
+    assert bars[counts.index(max(counts))] == scrubber.HEIGHTS[-1]
+    assert drawn.events_here == counts[0]
+
+
+def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() -> None:
+    stamps = [0, 50 * SECOND, 100 * SECOND]
+    timeline = Timeline(())
+    timeline.findings = [
+        (stamps[1], finding(verdict=Verdict.OK)),
+        (stamps[1], finding(about="bob")),
+        (stamps[2], finding(verdict=Verdict.INDETERMINATE)),
+    ]
+    here = text(scrubber.scrubber(timeline, stamps[0], stamps[2], stamps[0], 80).axis)
+    assert [mark for mark in here if mark in "▲△▵"] == ["▲", "△"]
+    on = scrubber.scrubber(timeline, stamps[0], stamps[2], stamps[1], 80)
+    assert scrubber.ON_FINDING in text(on.axis)
+    assert on.findings_here == 2
+
+
+def test_one_event_among_thousands_is_still_seen() -> None:
+    assert scrubber._height(0, 9_000) == 0
+    assert scrubber._height(1, 9_000) == 1
+    assert scrubber._height(9_000, 9_000) == len(scrubber.HEIGHTS) - 1
+    assert scrubber._height(1, 1) == 1
+
+
+# -- bars --------------------------------------------------------------------------------------------------------------
+
+
+def bar(start: int, end: int, expiry: int | None = None, **fields: object) -> Bar:
+    values: dict[str, object] = {
+        "domain": "alice",
+        "correlation_id": bytes(15) + bytes([start % 256]),
+        "start_ns": start * SECOND,
+        "end_ns": end * SECOND,
+        "expiry_ns": (end if expiry is None else expiry) * SECOND,
+        "mode": Mode.X,
+        "tentative": False,
+        "node": "n1",
+        "process": 7,
+        "outcome": LeaseOutcome.RELINQUISHED,
+        "floor_ns": -SECOND,
+        "settle_to_ns": -SECOND,
+    }
+    return Bar(**(values | fields))  # type: ignore[arg-type]
+
+
+def drawn(*bars: Bar, accused: tuple[bytes, ...] = (), cursor: int = 99) -> str:
+    window = Window(0, 100 * SECOND, cursor * SECOND)
+    line = gantt._row(list(bars), window, 100, accused)
+    assert width_of(line) == 100
+    return text(line)
+
+
+def test_bar_lies_where_its_lease_was_and_says_who_had_it() -> None:
+    line = drawn(bar(10, 30))
+    assert line[:10].strip() == ""
+    assert line[10] == line[30] == "█"
+    assert " n1 " in line[10:31]
+    assert line[31:99].strip() == ""
+    assert line[99] == gantt.HERE
+
+
+def test_mode_and_phase_are_told_by_shape() -> None:
+    for mode, mark in gantt.BARS.items():
+        assert mark in drawn(bar(10, 12, mode=mode))
+    assert drawn(bar(10, 12, tentative=True))[10:13] == "···"
+
+
+def test_broken_lease_is_shown_until_its_expiry_and_one_that_was_given_back_is_not() -> None:
+    line = drawn(bar(10, 12, 20, outcome=LeaseOutcome.EXPIRED))
+    assert line[13:21] == gantt.OVER * 8
+    assert drawn(bar(10, 12, 20))[13:21].strip() == ""
+
+
+def test_floor_and_settle_to_are_marked_in_the_gap() -> None:
+    line = drawn(bar(50, 60, floor_ns=40 * SECOND, settle_to_ns=45 * SECOND))
+    assert (line[40], line[45]) == (gantt.FLOOR, gantt.SETTLE)
+
+
+def test_only_leases_that_the_audit_accuses_are_drawn_as_a_clash() -> None:
+    first, second = bar(10, 40), bar(30, 60)
+    assert CLASH not in drawn(first, second)
+    line = drawn(first, second, accused=(first.correlation_id, second.correlation_id))
+    assert line[30:41] == CLASH * 11
+    assert line[45] != CLASH
+
+
+def test_domain_with_wide_characters_keeps_the_bars_in_line() -> None:
+    window = Window(0, 10 * SECOND, 0)
+    for width in (80, 120):
+        lines = gantt.gantt(["帳戶/零一", "alice", "x" * 70], {}, window, width)
+        assert {width_of(line) for line in lines} == {width}
+        assert width_of(gantt.axis(window, width, "22:00:00", "22:00:10")) == width
+
+
+def test_bars_of_a_copy_are_the_leases_of_its_ledger(overlap: Archive) -> None:
+    found = bars_within("alice", overlap.leases["alice"].values(), overlap.timeline.start_ns, overlap.timeline.end_ns)
+    assert len(found) == 2
+    assert {each.correlation_id for each in found} == accused(overlap.timeline)
+    assert bars_within("alice", overlap.leases["alice"].values(), 0, overlap.timeline.start_ns - SECOND) == []
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def steps(timeline: Timeline, place: Place, *, back: bool = False, follow: str | None = None) -> list[Place]:
+    """Every place that one comes to, event by event."""
+    found: list[Place] = []
+    here: Place | None = place
+    while here is not None and len(found) <= 2 * len(timeline.events):
+        here = stepped(timeline, here, Step.EVENT, back=back, follow=follow)
+        found += [here] if here is not None else []
+    return found
+
+
+def test_events_are_gone_through_one_by_one_though_many_share_an_instant(eventful: Archive) -> None:
+    timeline = eventful.timeline
+    positions = [place.position for place in steps(timeline, Place(0, timeline.start_ns))]
+    assert positions == list(range(1, len(timeline.events) + 1))
+    back = [place.position for place in steps(timeline, at_position(timeline, len(timeline.events)), back=True)]
+    assert back == positions[-2::-1]
+
+
+def test_steps_of_a_followed_domain_are_its_own(eventful: Archive) -> None:
+    timeline = eventful.timeline
+    places = steps(timeline, Place(0, timeline.start_ns), follow="carol")
+    assert all("carol" in replaying.domains_of(timeline.events[place.position - 1]) for place in places)
+    assert len(places) == len(list(timeline.between(timeline.start_ns, timeline.end_ns, domain="carol")))
+
+
+def test_bags_and_findings_are_steps_too(overlap: Archive, eventful: Archive) -> None:
+    timeline = eventful.timeline
+    bag = stepped(timeline, Place(0, timeline.start_ns), Step.BAG, back=False)
+    assert bag is not None
+    assert bag.instant_ns == timeline.next_closing(timeline.start_ns)
+    bad = overlap.timeline
+    found = stepped(bad, at_instant(bad, bad.start_ns), Step.FINDING, back=False)
+    assert found is not None
+    assert found.instant_ns == bad.findings[0][0]
+    assert stepped(bad, at_instant(bad, bad.end_ns), Step.FINDING, back=False) is None
+
+
+def test_instant_outside_the_record_is_its_nearest_end(eventful: Archive) -> None:
+    timeline = eventful.timeline
+    assert at_instant(timeline, 0).instant_ns == timeline.start_ns
+    assert at_instant(timeline, 2**62) == Place(len(timeline.events), timeline.end_ns)
+
+
+def test_window_stays_in_the_record(eventful: Archive) -> None:
+    timeline = eventful.timeline
+    for place in (Place(0, timeline.start_ns), at_instant(timeline, timeline.end_ns)):
+        window = window_of(timeline, place, 10 * SECOND)
+        assert timeline.start_ns <= window.first_ns <= place.instant_ns <= window.last_ns <= timeline.end_ns
+
+
+def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
+    timeline = eventful.timeline
+    wish = Wish(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 5, None, 3)
+    moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
+    assert len(moment.domains) == len(moment.bars) == 5
+    assert len(moment.bags) == 2
+    assert any("delivered" in text(line) for line in moment.bags)
+    assert len(moment.delivered) == 3
+    assert moment.delivered == sorted(moment.delivered)
+    early = moment_of(timeline, eventful.leases, eventful.tree, Wish(Place(0, timeline.start_ns), SECOND, 90, 5))
+    assert early.delivered == []
+
+
+def test_followed_domain_comes_first(eventful: Archive) -> None:
+    timeline = eventful.timeline
+    wish = Wish(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 3, "erin")
+    moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
+    assert moment.domains[0] == "erin"
+    assert all("under erin" in line for line in moment.delivered)
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+SEVERAL = [
+    finding("early-grant", about="alice"),
+    finding("r1-breach", about="bob"),
+    finding("ledger-gap", Verdict.INDETERMINATE, "shard 0"),
+    finding("late-writer", Verdict.OK, "a file"),
+]
+TIMES = {each.id: number for number, each in enumerate(reversed(SEVERAL))}
+
+
+def codes(wanted: Wanted) -> list[str]:
+    return [each.name if isinstance(each, Heading) else each.code for each in arranged(SEVERAL, TIMES, wanted)]
+
+
+def test_findings_are_worst_first_and_sorted_as_wanted() -> None:
+    worst = ["early-grant", "r1-breach", "ledger-gap", "late-writer"]
+    assert codes(Wanted()) == worst
+    assert codes(Wanted(order=Order.TIME)) == worst[::-1]
+    assert codes(Wanted(order=Order.TIME, backwards=True)) == worst
+    assert codes(Wanted(order=Order.CODE)) == sorted(worst)
+    assert codes(Wanted(order=Order.ABOUT)) == ["late-writer", "early-grant", "r1-breach", "ledger-gap"]
+
+
+def test_findings_are_narrowed_and_grouped() -> None:
+    assert codes(Wanted(words="violation")) == ["early-grant", "r1-breach"]
+    assert codes(Wanted(words="violation !bob")) == ["early-grant"]
+    grouped = codes(Wanted(group=Group.VERDICT))
+    assert grouped == ["violation", "early-grant", "r1-breach", "indeterminate", "ledger-gap", "to know", "late-writer"]
+
+
+def test_no_verdict_is_told_by_colour_alone() -> None:
+    rows = [finding_row(each, None) for each in SEVERAL]
+    assert len({row[0].text for row in rows}) == 3
+    assert [row[1].text for row in rows] == ["violation", "violation", "indeterminate", "to know"]
+    assert set(findinglist.MARKS) == set(Verdict) == set(scrubber.MARKS)
+
+
+# -- chains ------------------------------------------------------------------------------------------------------------
+
+
+def test_chain_shows_every_check_with_its_limit_and_leads_to_the_bytes(overlap: Archive) -> None:
+    link = lineage(overlap.audit.findings[0], overlap)
+    rows = chain_lines(link)
+    lines = [text(list(line.cells)) for _, line, _ in rows]
+    (bad,) = [line for line in lines if "✗" in line and "the lease before was over" in line]
+    assert "but must be after its expiry" in bad
+    assert sum("✓" in line for line in lines) == sum(check.holds is True for check in link.chain())
+    assert all(
+        line.subject is not None
+        for _, line, each in rows
+        if each.where is not None and "✓" not in text(list(line.cells)) and "✗" not in text(list(line.cells))
+    )
+
+
+def test_closed_link_still_says_how_much_fails_inside(overlap: Archive) -> None:
+    link = lineage(overlap.audit.findings[0], overlap)
+    rows = chain_lines(link, {()})
+    assert len(rows) == 1
+    failing = sum(check.holds is False for check in link.chain())
+    assert failing
+    assert f"✗ {failing} inside" in text(list(rows[0][1].cells))
+
+
+def test_explanation_is_what_explain_prints_in_the_width_there_is(overlap: Archive) -> None:
+    from auditor.context import context_of
+
+    found = overlap.audit.findings[0]
+    lines = explanation_lines(found, overlap.tree, context_of(found, overlap.timeline))
+    assert any(line.startswith("The leases around it") for line in lines)
+    for each in wrapped(lines, 60):
+        assert width_of(each.cells) <= 60 or " " not in each.cells[0].text.strip()
+    assert (
+        " ".join("".join(c.text for c in each.cells).strip() for each in wrapped(lines, 60)).split()
+        == " ".join(lines).split()
+    )
+
+
+# -- what if -----------------------------------------------------------------------------------------------------------
+
+
+def test_switches_turn_step_by_step_and_stay_at_their_ends() -> None:
+    nodes, switches = ["n1", "n2"], Switches()
+    assert not switches.lens().any
+    assert switches.turned(nodes, 0, 1).lens() == WhatIf(drop_late=True)
+    assert not switches.turned(nodes, 0, 1).turned(nodes, 0, 1).lens().any
+    assert switches.turned(nodes, 1, 2).lens() == WhatIf(grace_ns=GRACES[2])
+    assert switches.turned(nodes, 1, 99).turned(nodes, 1, 1).grace_ns == GRACES[-1]
+    moved = switches.turned(nodes, 3, 1)
+    assert moved.lens() == WhatIf({"n2": SHIFTS[SHIFTS.index(0) + 1]})
+    assert moved.turned(nodes, 3, -1).lens() == WhatIf()
+
+
+def test_switches_say_in_words_where_they_stand() -> None:
+    rows = switch_rows(Switches(drop_late=True, shifts={"n1": -SECOND}), ["n1"])
+    assert [[cell.text for cell in row] for row in rows] == [
+        ["[x]", "drop late messages", "yes"],
+        ["[ ]", "grace of every log", "as it was"],
+        ["[x]", "clock of n1", "−1 s"],
+    ]
+
+
+def test_what_a_lens_changes_is_counted_and_named(overlap: Archive) -> None:
+    lens = WhatIf({"n1": 60 * SECOND})
+    _, changed = overlap.changed(lens)
+    words = lens_words(lens, changed)
+    assert words.startswith("WHAT IF clock of n1 +1 min: ")
+    assert f"{len(changed.appear):,} findings more" in words
+    assert f"{len(changed.vanish):,} findings fewer" in words
+    assert "reading the copy" in lens_words(lens, None)
+
+
+# -- exports -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_written_as_jsonl_and_csv() -> None:
+    sheet = Sheet("findings", [each.fields() for each in SEVERAL])
+    lines = [json.loads(line) for line in text_of(sheet, Form.JSONL).splitlines()]
+    assert lines == [each.fields() for each in SEVERAL]
+    rows = list(csv.DictReader(io.StringIO(text_of(sheet, Form.CSV))))
+    assert [row["code"] for row in rows] == [each.code for each in SEVERAL]
+    assert json.loads(rows[0]["evidence"]) == SEVERAL[0].fields()["evidence"]
+
+
+def test_export_is_never_written_over_another(tmp_path: Path) -> None:
+    paths = [written(tmp_path, "findings", 0, Form.CSV, str(number)) for number in range(3)]
+    assert [path.read_text() for path in paths] == ["0", "1", "2"]
+    assert len({path.name for path in paths}) == 3
+
+
+def test_export_that_cannot_be_written_says_where_and_why(tmp_path: Path) -> None:
+    with pytest.raises(Environment, match=r"cannot write .*findings.*: No such file or directory"):
+        written(tmp_path / "gone", "findings", 0, Form.CSV, "")
+
+
+# -- mutants -----------------------------------------------------------------------------------------------------------
+
+MUTANTS = [
+    (
+        scrubber,
+        "cell_of",
+        "min(cells - 1, (instant - first) * cells // (last - first))",
+        "(instant - first) * cells // (last - first)",
+    ),
+    (
+        scrubber,
+        "_height",
+        "1 + (count - 1) * (len(HEIGHTS) - 2) // max(1, highest - 1)",
+        "count * (len(HEIGHTS) - 1) // highest",
+    ),
+    (
+        scrubber,
+        "_findings",
+        "min(known, finding.verdict, key=_WORST.index)",
+        "max(known, finding.verdict, key=_WORST.index)",
+    ),
+    (gantt, "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
+    (gantt, "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),
+    (gantt, "bars_within", "trace.told[0].instant_ns <= last", "True"),
+    (cellwidth, "fitted", "set_cell_size(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
+    (
+        replaying,
+        "_event",
+        "at_position(timeline, number + 1)",
+        "at_instant(timeline, timeline.events[number].instant_ns)",
+    ),
+    (replaying, "_event", "follow is None or about_domain(timeline.events[number], follow)", "True"),
+    (findinglist, "arranged", "matching(texts, wanted.words)", "range(len(texts))"),
+    (lensing, "switch_rows", "bool(shift)", "False"),
+]
+
+
+def checks_of(module: object) -> list[str]:
+    """The tests here that look at a module's work without a copy of their own."""
+    own = {
+        scrubber: ["scrubber_has_exactly", "one_event_among", "finding_has_a_mark"],
+        gantt: ["bars_of_a_copy", "only_leases_that", "broken_lease_is"],
+        cellwidth: ["text_takes_exactly"],
+        replaying: ["events_are_gone", "steps_of_a_followed"],
+        findinglist: ["findings_are_narrowed"],
+        lensing: ["switches_say"],
+    }
+    return own[module]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("module", "name", "old", "new"), MUTANTS)
+def test_fault_in_a_drawing_is_caught(
+    module: object, name: str, old: str, new: str, eventful: Archive, overlap: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, module, name, old, new)  # type: ignore[arg-type]
+    if name in globals():
+        monkeypatch.setitem(globals(), name, getattr(module, name))
+    arguments = {"eventful": eventful, "overlap": overlap, "width": 60, "name": "帳戶/零一/帳戶"}
+    with pytest.raises((AssertionError, IndexError)):
+        look_again(module, arguments)
+
+
+def look_again(module: object, arguments: dict[str, object]) -> None:
+    """Run the tests of a module's work once more."""
+    for wanted in checks_of(module):
+        for test, body in list(globals().items()):
+            if test.startswith(f"test_{wanted}"):
+                names = body.__code__.co_varnames[: body.__code__.co_argcount]
+                narrow = {"width": 7} if module is cellwidth else {}
+                body(**{each: (arguments | narrow)[each] for each in names})

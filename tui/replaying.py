@@ -1,0 +1,241 @@
+"""Going through a record: steps, speed, what a moment shows. Pure but for the frames that deliveries are read from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from auditor.finding import printable
+from auditor.replay.delivery import newest_delivered
+from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold
+from auditor.replay.state import BagPhase
+from auditor.replay.timeline import about_domain
+from timeagent.units import MINUTE, SECOND, rfc3339
+
+from .gantt import Window, axis, gantt
+from .words import Cell, Tone, clock_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from auditor.archive import LeaseTrace
+    from auditor.load import Tree
+    from auditor.replay.events import Event
+    from auditor.replay.state import StateAt
+    from auditor.replay.timeline import Timeline
+    from timeagent.units import Instant, Span
+
+SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 600.0)
+TICK_NS: Final[Span] = SECOND // 10
+"""How much time of a playing replay passes at once, at the speed of 1."""
+SPANS: Final[tuple[Span, ...]] = tuple(n * SECOND for n in (1, 2, 5, 10, 20, 60, 300, 1800, 7200, 86400))
+"""How much of a record the bars show."""
+LOOKED_AT_MAX: Final = 200_000
+EVENTS_NEAR: Final = 1_000
+"""So many events on each side of the cursor decide which domains are shown."""
+BAG_MARKS: Final = {
+    BagPhase.OPEN: "▯",
+    BagPhase.DUE: "◫",
+    BagPhase.CLOSING: "◧",
+    BagPhase.CLOSED: "■",
+    BagPhase.SEALED: "▣",
+    BagPhase.PACKED: "▣",
+}
+BAG_MARK_WORDS: Final = "▯ open  ◫ due  ◧ closing  ■ closed  ▣ sealed"
+DAMAGED: Final = "✗"
+OVERLAPS: Final = frozenset({"early-grant", "grant-overlap"})
+_NAMES: Final = re.compile(r"\b[0-9a-f]{32}\b")
+
+
+class Step(StrEnum):
+    """By what one goes on."""
+
+    EVENT = "event"
+    BAG = "bag"
+    FINDING = "finding"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one is in a record: so many events have happened, and it is this instant."""
+
+    position: int
+    instant_ns: Instant
+
+
+def at_instant(timeline: Timeline, instant: Instant) -> Place:
+    """Return the place at an instant of the record; outside it, its nearest end."""
+    instant = max(timeline.start_ns, min(instant, timeline.end_ns))
+    return Place(timeline.position(instant), instant)
+
+
+def at_position(timeline: Timeline, position: int) -> Place:
+    """Return the place after so many events."""
+    position = max(0, min(position, len(timeline.events)))
+    return Place(position, timeline.events[position - 1].instant_ns if position else timeline.start_ns)
+
+
+def stepped(timeline: Timeline, place: Place, step: Step, *, back: bool, follow: str | None = None) -> Place | None:
+    """Return the next place, or None where there is none. ``follow``: of events, only those about this domain."""
+    match step:
+        case Step.EVENT:
+            return _event(timeline, place, back=back, follow=follow)
+        case Step.BAG:
+            go = timeline.previous_closing if back else timeline.next_closing
+            found = go(place.instant_ns)
+            return None if found is None else at_instant(timeline, found)
+        case Step.FINDING:
+            look = timeline.previous_finding if back else timeline.next_finding
+            known = look(place.instant_ns)
+            return None if known is None else at_instant(timeline, known[0])
+
+
+def _event(timeline: Timeline, place: Place, *, back: bool, follow: str | None) -> Place | None:
+    """One event on, or the one before the newest: several may lie at one instant, so that positions are counted."""
+    numbers = range(place.position - 2, -1, -1) if back else range(place.position, len(timeline.events))
+    for number in numbers[:LOOKED_AT_MAX]:
+        if follow is None or about_domain(timeline.events[number], follow):
+            return at_position(timeline, number + 1)
+    return None
+
+
+def domains_of(event: Event) -> tuple[str, ...]:
+    """Return the domains that an event is about."""
+    match event:
+        case LeaseTold():
+            return (event.witness.domain,)
+        case LeaseEnded():
+            return (event.domain,)
+        case FrameWritten():
+            return tuple(name for name, _ in event.leases)
+        case _:
+            return ()
+
+
+def domains_near(
+    timeline: Timeline, cursor: Instant, first: Instant, last: Instant, most: int, follow: str | None = None
+) -> list[str]:
+    """Return the domains that events nearest to an instant are about, at most so many, by name; the followed first."""
+    found: dict[str, None] = {} if follow is None else {follow: None}
+    place = timeline.position(cursor)
+    before, after = place - 1, place
+    looked = 0
+    while len(found) < most and looked < EVENTS_NEAR and (before >= 0 or after < len(timeline.events)):
+        for position in (before, after):
+            if 0 <= position < len(timeline.events) and first <= timeline.events[position].instant_ns <= last:
+                for name in domains_of(timeline.events[position]):
+                    if len(found) < most:
+                        found[name] = None
+        before, after, looked = before - 1, after + 1, looked + 1
+    names = sorted(name for name in found if name != follow)
+    return names if follow is None else [follow, *names]
+
+
+def event_tone(event: Event) -> Tone:
+    """Say how much an event asks to be looked at; its words say why."""
+    match event:
+        case FrameWritten() if event.void_because:
+            return Tone.BAD
+        case LeaseEnded() if event.ending.outcome in ("expired", "revoked", "unknown"):
+            return Tone.WARN
+        case BagClosed() if event.missing or event.rejected or event.void_files:
+            return Tone.WARN
+        case _:
+            return Tone.PLAIN
+
+
+def speed_text(speed: float) -> str:
+    """Return a speed as it is shown."""
+    return f"{speed:g}×"
+
+
+def status_words(timeline: Timeline, place: Place) -> str:
+    """Say where one is: the instant, and of how many events and findings how many have been."""
+    findings = len(timeline.findings_until(place.instant_ns))
+    day, moment = rfc3339(place.instant_ns)[:10], clock_text(place.instant_ns, 6)
+    return (
+        f"{day} {moment} UTC  event {place.position:,}/{len(timeline.events):,}  "
+        f"finding {findings:,}/{len(timeline.findings):,}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a moment is to show, and in how much room."""
+
+    place: Place
+    span_ns: Span
+    width: int
+    rows: int
+    follow: str | None = None
+    deliveries: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is drawn of one place in a record."""
+
+    wish: Wish
+    axis: list[Cell]
+    bars: list[list[Cell]]
+    domains: list[str]
+    bags: list[list[Cell]]
+    delivered: list[str] = field(default_factory=list)
+
+
+def window_of(timeline: Timeline, place: Place, span: Span) -> Window:
+    """Return the stretch of time around a place: two thirds before it, what comes after in the rest."""
+    first = max(timeline.start_ns, min(place.instant_ns - span * 2 // 3, timeline.end_ns - span))
+    return Window(first, min(timeline.end_ns, first + span) if timeline.end_ns > first else first + 1, place.instant_ns)
+
+
+def moment_of(timeline: Timeline, leases: Mapping[str, Mapping[bytes, LeaseTrace]], tree: Tree, wish: Wish) -> Moment:
+    """Draw bars, bags and what a reader had been given. Reads the frames of the newest deliveries from the tree."""
+    place = wish.place
+    state = timeline.state_after(place.position, place.instant_ns)
+    window = window_of(timeline, place, wish.span_ns)
+    names = domains_near(timeline, place.instant_ns, window.first_ns, window.last_ns, wish.rows, wish.follow)
+    digits = 3 if wish.span_ns <= MINUTE else 0
+    ends = clock_text(window.first_ns, digits), clock_text(window.last_ns, digits)
+    return Moment(
+        wish,
+        axis(window, wish.width, *ends),
+        gantt(names, leases, window, wish.width, accused(timeline)),
+        names,
+        [_strip(state, log, wish.width) for log in sorted(state.logs)],
+        _delivered(timeline, state, tree, wish),
+    )
+
+
+def accused(timeline: Timeline) -> frozenset[bytes]:
+    """Return the leases that the audit found to stand beside another that they conflict with."""
+    found = set()
+    for _, finding in timeline.findings:
+        if finding.code in OVERLAPS:
+            found |= {bytes.fromhex(name) for name in _NAMES.findall(f"{finding.subject} {finding.explanation}")}
+    return frozenset(found)
+
+
+def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
+    """Draw the newest bags of a log, the newest at the right; what is damaged has a mark of its own."""
+    known = state.logs[log]
+    label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
+    cells = []
+    for bag in state.bags_of(log, newest=max(1, width - len(label) - 1)):
+        damaged = bool(bag.missing)
+        mark = DAMAGED if damaged else BAG_MARKS[state.bag_phase(bag)]
+        cells.append(Cell(mark, Tone.BAD if damaged else Tone.PLAIN))
+    return [Cell(label, Tone.DIM), *cells]
+
+
+def _delivered(timeline: Timeline, state: StateAt, tree: Tree, wish: Wish) -> list[str]:
+    """Return the newest messages that a reader had been given, in the order in which it is given them, all logs."""
+    found = []
+    for log in sorted(state.logs):
+        for each in newest_delivered(timeline, state, tree, log, newest=wish.deliveries, domain=wish.follow):
+            under = ", ".join(map(printable, each.domains)) or "no lease"
+            size = f"{each.length} B"
+            found.append((each, f"{clock_text(each.timestamp_ns, 6)} {log} {each.writer} {size:>6} under {under}"))
+    return [text for _, text in sorted(found, key=lambda pair: pair[0])[-wish.deliveries :]]

@@ -1,0 +1,418 @@
+"""A record as time goes by: scrubber, events, who had which lease, bags, what readers had been given, and what if."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from auditor.finding import printable
+from auditor.replay.words import event_fields
+from timeagent.errors import LeaseholdError
+from timeagent.units import DAY, parse_instant, span_text
+
+from ..exporting import Sheet
+from ..lensing import Switches, lens_words
+from ..replaying import (
+    BAG_MARK_WORDS,
+    SPANS,
+    SPEEDS,
+    TICK_NS,
+    Moment,
+    Place,
+    Step,
+    Wish,
+    at_instant,
+    at_position,
+    moment_of,
+    speed_text,
+    status_words,
+    stepped,
+)
+from ..scrubber import scrubber
+from ..widgets.event_table import EventTable
+from ..widgets.lines import styled
+from ..widgets.pick_table import PickTable
+from .base import TopScreen
+from .whatif import WhatIfScreen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.widget import Widget
+
+    from auditor.archive import Archive
+    from auditor.replay.judging import Changes
+    from auditor.replay.lens import WhatIf
+    from auditor.replay.timeline import Timeline
+    from timeagent.units import Instant
+
+    from ..state import ClusterState
+    from ..subjects import Subject
+
+BESIDE_WIDTH_MIN: Final = 110
+TICK: Final = 0.1
+"""Seconds; as long as replaying.TICK_NS, so that the speed of 1 is that of the record."""
+ROWS_EXPORTED: Final = 100_000
+SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
+"""Which of replaying.SPANS the bars show."""
+LOW: Final = 14
+"""With fewer lines than this, what explains the marks gives way to bars."""
+
+
+class ReplayScreen(TopScreen):
+    """One place in a record, and everything as it was then."""
+
+    NAME = "replay"
+    AUTO_FOCUS = "#events"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "play", "Play", key_display="space"),
+        Binding("full_stop", "step('event', False)", "Event", key_display=", ."),
+        Binding("comma", "step('event', True)", "Event before", show=False),
+        Binding("greater_than_sign", "step('bag', False)", "Bag", key_display="< >"),
+        Binding("less_than_sign", "step('bag', True)", "Bag before", show=False),
+        Binding("right_square_bracket", "step('finding', False)", "Finding", key_display="[ ]"),
+        Binding("left_square_bracket", "step('finding', True)", "Finding before", show=False),
+        Binding("plus,equals_sign", "faster(1)", "Faster", show=False),
+        Binding("minus", "faster(-1)", "Slower", show=False),
+        Binding("right,l", "move(1)", "A little on", show=False),
+        Binding("left,h", "move(-1)", "A little back", show=False),
+        Binding("z", "widen(-1)", "Closer", show=False),
+        Binding("Z", "widen(1)", "Wider", show=False),
+        Binding("f", "follow", "Follow the domain", show=False),
+        Binding("w", "what_if", "What if"),
+        Binding("i", "go_to", "Instant", show=False),
+        Binding("a", "audit", "Audit now", show=False),
+    ]
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__()
+        self._archive: Archive | None = None
+        self.timeline: Timeline | None = None
+        self.place = Place(0, 0)
+        self.playing = False
+        self.speed = 1.0
+        self.follow: str | None = None
+        self._span = SPAN_AT_FIRST
+        self._moment: Moment | None = None
+        self._busy = False
+        self._switches = Switches()
+        self._lens: WhatIf | None = None
+        self._changes: Changes | None = None
+        self._wanted: tuple[Instant | None, str | None] | None = None
+
+    def parts(self) -> Iterable[Widget]:
+        """Return the scrubber, what was at the moment, and the events."""
+        yield Static(id="scrubber")
+        yield Static(id="where")
+        with Container(id="replay-parts"):
+            with Vertical(id="moment"):
+                yield Static(id="bars")
+                yield Static(id="bag-lines")
+                yield Static(id="delivered")
+            yield EventTable()
+        yield Static(id="lens")
+        yield Input(placeholder="an instant: 2026-11-20T22:00:01.5Z, or a time of that day", id="instant")
+
+    def on_mount(self) -> None:
+        """Let time pass."""
+        self.set_interval(TICK, self._tick)
+
+    def on_resize(self) -> None:
+        """Put the events beside what was, or beneath it."""
+        self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
+
+    # What there is.
+
+    def draw(self, state: ClusterState) -> None:
+        """Take the evidence when it is there."""
+        del state
+        self.top.shelf.take_record(self.top.feed.record)
+        self._look()
+
+    def _look(self) -> None:
+        archive = self.top.shelf.archive
+        if archive is None or self.top.shelf.busy:
+            self.query_one("#scrubber", Static).update(self.top.shelf.words(self.state))
+            self.query_one(EventTable).show((), 0, None, "")
+            return
+        if archive is not self._archive:
+            self._archive, self.timeline = archive, archive.timeline
+            self._switches, self._lens, self._changes = Switches(), None, None
+            self.place = at_instant(archive.timeline, archive.timeline.end_ns)
+        if self._wanted is not None:
+            instant, self.follow = self._wanted
+            self._wanted, self._span = None, SPAN_AT_FINDING
+            if instant is not None:
+                self.place = at_instant(archive.timeline, instant)
+            self._tell()
+        self._paint()
+
+    def begin_at(self, instant: Instant | None, follow: str | None) -> None:
+        """Go to an instant, following a domain, as soon as there is something."""
+        self.playing = False
+        self._wanted = instant, follow
+        if self.is_mounted:
+            self._look()
+
+    # Drawing.
+
+    def _go(self, place: Place | None) -> None:
+        if place is None:
+            self.notify("there is no other that way", timeout=2)
+            return
+        self.place = place
+        self._paint()
+
+    def _paint(self) -> None:
+        """Draw what costs little at once; the rest comes from a thread."""
+        timeline = self.timeline
+        if timeline is None or not self.is_mounted:
+            return
+        if not timeline.events:
+            self.query_one("#scrubber", Static).update("the copy tells of no event")
+            return
+        line = self.query_one("#scrubber", Static)
+        drawn = scrubber(timeline, timeline.start_ns, timeline.end_ns, self.place.instant_ns, line.content_size.width)
+        line.update(Content.assemble(*(styled(c) for c in drawn.axis), "\n", *(styled(c) for c in drawn.density)))
+        mark = f"▶ {speed_text(self.speed)}" if self.playing else f"‖ {speed_text(self.speed)}"
+        here = f"  ◈ {drawn.findings_here} here" if drawn.findings_here else ""
+        self.query_one("#where", Static).update(Content(f"{mark}   {status_words(timeline, self.place)}{here}"))
+        self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
+        self._lens_line()
+        self._ask()
+
+    def _lens_line(self) -> None:
+        lens = self.query_one("#lens", Static)
+        lens.display = self._lens is not None
+        if self._lens is not None:
+            lens.update(Content(lens_words(self._lens, self._changes)))
+
+    def _wish(self) -> Wish:
+        size = self.query_one("#moment").content_size
+        low = size.height < LOW
+        deliveries = 1 if low else size.height // 6
+        logs = 1 if self._archive is None else len(self._archive.births)
+        rows = max(1, size.height - deliveries - logs - (4 if low else 5))
+        return Wish(self.place, SPANS[self._span], max(20, size.width), rows, self.follow, deliveries)
+
+    def _ask(self) -> None:
+        archive, timeline = self._archive, self.timeline
+        wish = self._wish()
+        if self._busy or archive is None or timeline is None or (self._moment and self._moment.wish == wish):
+            return
+        self._busy = True
+        self.top.work(
+            lambda: moment_of(timeline, archive.leases, archive.tree, wish), lambda found: self._take(timeline, found)
+        )
+
+    def _take(self, timeline: Timeline, found: Moment | LeaseholdError) -> None:
+        self._busy = False
+        if not self.is_mounted or isinstance(found, LeaseholdError):
+            return
+        if timeline is self.timeline:
+            self._moment = found
+            self._show_moment(found)
+        self._ask()
+
+    def _show_moment(self, found: Moment) -> None:
+        bars = [found.axis, *found.bars] if found.bars else [found.axis]
+        lines = [Content.assemble(*(styled(cell) for cell in line)) for line in bars]
+        self.query_one("#bars", Static).update(Content("\n").join(lines))
+        strips = [Content.assemble(*(styled(cell) for cell in line)) for line in found.bags]
+        if self.query_one("#moment").content_size.height >= LOW:
+            strips.append(Content.styled(BAG_MARK_WORDS, "$text-muted"))
+        self.query_one("#bag-lines", Static).update(Content("\n").join(strips))
+        texts = [Content(text[: found.wish.width]) for text in found.delivered]
+        self.query_one("#delivered", Static).update(Content("\n").join(texts or [Content("no message")]))
+        follow = "" if found.wish.follow is None else f", {printable(found.wish.follow)} first"
+        self.query_one("#bars").border_title = f"Leases, {span_text(found.wish.span_ns)}{follow}"
+        self.query_one("#bag-lines").border_title = "Bags"
+        under = "" if found.wish.follow is None else f" under {printable(found.wish.follow)}"
+        self.query_one("#delivered").border_title = f"Delivered so far{under}, the newest last"
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was asked for is drawn."""
+        return not self._busy and self._moment is not None and self._moment.wish == self._wish()
+
+    # Keys.
+
+    def _tick(self) -> None:
+        if self.top.screen is not self:
+            return
+        if self._archive is None or self.top.shelf.busy or self.top.shelf.archive is not self._archive:
+            self._look()
+        elif self.playing:
+            self.pass_time()
+
+    def pass_time(self) -> None:
+        """Let one tick of the record pass, at the speed there is. At its end it stops."""
+        timeline = self.timeline
+        if timeline is None:
+            return
+        self.place = at_instant(timeline, self.place.instant_ns + int(TICK_NS * self.speed))
+        self.playing = self.place.instant_ns < timeline.end_ns
+        self._paint()
+
+    def action_play(self) -> None:
+        """Let time pass, or stop it; at the end begin anew."""
+        if self.timeline is None:
+            return
+        if not self.playing and self.place.instant_ns >= self.timeline.end_ns:
+            self.place = at_instant(self.timeline, self.timeline.start_ns)
+        self.playing = not self.playing
+        self._tell()
+        self._paint()
+
+    def action_step(self, step: str, back: bool) -> None:  # noqa: FBT001 - as bindings call it
+        """Go to the next event, bag or finding, or to the one before."""
+        if self.timeline is not None:
+            self.playing = False
+            self._go(stepped(self.timeline, self.place, Step(step), back=back, follow=self.follow))
+            self._tell()
+
+    def action_move(self, steps: int) -> None:
+        """Go on by a twentieth of what the bars show."""
+        if self.timeline is not None:
+            self.playing = False
+            self._go(at_instant(self.timeline, self.place.instant_ns + steps * SPANS[self._span] // 20))
+            self._tell()
+
+    def action_faster(self, steps: int) -> None:
+        """Change the speed."""
+        place = SPEEDS.index(self.speed) + steps
+        self.speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]
+        self._paint()
+
+    def action_widen(self, steps: int) -> None:
+        """Let the bars show more, or less."""
+        self._span = max(0, min(self._span + steps, len(SPANS) - 1))
+        self._paint()
+
+    def action_follow(self) -> None:
+        """Follow the domain of the event under the cursor; nothing where it is followed already."""
+        domain = self.query_one(EventTable).domain
+        self.follow = None if domain == self.follow else domain
+        self._paint()
+
+    def action_audit(self) -> None:
+        """Audit the whole tree now."""
+        if self.state is not None:
+            self.top.shelf.audit_now(self.state)
+            self._look()
+
+    def _tell(self) -> None:
+        """Let the other screens look at this instant too, where they show the same copy."""
+        if self.top.of_record and not self.playing:
+            self.top.look_at(self.place.instant_ns)
+
+    def on_pick_table_moved(self, event: PickTable.Moved) -> None:
+        """Go where the cursor goes."""
+        timeline = self.timeline
+        if timeline is None or not isinstance(event.table, EventTable):
+            return
+        position = event.table.cursor + 1
+        if timeline.events and position != self.place.position and event.table.has_focus and not self.playing:
+            self.place = at_position(timeline, position)
+            self._paint()
+
+    def subject(self) -> Subject | None:
+        """Return what the event under the cursor leads to."""
+        return self.query_one(EventTable).subject
+
+    # What if.
+
+    def action_what_if(self) -> None:
+        """Turn the switches of what if."""
+        if self._archive is not None:
+            nodes = sorted(self._archive.timeline.state_at().clocks)
+            self.app.push_screen(WhatIfScreen(self._switches, nodes), self._read_so)
+
+    def _read_so(self, switches: Switches | None) -> None:
+        archive = self._archive
+        if switches is None or archive is None:
+            return
+        self._switches, self._changes = switches, None
+        lens = switches.lens()
+        if not lens.any:
+            self._lens, self.timeline = None, archive.timeline
+            self._moment = None
+            self._go(at_instant(archive.timeline, self.place.instant_ns))
+            return
+        self._lens = lens
+        self._paint()
+        self.top.work(lambda: archive.changed(lens), lambda found: self._otherwise(lens, found))
+
+    def _otherwise(self, lens: WhatIf, found: tuple[Timeline, Changes] | LeaseholdError) -> None:
+        if lens is not self._lens or isinstance(found, LeaseholdError) or not self.is_mounted:
+            return
+        self.timeline, self._changes = found
+        self._moment = None
+        self._go(at_instant(self.timeline, self.place.instant_ns))
+
+    # An instant that is typed.
+
+    def action_go_to(self) -> None:
+        """Ask for an instant."""
+        field = self.query_one("#instant", Input)
+        field.display = True
+        self.set_focus(field)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go to what was typed."""
+        if event.input.id != "instant":
+            return
+        timeline = self.timeline
+        try:
+            if timeline is not None and event.value.strip():
+                self._go(at_instant(timeline, _instant(event.value.strip(), self.place.instant_ns)))
+                self._tell()
+        except LeaseholdError as problem:
+            self.notify(problem.message, severity="warning", markup=False)
+            return
+        self._leave_instant()
+
+    def action_back(self) -> None:
+        """Leave the field; else what is followed; else go back."""
+        if self.query_one("#instant", Input).display:
+            self._leave_instant()
+        elif self.follow is not None:
+            self.follow = None
+            self._paint()
+        else:
+            super().action_back()
+
+    def _leave_instant(self) -> None:
+        field = self.query_one("#instant", Input)
+        field.value = ""
+        field.display = False
+        self.set_focus(self.query_one(EventTable))
+
+    def exported(self) -> Sheet:
+        """Return the events of the stretch that the bars show."""
+        if self.timeline is None:
+            return Sheet("events", [])
+        wish = replace(self._wish())
+        last = wish.place.instant_ns
+        events = self.timeline.between(last - wish.span_ns, last, domain=self.follow)
+        rows = [event_fields(event) for _, (_, event) in zip(range(ROWS_EXPORTED), events, strict=False)]
+        return Sheet("events", rows)
+
+
+def _instant(text: str, near: Instant) -> Instant:
+    """Read an instant; a time of day is of the day that is looked at. Raises BadRequest."""
+    if text.count(":") and "T" not in text:
+        hours, _, rest = text.rstrip("Z").partition(":")
+        minutes, _, seconds = rest.partition(":")
+        try:
+            spent = (int(hours) * 3600 + int(minutes) * 60) * 10**9 + int(float(seconds or 0) * 10**9)
+        except ValueError:
+            return parse_instant(text)
+        return near - near % DAY + spent
+    return parse_instant(text)

@@ -1,0 +1,94 @@
+"""The evidence that findings and replay show: of a copy that was read, or of a root that is audited on demand.
+
+Reading happens in a thread of its own: a mount that hangs holds up nobody, and the screens say what is going on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from auditor.archive import Archive, read_archive
+from auditor.opening import open_tree
+from timeagent.errors import LeaseholdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from .recorded import Record
+    from .state import ClusterState
+
+    class Worker(Protocol):
+        """Who does things in threads: app.py."""
+
+        def work[T](self, body: Callable[[], T], take: Callable[[T | LeaseholdError], None]) -> None:
+            """Do it elsewhere, and hand over what it came to, or why there is nothing."""
+            ...
+
+
+class Shelf:
+    """Has one archive at most. Everything but ``_read`` is called by the screen's own thread."""
+
+    def __init__(self, worker: Worker) -> None:
+        """Have nothing yet."""
+        self._worker = worker
+        self._busy = False
+        self._done = ""
+        self.archive: Archive | None = None
+        self.problem: LeaseholdError | None = None
+
+    def take_record(self, record: Record | None) -> None:
+        """Use a copy that was read already, once."""
+        if record is None or self._busy or self.archive is not None or self.problem is not None:
+            return
+
+        def body() -> Archive:
+            return _prepared(Archive.of(record.tree, record.audit, record.timeline))
+
+        self._begin("looking through the copy", body)
+
+    def audit_now(self, state: ClusterState) -> None:
+        """Read and audit the whole root that a state is of, again if that was done before."""
+        if self._busy:
+            return
+        path = Path(state.path)
+        self._begin("opening the tree", lambda: _prepared(read_archive(open_tree(path), step=self._step)))
+
+    def words(self, state: ClusterState | None) -> str:
+        """Say why there is nothing to be seen yet."""
+        if self._busy:
+            return f"{self._done} …"
+        if self.problem is not None:
+            hint = f" {self.problem.hint}" if self.problem.hint else ""
+            return f"no audit: {self.problem.message}.{hint}  a tries again"
+        if state is not None and state.mount.problem:
+            return state.mount.problem
+        return "nothing was audited yet: a audits the whole tree now, as leasehold audit does"
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read."""
+        return self._busy
+
+    def _begin(self, words: str, body: Callable[[], Archive]) -> None:
+        self._busy, self._done, self.problem = True, words, None
+        self._worker.work(body, self._take)
+
+    def _take(self, found: Archive | LeaseholdError) -> None:
+        self._busy = False
+        if isinstance(found, LeaseholdError):
+            self.problem = found
+        else:
+            self.archive = found
+
+    def _step(self, part: str, done: int, what: str) -> None:
+        del what
+        words = {"audit": "auditing the tree: {:,} parts", "timeline": "putting it in order of time: {:,} files"}
+        self._done = words[part].format(done)
+
+
+def _prepared(archive: Archive) -> Archive:
+    """Make what would hold up a screen when it is first asked for."""
+    _ = archive.leases, archive.ceilings, archive.closings
+    return archive

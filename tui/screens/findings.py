@@ -93,6 +93,11 @@ class FindingsScreen(TopScreen):
         """Put the chain beside the list, or beneath it."""
         self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
 
+    @property
+    def _there(self) -> bool:
+        """Whether its parts are there: answers also come while the program ends."""
+        return self.is_mounted and bool(self.query(FindingTable)) and bool(self.query("#link-whole"))
+
     def draw(self, state: ClusterState) -> None:
         """Show what the audit found."""
         del state
@@ -100,7 +105,7 @@ class FindingsScreen(TopScreen):
         self._look()
 
     def _look(self) -> None:
-        if self.top.screen is not self or not self.is_mounted:
+        if self.top.screen is not self or not self._there:
             return
         archive, state = self.top.shelf.archive, self.state
         if archive is None or self.top.shelf.busy:
@@ -158,7 +163,7 @@ class FindingsScreen(TopScreen):
             self._looked.clear()
         self._looked[finding.id] = found
         self._asked = None
-        if self.is_mounted:
+        if self._there:
             self._about()
 
     def _show_chain(self, finding: Finding, known: Looked | LeaseholdError) -> None:

@@ -127,6 +127,11 @@ class ReplayScreen(TopScreen):
         """Put the events beside what was, or beneath it."""
         self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
 
+    @property
+    def _whole(self) -> bool:
+        """Whether its parts are there: answers also come while the program ends."""
+        return self.is_mounted and bool(self.query("#scrubber")) and bool(self.query("#instant"))
+
     # What there is.
 
     def draw(self, state: ClusterState) -> None:
@@ -172,7 +177,7 @@ class ReplayScreen(TopScreen):
     def _paint(self) -> None:
         """Draw what costs little at once; the rest comes from a thread."""
         timeline = self.timeline
-        if timeline is None or not self.is_mounted:
+        if timeline is None or not self._whole:
             return
         if not timeline.events:
             self.query_one("#scrubber", Static).update("the copy tells of no event")
@@ -213,7 +218,7 @@ class ReplayScreen(TopScreen):
 
     def _take(self, timeline: Timeline, found: Moment | LeaseholdError) -> None:
         self._busy = False
-        if not self.is_mounted or isinstance(found, LeaseholdError):
+        if not self._whole or isinstance(found, LeaseholdError):
             return
         if timeline is self.timeline:
             self._moment = found
@@ -244,7 +249,7 @@ class ReplayScreen(TopScreen):
     # Keys.
 
     def _tick(self) -> None:
-        if self.top.screen is not self:
+        if self.top.screen is not self or not self._whole:
             return
         if self._archive is None or self.top.shelf.busy or self.top.shelf.archive is not self._archive:
             self._look()
@@ -350,7 +355,7 @@ class ReplayScreen(TopScreen):
         self.top.work(lambda: archive.changed(lens), lambda found: self._otherwise(lens, found))
 
     def _otherwise(self, lens: WhatIf, found: tuple[Timeline, Changes] | LeaseholdError) -> None:
-        if lens is not self._lens or isinstance(found, LeaseholdError) or not self.is_mounted:
+        if lens is not self._lens or isinstance(found, LeaseholdError) or not self._whole:
             return
         self.timeline, self._changes = found
         self._moment = None

@@ -42,6 +42,11 @@ class EventTable(PickTable):
         if events and self.cursor != max(0, position - 1):
             self.cursor = max(0, position - 1)
 
+    def watch_cursor(self, before: int, after: int) -> None:
+        """Draw all lines anew: what lies between has happened, or not any more."""
+        super().watch_cursor(before, after)
+        self.refresh()
+
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return an event in a width."""
         event = self._events[index]

@@ -63,8 +63,8 @@ class Shelf:
             hint = f" {self.problem.hint}" if self.problem.hint else ""
             return f"no audit: {self.problem.message}.{hint}  a tries again"
         if state is not None and state.mount.problem:
-            return state.mount.problem
-        return "nothing was audited yet: a audits the whole tree now, as leasehold audit does"
+            return f"not known yet: {state.mount.problem}"
+        return "not audited yet: a audits the whole tree now, as leasehold audit does"
 
     @property
     def busy(self) -> bool:

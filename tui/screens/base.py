@@ -63,6 +63,8 @@ class TopScreen(Screen[None], inherit_bindings=False):
     def show(self, state: ClusterState, *, paused: bool) -> None:
         """Show a state: the title, and what ``draw`` adds. Called four times a second: must not wait for anything."""
         self.state = state
+        if not self.query(TitleBar):
+            return  # the program ends, and this screen is being taken down
         self.query_one(TitleBar).show(state, paused=paused)
         self.query_one(TabLine).show(state)
         self.draw(state)

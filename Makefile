@@ -3,7 +3,7 @@
 # SEEDS=...   how many schedules `make sim` tries
 # ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `leasehold demo` in `make demo`
 # REVISION=2 the packaging's own number in `make deb` (else 1)
-# SHORT=1     `make bench-leases` in under 50 s
+# SHORT=1     `make bench-leases` in under 50 s, `make nfs-lab` with a few scenarios
 
 SHELL    := /bin/bash
 VENV     := .venv
@@ -15,7 +15,7 @@ ARGS     ?=
 SEEDS    ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fmt man deb test-deb bench bench-tui bench-leases sim bench-sim clean
+.PHONY: help install demo test check fmt man deb test-deb bench bench-tui bench-leases nfs-lab sim bench-sim clean
 
 help: ## say what there is
 	@echo 'leasehold: make TARGET'
@@ -84,6 +84,9 @@ bench-tui: install ## what the live screen costs: first paint, a key, memory, 4 
 
 bench-leases: install ## compare leases with etcd, ZooKeeper, Redis; exit 0 only when every ratio stands
 	@$(BIN)/python -m tests.bench.leases.run $(if $(SHORT),--short) $(ARGS)
+
+nfs-lab: install ## play the scenarios on real NFS, in virtual machines; exit 0 only when every promise held
+	@$(BIN)/python -m tests.nfs_lab.run $(if $(SHORT),--short) $(ARGS)
 
 sim: install ## try the promises in SEEDS schedules; exit 0 only when clean
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(ARGS)

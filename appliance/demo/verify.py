@@ -54,7 +54,7 @@ def _leasehold(words: list[str], seconds: int) -> subprocess.CompletedProcess[by
 def read_as(place: Place, node: int) -> list[dict[str, Any]]:
     """Return the settled messages as one node reads them, in order."""
     settings = place.machines[node]
-    words = ["read", LOG, "--json", "--allow-root", "--root", str(place.root), "--node-dir", str(settings.directory)]
+    words = ["read", LOG, "--json", "--allow-root", "--root", str(settings.root), "--node-dir", str(settings.directory)]
     done = _leasehold(words, READ_SECONDS)
     if done.returncode:
         raise Environment("demo-failed", f"{settings.node} cannot read: {done.stderr.decode(errors='replace').strip()}")

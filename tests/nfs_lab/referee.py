@@ -1,0 +1,139 @@
+"""Who judges: what every node reads, held against what was acknowledged outside, and the audit of a copy.
+
+Three things that the cluster itself is not asked about: the list of what was acknowledged is the host's, the copy is
+made of the server's disk, and the audit runs here. Each verdict is followed by plants: it could have been another one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from appliance.demo.bank import LOG, Books
+
+if TYPE_CHECKING:
+    from tests.nfs_lab.site import Site
+    from tests.nfs_lab.tellers import Tellers
+
+LOCK: Final = "lock"
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What was found at one instant."""
+
+    acknowledged: int = 0
+    read: int = 0
+    objections: list[str] = field(default_factory=list)
+    """What contradicts a promise."""
+    findings: Counter[str] = field(default_factory=Counter)
+    """Of the audit: how many of each code were not there before."""
+    summary: dict[str, int] = field(default_factory=dict)
+
+
+def ids(messages: list[dict[str, Any]]) -> list[str]:
+    """Return the ids of the bank's messages, in their order."""
+    return [json.loads(message["payload"])["id"] for message in messages]
+
+
+def compare(acknowledged: set[str], readings: dict[str, list[dict[str, Any]]], before: list[str]) -> list[str]:
+    """Return what is wrong. ``before``: what was settled earlier, in order; later readings only go on from there."""
+    objections = []
+    orders = {node: ids(messages) for node, messages in readings.items()}
+    longest = max(orders.values(), key=len)
+    for node, order in {**orders, "an earlier reading": before}.items():
+        if longest[: len(order)] != order:
+            where = next(n for n, pair in enumerate(zip(order, longest, strict=False)) if pair[0] != pair[1])
+            objections.append(f"{node} and another do not read the same from message {where} on")
+    for node, order in orders.items():
+        if lost := sorted(acknowledged - set(order)):
+            objections.append(f"{node} does not read {len(lost)} that were acknowledged: {', '.join(lost[:3])}")
+    books = Books().apply_all(m["payload"].encode() for m in max(readings.values(), key=len))
+    if books.doubled:
+        objections.append(f"{books.doubled} messages are there twice")
+    if not books.conserved:
+        objections.append(f"money is not conserved: {sum(books.balances.values())} of {books.opened}")
+    if books.lowest < 0:
+        objections.append(f"an account fell to {books.lowest}: two holders spent the same money")
+    return objections
+
+
+def audit(copy: Path) -> dict[str, Any]:
+    """Judge a copy by the real command, here."""
+    words = [sys.executable, "-m", "leasehold", "audit", str(copy), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1800, check=False)
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise RuntimeError(f"the audit ended with {done.returncode}: {done.stderr}") from None
+    return found
+
+
+def closed_files(copy: Path) -> list[Path]:
+    """The data files of a copy that lie in bags which are closed."""
+    return sorted(file for lock in copy.rglob(LOCK) for file in lock.parent.glob("*.msg"))
+
+
+class Referee:
+    """Judges one cluster again and again; knows what it found before."""
+
+    def __init__(self, site: Site, tellers: Tellers, keep: Path) -> None:
+        """Keep copies in a directory of the host."""
+        self._site = site
+        self._tellers = tellers
+        self._keep = keep
+        self._known: set[str] = set()
+        self._settled: list[str] = []
+        self._phantom: set[str] = set()
+
+    def judge(self, may: frozenset[str] = frozenset(), must: frozenset[str] = frozenset()) -> Judgement:
+        """Read as every node, copy, audit. ``may``: violations that were injected; ``must``: what has to be found."""
+        acknowledged = {entry.id for entry in self._tellers.heard()}
+        nodes = [node for node in self._site.lab.nodes if node.on]
+        readings = {node.name: self._site.read(node, LOG) for node in nodes}
+        found = Judgement(len(acknowledged), max(len(messages) for messages in readings.values()))
+        found.objections = compare(acknowledged, readings, self._settled)
+        copy = self._site.lab.copy_of_export(self._keep / "copy")
+        report = audit(copy)
+        found.summary = report["summary"]
+        fresh = [finding for finding in report["findings"] if finding["id"] not in self._known]
+        self._known |= {finding["id"] for finding in fresh}
+        found.findings = Counter(finding["code"] for finding in fresh)
+        for finding in fresh:
+            if finding["verdict"] == "violation" and finding["code"] not in may:
+                found.objections.append(f"audit: {finding['code']} {finding['subject']}: {finding['title']}")
+        found.objections += [
+            f"audit: {code} was injected and is not reported" for code in sorted(must - set(found.findings))
+        ]
+        found.objections += self._plants(copy, acknowledged, readings)
+        self._settled = max((ids(messages) for messages in readings.values()), key=len)
+        return found
+
+    def _plants(self, copy: Path, acknowledged: set[str], readings: dict[str, list[dict[str, Any]]]) -> list[str]:
+        """Plant a message that nobody wrote, a forgetful node, a changed byte: say which of them goes unnoticed."""
+        missed = []
+        if not any("nobody-wrote-this" in text for text in compare(acknowledged | {"nobody-wrote-this"}, readings, [])):
+            missed.append("referee: an acknowledged message that nobody wrote went unnoticed")
+        name, messages = next(iter(readings.items()))
+        swapped = {**readings, name: [messages[1], messages[0], *messages[2:]]}
+        if not any("do not read the same" in text for text in compare(set(), {**readings, "other": swapped[name]}, [])):
+            missed.append("referee: two messages in another order went unnoticed")
+        victim = closed_files(copy)[-1]
+        data = bytearray(victim.read_bytes())
+        data[len(data) // 2] ^= 1
+        victim.write_bytes(data)
+        inside = victim.relative_to(copy).as_posix()
+        codes = {f["code"] for f in audit(copy)["findings"] if f["id"] not in self._known and inside in json.dumps(f)}
+        if "altered-file" not in codes:
+            missed.append(f"referee: a changed byte in {inside} was reported as {sorted(codes)}")
+        return missed
+
+    def keep_copy(self, name: str) -> None:
+        """Keep the last copy, for whom it may help."""
+        shutil.move(self._keep / "copy", self._keep / f"copy-{name}")

@@ -1,0 +1,192 @@
+"""``make nfs-lab``: play every scenario on real NFS, judge each, say what was shown.
+
+    python -m tests.nfs_lab.run [--short] [--vers 4.2 --vers 3] [--only NAME ...] [--rounds N] [--no-agents]
+                                [--measure] [--write]
+
+Exit code 0: all promises held, or nothing could be tried, which is said loudly; 1: an objection. What was shown is kept
+in the work directory, one JSON object a line; ``--write`` puts the newest of each row into docs/verification.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.nfs_lab import fileserver, power, stalls
+from tests.nfs_lab.channel import MachineError
+from tests.nfs_lab.lab import SERVER, TRUSTING, Impossible, Lab, work_directory
+from tests.nfs_lab.loopback import run_loopback
+from tests.nfs_lab.referee import Referee
+from tests.nfs_lab.scenario import Scenario, Stage
+from tests.nfs_lab.share import REPOSITORY
+from tests.nfs_lab.site import Site
+from tests.nfs_lab.table import write_costs, write_table
+from tests.nfs_lab.tellers import Tellers
+
+SCENARIOS: Final = (*power.SCENARIOS[:4], *stalls.SCENARIOS, *fileserver.SCENARIOS, *power.SCENARIOS[4:])
+RESULTS: Final = "results.jsonl"
+VERSIONS: Final = ("4.2", "3")
+BESIDE: Final = "/mnt/beside"
+MEASURED_ROUNDS: Final = 60
+
+
+class Narrator:
+    """Says on stderr what goes on, with the seconds since the beginning."""
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self._begun = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say a line."""
+        print(f"nfs-lab: {time.monotonic() - self._begun:6.0f} s  {text}", file=sys.stderr, flush=True)
+
+
+def older_version(target: Path) -> Path | None:
+    """Check out the newest commit with other code than this one, to be upgraded to; None: there is no history here."""
+    words = ["git", "log", "-n", "2", "--format=%H", "--", "leasehold", "appliance", "auditor", "timeagent", "tui"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    commits = done.stdout.split()
+    if done.returncode or len(commits) < len(VERSIONS):
+        return None
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", commits[1]], cwd=REPOSITORY, capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", str(target)], input=archive.stdout, check=True)
+    return target
+
+
+def play(stage: Stage, referee: Referee, scenario: Scenario, say: Narrator) -> dict[str, Any]:
+    """Play and judge one; return its row."""
+    say(f"{scenario.name}: {scenario.title}")
+    begun = time.monotonic()
+    cuts = sum(machine.cuts for machine in stage.lab.machines.values())
+    try:
+        shown, objections = scenario.play(stage), []
+    except MachineError as problem:
+        shown, objections = "", [str(problem)]
+        for node in stage.lab.nodes:
+            if node.on:
+                say(f"{node.name} said: {stage.site.journal(node)}")
+    row: dict[str, Any] = {"scenario": scenario.name, "vers": stage.lab.vers, "shown": shown}
+    if not objections:
+        found = referee.judge(scenario.may, scenario.must)
+        objections = found.objections
+        row |= {
+            "acknowledged": found.acknowledged,
+            "read": found.read,
+            "findings": dict(found.findings),
+            "summary": found.summary,
+        }
+    row |= {
+        "objections": objections,
+        "seconds": round(time.monotonic() - begun),
+        "cuts": sum(machine.cuts for machine in stage.lab.machines.values()) - cuts,
+    }
+    for objection in objections:
+        say(f"OBJECTION: {objection}")
+    counts = f"acknowledged {row.get('acknowledged')}, read {row.get('read')}, findings {row.get('findings')}"
+    say(f"{scenario.name}: {shown}; {counts}")
+    return row
+
+
+def measured(lab: Lab, site: Site) -> dict[str, Any]:
+    """Measure on one node, in a cluster of its own on a mount of its own."""
+    node = lab.nodes[-1]
+    node.shell(f"mkdir -p {BESIDE} && mount -t nfs -o vers={lab.vers} {SERVER}:{TRUSTING} {BESIDE}", 600)
+    site.command(node, f"init {BESIDE} --node alone")
+    words = f"/opt/leasehold/lab/measure.py --root {BESIDE} --rounds {MEASURED_ROUNDS}"
+    found: dict[str, Any] = json.loads(site.command(node, f"--program {words}", 1800))
+    return found
+
+
+def run_version(
+    vers: str, chosen: list[Scenario], rounds: int, say: Narrator, *, measure: bool = False, agents: bool = True
+) -> list[dict[str, Any]]:
+    """Play scenarios over one version of NFS, on one cluster."""
+    work = work_directory()
+    other = older_version(work / "other-version")
+    lab = Lab(3, vers, versions={power.NEXT: other} if other else {})
+    rows = []
+    with lab:
+        say(f"NFS {vers}: server and three clients are up")
+        site = Site(lab, agents=agents)
+        site.found()
+        tellers = Tellers(site)
+        tellers.open_accounts()
+        tellers.start(*lab.nodes)
+        stage, referee = Stage(lab, site, tellers), Referee(site, tellers, lab.run)
+        tellers.await_progress(*lab.nodes)
+        say("the cluster is founded and the bank is open")
+        for number in range(rounds):
+            for scenario in chosen:
+                if scenario.name == "upgrade" and (other is None or number):
+                    continue
+                row = play(stage, referee, scenario, say) | {"agents": agents}
+                rows.append(row)
+                with (work / RESULTS).open("a") as results:
+                    results.write(json.dumps(row) + "\n")
+                if row["objections"] and not row["shown"]:
+                    return rows  # nobody knows in what state it is
+        tellers.stop()
+        site.stop(*lab.nodes)
+        if measure:
+            say("measuring, with nothing else at work")
+            (work / f"measured-{vers}.json").write_text(json.dumps(measured(lab, site)))
+    return rows
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """What it came to, in a line."""
+    cuts, minutes = sum(row["cuts"] for row in rows), sum(row["seconds"] for row in rows) / 60
+    bad = [row for row in rows if row["objections"]]
+    per_version = {row["vers"]: row.get("acknowledged", 0) for row in rows}
+    return (
+        f"{len(rows)} scenarios, {cuts} power cuts, {minutes:.0f} minutes of load, "
+        f"{sum(per_version.values())} messages acknowledged, {len(bad)} with objections"
+    )
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="nfs-lab")
+    parser.add_argument("--short", action="store_true", help="a few scenarios, a few minutes")
+    parser.add_argument("--vers", action="append", choices=VERSIONS, help="of NFS; repeatable (default: both)")
+    parser.add_argument("--only", action="append", metavar="NAME", help="a scenario; repeatable")
+    parser.add_argument("--rounds", type=int, default=1, help="play all of them so often")
+    parser.add_argument(
+        "--write", action="store_true", help="write the table of docs/verification.md from what was kept"
+    )
+    options = parser.parse_args()
+    if options.write:
+        work = work_directory()
+        write_table(REPOSITORY / "docs" / "verification.md", work / RESULTS, SCENARIOS)
+        costs = {vers: work / f"measured-{vers}.json" for vers in VERSIONS}
+        write_costs(REPOSITORY / "docs" / "performance.md", costs)
+        return 0
+    names = {scenario.name for scenario in SCENARIOS}
+    if unknown := set(options.only or ()) - names:
+        parser.error(f"no scenario {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
+    if options.only:
+        chosen = [scenario for scenario in SCENARIOS if scenario.name in options.only]
+    else:
+        chosen = [scenario for scenario in SCENARIOS if scenario.short or not options.short]
+    say = Narrator()
+    rows: list[dict[str, Any]] = []
+    try:
+        for vers in options.vers or (VERSIONS[:1] if options.short else VERSIONS):
+            rows += run_version(vers, chosen, options.rounds, say, measure=options.measure, agents=options.agents)
+    except Impossible as problem:
+        return run_loopback(str(problem), say)
+    say(summary(rows))
+    return 1 if any(row["objections"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""leasehold on the machines of a lab: installed, founded, joined and run as docs/operators.md says."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.nfs_lab.channel import MachineError
+from tests.nfs_lab.lab import MOUNT, SQUASHED, TRUSTING, each
+
+if TYPE_CHECKING:
+    from tests.nfs_lab.lab import Lab
+    from tests.nfs_lab.machine import Machine
+
+USER: Final = "leasehold"
+TARGET: Final = "leasehold@srv-leasehold.target"
+UNITS: Final = "leasehold-node@srv-leasehold leasehold-time@srv-leasehold"
+ROOT_KEY: Final = "/var/lib/leasehold/root.key"
+PATIENCE_S: Final = 900.0
+
+INSTALL: Final = """set -e
+cd /opt/leasehold/systemd
+install -m 644 *.service *.target /etc/systemd/system/
+install -D -m 644 leasehold.sysusers.conf /etc/sysusers.d/leasehold.conf && systemd-sysusers
+install -D -m 644 leasehold.tmpfiles.conf /etc/tmpfiles.d/leasehold.conf && systemd-tmpfiles --create
+install -D -m 644 90-leasehold.preset /etc/systemd/system-preset/90-leasehold.preset
+# Emulated machines on a busy host start and turn ten times slower than any real one.
+for unit in time node; do
+    mkdir -p /run/systemd/system/leasehold-$unit@.service.d
+    printf '[Service]\\nTimeoutStartSec=900\\nTimeoutStopSec=300\\nWatchdogSec=120\\n' \\
+        >/run/systemd/system/leasehold-$unit@.service.d/slow.conf
+done
+systemctl daemon-reload
+"""
+
+
+class Site:
+    """One cluster of all nodes of a lab."""
+
+    def __init__(self, lab: Lab, *, agents: bool = True) -> None:
+        """Do nothing yet. ``agents``: each node has a time agent; else each process asks the kernel."""
+        self.lab = lab
+        self._units = UNITS if agents else UNITS.split()[0]
+        self._approving = threading.Lock()
+
+    def found(self) -> None:
+        """Install, found the cluster on the first node, let the others join by request and approval; run it."""
+        self.lab.server.shell(f"chown 742:742 {SQUASHED} {TRUSTING}; chmod 2775 {SQUASHED} {TRUSTING}")
+        each([lambda node=node: self.install(node) for node in self.lab.nodes])
+        first, *others = self.lab.nodes
+        self.command(first, f"init {MOUNT} --node {first.name} --listen {first.address} --root-key {ROOT_KEY}")
+        each([lambda node=node: self._join(node) for node in others])
+        names = ",".join(node.name for node in self.lab.nodes[:2])  # the third only writes
+        self.command(first, f"shards reshard 2 --nodes {names} --root-key {ROOT_KEY}")
+        self.start(*self.lab.nodes)
+
+    def install(self, node: Machine) -> None:
+        """Install the units and the user, as after each start of a machine whose system disk forgets."""
+        node.shell(INSTALL, seconds=600)
+        if self._units != UNITS:
+            node.shell("systemctl mask --runtime leasehold-time@srv-leasehold")
+
+    def _join(self, node: Machine) -> None:
+        said: list[str] = []
+        words = f"HOME=/var/lib/leasehold leasehold join {MOUNT} --node {node.name} --listen {node.address} 2>&1"
+        number = node.follow(words, said.append, USER)
+        first = self.lab.nodes[0]
+        found: list[str] = []
+
+        def asked() -> bool:
+            found[:] = re.findall(r"trust approve.*?(SHA256:\S+)", " ".join(said))
+            return bool(found) or node.ended(number)
+
+        await_true(asked, f"{node.name} to ask to be let in")
+        if not found:
+            raise MachineError(f"{node.name} did not join: {said}")
+        with self._approving:
+            self.command(first, f"trust approve {node.name} --fingerprint {found[0]} --root-key {ROOT_KEY}")
+        await_true(lambda: node.ended(number), f"{node.name} to have joined")
+
+    def command(self, node: Machine, words: str, seconds: float = 600) -> str:
+        """Run a command of leasehold as its user; return what it printed. Raises MachineError when it fails."""
+        return node.shell(f"HOME=/var/lib/leasehold LEASEHOLD_ROOT={MOUNT} leasehold {words}", seconds, USER)
+
+    def start(self, *nodes: Machine) -> None:
+        """Start the units of these nodes; wait until they say that they are ready."""
+        each([lambda node=node: node.shell(f"systemctl start {TARGET}", 600) for node in nodes])
+        for node in nodes:
+            await_true(lambda node=node: self.running(node), f"leasehold to run on {node.name}")
+
+    def running(self, node: Machine) -> bool:
+        """Whether time agent and node of a machine are active."""
+        states = node.try_shell(f"systemctl is-active {self._units}")["out"].split()
+        return set(states) == {"active"}
+
+    def stop(self, *nodes: Machine) -> None:
+        """Stop in good order."""
+        each([lambda node=node: node.shell(f"systemctl stop {TARGET} {self._units}", 600) for node in nodes])
+
+    def back(self, *nodes: Machine, cold: bool = False) -> None:
+        """Switch nodes on again, with all that their system disk had; leasehold runs."""
+        self.lab.restart(*nodes, cold=cold)
+        each([lambda node=node: self.install(node) for node in nodes if node is not self.lab.server])
+        self.start(*(node for node in nodes if node is not self.lab.server))
+
+    def journal(self, node: Machine, lines: int = 30) -> str:
+        """What the units of a node said last."""
+        words = (
+            f"journalctl --no-pager -o cat -n {lines} -u leasehold-node@srv-leasehold -u leasehold-time@srv-leasehold"
+        )
+        return str(node.try_shell(words)["out"])
+
+    def owners(self) -> list[str]:
+        """Which node each shard belongs to, by its number."""
+        shards = json.loads(self.command(self.lab.nodes[0], "shards --json"))["shards"]
+        return [shard["owner"] for shard in shards]
+
+    def read(self, node: Machine, log: str) -> list[dict[str, Any]]:
+        """Return a log's settled messages as a node reads them, once all that was written by now is final."""
+        return [json.loads(line) for line in self.command(node, f"read {log} --settle --json").splitlines()]
+
+
+def await_true(fulfilled: Any, what: str, patience_s: float = PATIENCE_S) -> float:  # noqa: ANN401 - a predicate
+    """Ask again and again; return how long it took. Raises MachineError after the patience."""
+    begun = time.monotonic()
+    while not fulfilled():
+        if time.monotonic() - begun > patience_s:
+            raise MachineError(f"waited {patience_s:.0f} s for {what}, in vain")
+        threading.Event().wait(0.2)
+    return time.monotonic() - begun

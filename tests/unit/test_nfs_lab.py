@@ -1,0 +1,115 @@
+"""The lab's referee, table and fallback, without any machine: a verdict that cannot be another one is none."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.demo.bank import Opening, Transfer, encode
+from tests.nfs_lab import loopback, referee, run, table
+from tests.nfs_lab.share import dependencies, make_disk
+
+OPENINGS = [Opening(id=f"open-{n}", account=f"account/{n}", amount=100) for n in range(2)]
+TRANSFERS = [Transfer(id=f"t{n}", source="account/0", target="account/1", amount=30) for n in range(3)]
+
+
+def reading(*entries: Opening | Transfer) -> list[dict[str, Any]]:
+    return [{"payload": encode(entry).decode()} for entry in entries]
+
+
+WHOLE = reading(*OPENINGS, *TRANSFERS)
+TOLD = {"open-0", "open-1", "t0", "t1", "t2"}
+
+
+def objections(told: set[str] | None = None, before: list[str] | None = None, **readings: list[dict[str, Any]]) -> str:
+    return "; ".join(referee.compare(TOLD if told is None else told, {"node1": WHOLE, **readings}, before or []))
+
+
+def test_referee_has_nothing_against_a_record_that_keeps_its_promises() -> None:
+    assert objections(node2=WHOLE) == ""
+    assert objections(told={"t0"}, node2=WHOLE[:-1], before=referee.ids(WHOLE[:2])) == ""
+
+
+def test_referee_names_what_was_acknowledged_and_is_not_read() -> None:
+    assert "node1 does not read 1 that were acknowledged: t9" in objections({*TOLD, "t9"})
+    assert "node2 does not read 1 that were acknowledged: t2" in objections(node2=WHOLE[:-1])
+
+
+def test_referee_names_a_node_that_reads_another_order() -> None:
+    swapped = [*WHOLE[:2], WHOLE[3], WHOLE[2], WHOLE[4]]
+    assert "node2 and another do not read the same from message 2 on" in objections(node2=swapped)
+
+
+# What was settled once stays so: a later reading only goes on from there.
+def test_referee_names_a_reading_that_changed_since_an_earlier_one() -> None:
+    assert "an earlier reading and another do not read the same from message 0" in objections(before=["t0", "open-0"])
+
+
+def test_referee_names_money_that_was_made_spent_twice_or_counted_twice() -> None:
+    assert "money is not conserved" not in objections()
+    assert "1 messages are there twice" in "; ".join(referee.compare(set(), {"node1": [*WHOLE, WHOLE[-1]]}, []))
+    broke = reading(*OPENINGS, *TRANSFERS, Transfer(id="t3", source="account/0", target="account/1", amount=30))
+    assert "an account fell to -20" in "; ".join(referee.compare(set(), {"node1": broke}, []))
+
+
+def row(**fields: object) -> dict[str, object]:
+    return {
+        "scenario": "writer-power",
+        "vers": "4.2",
+        "shown": "taken over after 15 s",
+        "objections": [],
+        "findings": {"late-writer": 2},
+        "seconds": 60,
+        "cuts": 1,
+        **fields,
+    }
+
+
+def test_table_shows_what_was_run_and_says_what_was_not(tmp_path: Path) -> None:
+    results, document = tmp_path / "results", tmp_path / "page.md"
+    rows = [row(), row(vers="3", objections=["node1 does not read 1"])]
+    results.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    document.write_text(f"before\n{table.BEGIN}\nearlier figures\n{table.END}\nafter\n")
+    table.write_table(document, results, run.SCENARIOS)
+    text = document.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "earlier figures" not in text
+    assert "taken over after 15 s. Audit: late-writer 2 | OBJECTION: node1 does not read 1 |" in text
+    assert "not run | not run |" in text
+    assert "2 scenarios played, 2 power cuts, 2 minutes of load, 1 with objections" in text
+
+
+def test_document_of_the_project_has_a_row_for_every_scenario(repository: Path) -> None:
+    text = (repository / "docs" / "verification.md").read_text(encoding="utf-8")
+    inside = text.partition(table.BEGIN)[2].partition(table.END)[0]
+    for scenario in run.SCENARIOS:
+        assert f"| {scenario.title} | {scenario.promised} |" in inside, scenario.name
+
+
+def test_without_machines_and_without_an_export_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(loopback, "missing", lambda: "mounting needs root")
+    assert loopback.run_loopback("no qemu", said.append) == 0
+    assert said == [
+        "NO VIRTUAL MACHINES: no qemu",
+        "AND NO LOOPBACK EXPORT: mounting needs root",
+        "NOTHING OF THE LAB WAS COVERED",
+    ]
+
+
+def test_machines_get_what_leasehold_depends_on_and_nothing_of_the_workshop() -> None:
+    found = dependencies("leasehold")
+    assert {"apsw", "cryptography", "cffi", "msgspec", "numpy", "textual"} <= set(found)
+    assert {"pytest", "mypy", "hypothesis", "greenlet", "duckdb"}.isdisjoint(found)
+
+
+@pytest.mark.slow
+def test_shared_disk_holds_interpreter_packages_and_both_versions(tmp_path: Path, repository: Path) -> None:
+    if shutil.which("mke2fs") is None:
+        pytest.skip("there is no mke2fs: apt install e2fsprogs")
+    make_disk(tmp_path / "share.img", {"next": repository}, tmp_path)
+    assert (tmp_path / "share.img").stat().st_size == 1 << 30
+    assert not (tmp_path / "share").exists()

@@ -80,6 +80,10 @@ def stage_version(checkout: Path, target: Path) -> None:
     """Copy one version of leasehold."""
     for package in PACKAGES:
         shutil.copytree(checkout / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+    own = distribution("leasehold")
+    metadata = target / f"leasehold-{own.version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(own.read_text("METADATA") or "")  # the daemon says its version
 
 
 def make_disk(image: Path, versions: dict[str, Path], scratch: Path) -> None:

@@ -6,12 +6,15 @@ import json
 import re
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.nfs_lab.channel import MachineError
 from tests.nfs_lab.lab import MOUNT, SQUASHED, TRUSTING, each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.nfs_lab.lab import Lab
     from tests.nfs_lab.machine import Machine
 
@@ -89,7 +92,8 @@ class Site:
         """Start the units of these nodes; wait until they say that they are ready."""
         each([lambda node=node: node.shell(f"systemctl start {TARGET}", 600) for node in nodes])
         for node in nodes:
-            await_true(lambda node=node: self.running(node), f"leasehold to run on {node.name}")
+            # Asking costs an emulated machine more than answering does a real one.
+            await_true(partial(self.running, node), f"leasehold to run on {node.name}", every_s=2)
 
     def running(self, node: Machine) -> bool:
         """Whether time agent and node of a machine are active."""
@@ -123,11 +127,11 @@ class Site:
         return [json.loads(line) for line in self.command(node, f"read {log} --settle --json").splitlines()]
 
 
-def await_true(fulfilled: Any, what: str, patience_s: float = PATIENCE_S) -> float:  # noqa: ANN401 - a predicate
+def await_true(fulfilled: Callable[[], bool], what: str, patience_s: float = PATIENCE_S, every_s: float = 0.2) -> float:
     """Ask again and again; return how long it took. Raises MachineError after the patience."""
     begun = time.monotonic()
     while not fulfilled():
         if time.monotonic() - begun > patience_s:
             raise MachineError(f"waited {patience_s:.0f} s for {what}, in vain")
-        threading.Event().wait(0.2)
+        threading.Event().wait(every_s)
     return time.monotonic() - begun

@@ -187,6 +187,7 @@ class LeaseStore:
         """Read together what will be asked for one by one."""
         recent, older, unwritten = self._recent, self._older, self._unwritten
         missing = {each for each in domains if each not in recent and each not in older and each not in unwritten}
+        missing.difference_update(self._turn)  # what this turn has forgotten is there again if the turn fails
         if not missing:
             return
         if len(recent) >= RECENT_MAX:

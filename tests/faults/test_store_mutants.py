@@ -76,6 +76,13 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         "True",
         one_dict,
     ),
+    "what is forgotten in vain stays so": (
+        store,
+        "LeaseStore.look_up",
+        "missing.difference_update(self._turn)",
+        "pass",
+        one_dict,
+    ),
     "a question about what is in the file alone": (store, "LeaseStore.past", "self._spill()", "pass", one_dict),
     "the file keeps what was first": (store, "LeaseStore._adopt", "self._unwritten[domain] = kept", "pass", one_dict),
 }

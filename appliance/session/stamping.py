@@ -112,6 +112,7 @@ class Stamper:
         if isinstance(first, Ahead):
             return first
         last = first + count - 1
+        witnesses = _witnesses(leases)  # before the token: what is renewed behind it is signed after the frame
         token = self._time.token()
         now = self._time.now()
         for lease in leases:
@@ -124,8 +125,9 @@ class Stamper:
                     f"the timestamp {rfc3339(timestamp)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
                     hint="the clock stepped while the message was made: try again",
                 )
-        _refuse_untrusted(keyring, token, leases)
-        return self._encoded(grid.bag(first), range(first, last + 1), payloads, leases, attempt_id, token, numbers)
+        _refuse_untrusted(keyring, token, witnesses)
+        timestamps = range(first, last + 1)
+        return self._encoded(grid.bag(first), timestamps, payloads, leases, witnesses, attempt_id, token, numbers)
 
     def _first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant | Ahead:
         """Return the first of ``count`` consecutive timestamps, all in one bag and below every expiry."""
@@ -153,6 +155,7 @@ class Stamper:
         timestamps: range,
         payloads: Sequence[bytes],
         leases: Sequence[Lease],
+        witnesses: Sequence[SignedWitness],
         attempt_id: bytes,
         token: SignedTime,
         numbers: RecordNumbers,
@@ -169,7 +172,7 @@ class Stamper:
             attempts=(Attempt(id=attempt_id, messages=len(payloads)),),
             committed=state.committed,
             time=token.encode(),
-            witnesses=tuple(encode(signed) for signed in _witnesses(leases)),
+            witnesses=tuple(encode(signed) for signed in witnesses),
             trust_number=numbers.trust,
             policy_number=numbers.policy,
         )
@@ -193,10 +196,10 @@ def _witnesses(leases: Sequence[Lease]) -> list[SignedWitness]:
     return [*(lease.signed for lease in leases), *(each.signed for each in standings if each is not None)]
 
 
-def _refuse_untrusted(keyring: Keyring, token: SignedTime, leases: Sequence[Lease]) -> None:
+def _refuse_untrusted(keyring: Keyring, token: SignedTime, witnesses: Sequence[SignedWitness]) -> None:
     """Raise NotTrusted if a key is replaced or revoked by now: a listed frame with it would be read by nobody."""
     reason = keyring.refuses(token.key_id, Purpose.TIME, token.midpoint_ns)
-    for signed in _witnesses(leases):
+    for signed in witnesses:
         head = signed.batch_head()
         granted = head.signed_time()
         reason = (

@@ -16,8 +16,10 @@ from appliance.session.stamping import Ahead, Publication, Stamper, WriterState
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import CLUSTER, NODE, trust_record
+from timeagent.canonical import encode
 from timeagent.errors import BadTime, LeaseLost, NotTrusted
 from timeagent.keys import Signer
+from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import MS, SECOND
@@ -31,7 +33,7 @@ class Desk:
     def __init__(self, site: HandSite) -> None:
         self.site = site
         self.time = site.time
-        session = site.session()
+        self.session = session = site.session()
         self.grid: Grid = session._logs.opened_or_made("log").grid
         self.lease: Lease = session.acquire("d")[0]
         self.state = WriterState(CLUSTER, NODE, session.incarnation)
@@ -171,6 +173,25 @@ def test_frame_carries_the_newest_witness_and_names_the_last_frame_known_committ
     assert len(frame.head.witnesses) == 1
     assert frame.digest == third.digest
     assert [first.sequence, second.sequence, third.sequence] == [1, 2, 3]
+
+
+# Its thread was held up behind the token, while another renewed: a cause that is signed after its effect is a finding.
+def test_frame_carries_no_witness_that_was_signed_after_its_own_signed_time(desk: Desk) -> None:
+    before = desk.lease.signed
+    real = desk.time.token
+
+    def held_up() -> SignedTime:
+        token = real()
+        desk.time.token = real  # type: ignore[method-assign]
+        desk.time.advance(desk.site.policy.renew_period_ns)
+        desk.session.renew_due()
+        return token
+
+    desk.time.token = held_up  # type: ignore[method-assign]
+    frame = open_frame(next(iter(pieces(desk.stamped().file.data)[0])), "a frame")
+    newer, token = desk.lease.signed, SignedTime.decode(frame.head.time, "its time")
+    assert not r2_holds(newer.batch_head().signed_time(), token)
+    assert frame.head.witnesses == (encode(before),)
 
 
 # A frame by a key that was replaced or revoked is listed, and read by nobody: its writer must not be told "committed".

@@ -116,8 +116,8 @@ class HostedShard:
         """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
 
         Holders are served meanwhile. Waits for leases that are out, at most about the longest term by the time since
-        boot. Where the mount or the clock does not allow an orderly end, the shard just ends, as in a crash: its
-        successor's floor is then the ceiling.
+        boot. Where the mount, the tmpfs or the clock does not allow an orderly end, the shard just ends, as in a crash:
+        its successor's floor is then the ceiling.
         """
         deadline = self._time.boot_ns() + self._patience_ns
         tries = 0
@@ -150,8 +150,8 @@ class HostedShard:
         try:
             with self._guard:
                 return self._shard.stop_orderly()
-        except BadTime as problem:
-            _log.warning("stop-without-time reason=%s", problem.message)
+        except (BadTime, Environment) as problem:  # no usable time, or a full tmpfs
+            _log.warning("stop-failed code=%s reason=%s", problem.code, problem.message)
             return None
 
 

@@ -175,6 +175,10 @@ def raising() -> object:
     raise BadTime("no-time", "no bound")
 
 
+def full() -> object:
+    raise Environment("store-full", "the tmpfs is full")
+
+
 @pytest.mark.parametrize(
     ("answer", "spans"),
     [
@@ -182,6 +186,7 @@ def raising() -> object:
         (lambda: NotYet(NOW_NS * 2, 1), (4, 5)),  # a clock that went back: the lease would be out for years
         (lambda: InDoubt("the mount is away"), (0, 2)),
         (raising, (0, 2)),
+        (full, (0, 2)),
     ],
 )
 def test_stop_ends_whatever_shard_clock_and_mount_do(answer: Callable[[], object], spans: tuple[int, int]) -> None:

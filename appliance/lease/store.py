@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
 UNWRITTEN_MAX: Final = 2048
-"""How many states may be missing in the file. A turn that begins with more writes half of them: some milliseconds."""
+"""How many states may be missing in the file when a turn begins. With more, all but half as many are written: of small
+turns some milliseconds now and then, of large ones as much as each brings."""
 
 RECENT_MAX: Final = 4096
 """How many states are kept at least beside the file, of those that were read or written last."""
@@ -123,7 +124,7 @@ class LeaseStore:
         self._in_turn = True
         try:
             if len(self._unwritten) > UNWRITTEN_MAX:
-                self._spill(UNWRITTEN_MAX // 2)
+                self._spill(len(self._unwritten) - UNWRITTEN_MAX // 2)
             yield
             if self._connection.in_transaction:
                 self._execute("COMMIT")

@@ -6,7 +6,7 @@ import pytest
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Mode, Phase
 from appliance.lease.domain import Free, Lease, Memory, State, Taken
-from appliance.lease.store import LeaseStore
+from appliance.lease.store import UNWRITTEN_MAX, LeaseStore
 from appliance.lease.wire import Age
 from tests.support.shards import HOLDER
 
@@ -98,6 +98,16 @@ def test_turn_that_fails_leaves_nothing(store: LeaseStore) -> None:
     with store.transaction():
         store.write("a", 0, None, Free(memory=memory()))
     assert store.domains == 1
+
+
+def test_what_is_kept_beside_the_file_does_not_grow_with_the_number_of_large_turns(store: LeaseStore) -> None:
+    for turn in range(4):
+        with store.transaction():
+            for number in range(2 * UNWRITTEN_MAX):
+                store.write(f"{turn}-{number}", 0, None, taken(lease()))
+    (rows,) = store._connection.execute("SELECT count(*) FROM entry").fetchone() or (0,)
+    assert rows >= 3 * 2 * UNWRITTEN_MAX - UNWRITTEN_MAX
+    assert store.domains == 4 * 2 * UNWRITTEN_MAX
 
 
 def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import App
@@ -12,7 +10,8 @@ from textual.reactive import var
 
 from timeagent.errors import LeaseholdError
 
-from .exporting import Form, text_of, written
+from .elsewhere import do_elsewhere
+from .exporting import HERE, Form, text_of, written
 from .messages import DetailsArrived, FeedFailed, StateArrived, WorkDone
 from .palette import ScreenCommands
 from .screens.base import TopScreen
@@ -25,6 +24,7 @@ from .state import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
     from typing import Protocol
 
     from textual.screen import Screen
@@ -106,7 +106,7 @@ class TopApp(App[None]):
         """What is looked at; None: now, or the end of a record."""
         self.shelf = Shelf(self)
         """The evidence that was read, for the screens that show it."""
-        self.export_to = Path()
+        self.export_to = HERE
         """Where exports are written."""
         self._first = first
         self._screens: dict[str, TopScreen] = {}
@@ -180,18 +180,7 @@ class TopApp(App[None]):
 
     def work[T](self, body: Callable[[], T], take: Callable[[T | LeaseholdError], None]) -> None:
         """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
-
-        def run() -> None:
-            try:
-                found: T | LeaseholdError = body()
-            except LeaseholdError as problem:
-                found = problem
-            except BaseException as problem:  # noqa: BLE001 - a bug; the terminal is given back before it is shown
-                self._failed(problem)
-                return
-            self._post(WorkDone(lambda: take(found)))
-
-        Thread(target=run, daemon=True, name="top work").start()
+        do_elsewhere(body, lambda found: self._post(WorkDone(lambda: take(found))), self._failed)
 
     # -- screens ---------------------------------------------------------------------------------------------------
 
@@ -260,10 +249,10 @@ class TopApp(App[None]):
         self.push_screen(ExportScreen(f"{len(sheet.rows):,} {name}" if sheet is not None else ""), chosen)
 
     def _exported(self, found: Path | LeaseholdError) -> None:
-        if isinstance(found, Path):
-            self.notify(f"written: {found}", markup=False)
-        else:
+        if isinstance(found, LeaseholdError):
             self.notify(f"{found.message}; {found.hint}", severity="error", markup=False)
+        else:
+            self.notify(f"written: {found}", markup=False)
 
     # -- keys ------------------------------------------------------------------------------------------------------
 

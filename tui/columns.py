@@ -33,7 +33,7 @@ class Column:
 
 LEASE_COLUMNS: Final = (
     Column("", 1),
-    Column("domain", 12, most=44),
+    Column("domain", 13, most=44),
     Column("mode", 4, rank=3),
     Column("phase", 9, rank=4),
     Column("holder", 13, most=26),

@@ -6,7 +6,8 @@ import csv
 import io
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,9 +16,12 @@ from timeagent.units import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from timeagent.units import Instant
+
+
+HERE: Final = Path()
+"""The directory that this was started in."""
 
 
 class Form(StrEnum):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from auditor.archive import Archive, read_archive
-from auditor.opening import open_tree
 from timeagent.errors import LeaseholdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
+
+    from auditor.archive import Archive
 
     from .recorded import Record
     from .state import ClusterState
@@ -44,6 +44,8 @@ class Shelf:
             return
 
         def body() -> Archive:
+            from auditor.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
+
             return _prepared(Archive.of(record.tree, record.audit, record.timeline))
 
         self._begin("looking through the copy", body)
@@ -53,7 +55,14 @@ class Shelf:
         if self._busy:
             return
         path = Path(state.path)
-        self._begin("opening the tree", lambda: _prepared(read_archive(open_tree(path), step=self._step)))
+
+        def body() -> Archive:
+            from auditor.archive import read_archive  # noqa: PLC0415
+            from auditor.opening import open_tree  # noqa: PLC0415
+
+            return _prepared(read_archive(open_tree(path), step=self._step))
+
+        self._begin("opening the tree", body)
 
     def words(self, state: ClusterState | None) -> str:
         """Say why there is nothing to be seen yet."""

@@ -12,12 +12,12 @@ import argparse
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 import appliance.lease.shard
 import appliance.session.stamping

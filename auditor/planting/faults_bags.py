@@ -93,7 +93,7 @@ def bytes_beyond_the_listed_size(root: Path) -> ClusterTree:
 @plants("overwritten-lock")
 def overwritten_lock(root: Path) -> ClusterTree:
     tree = small_tree(root)
-    path = only_file(tree, "logs/*/*/*/*/lock")
+    path = only_file(tree, "logs/orders/*/*/*/lock")  # one that lists something
     lock, _ = open_lock(tree.get(path), path)
     shorter = msgspec.structs.replace(lock, entries=lock.entries[1:])
     tree.put(path, stamp(Kind.LOCK, shorter, tree.nodes["n2"].time))

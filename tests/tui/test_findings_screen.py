@@ -256,7 +256,7 @@ def test_evidence_that_cannot_be_read_is_told_and_the_list_stays(bad: Path, monk
     def refuse(*_: object) -> None:
         raise Environment("io", "the file server does not answer", hint="wait")
 
-    monkeypatch.setattr("tui.screens.findings.lineage", refuse)
+    monkeypatch.setattr("tui.looking.lineage", refuse)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await open_findings(pilot, app)

@@ -43,7 +43,7 @@ PATIENCE_NS = 60 * SECOND
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    made = set_up_place(tmp_path / "demo", 2, SystemClock().realtime_ns(), random.Random(1))
+    made = set_up_place(tmp_path / "demo", 2, SystemClock().realtime_ns(), random.Random(str(tmp_path)))
     yield made
     made.forget()
 
@@ -353,7 +353,7 @@ def test_wrong_path_is_refused_with_its_exit_code(
 def test_settings_that_are_named_and_cannot_be_used_are_an_error(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = set_up_place(tmp_path / "other", 2, SystemClock().realtime_ns(), random.Random(2))
+    other = set_up_place(tmp_path / "other", 2, SystemClock().realtime_ns(), random.Random(f"{tmp_path} other"))
     words = ["top", str(place.root), "--once", "--allow-root", "--node-dir", str(other.machines[0].directory)]
     assert main(words) == NotTrusted.exit_status
     assert "another cluster" in capsys.readouterr().err
@@ -396,6 +396,17 @@ def judges(name: str) -> bool:
     return name.split(".", maxsplit=1)[0] == "auditor" and name not in PURE
 
 
+def imports_of(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield what is imported when a module runs: a name that only a type is known by reaches nothing."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        else:
+            yield from imports_of(node)
+
+
 def reaching_imports(root: Path) -> list[str]:
     """Imports in tui/app.py, screens and widgets of what reaches files, sockets, threads or clocks."""
     found = []
@@ -405,14 +416,12 @@ def reaching_imports(root: Path) -> list[str]:
         *sorted((root / "tui").glob("widgets/*.py")),
     ]:
         package = path.relative_to(root).parent.as_posix().replace("/", ".")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in imports_of(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 base = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
                 names = [f"{base}.{node.module}" if node.level else node.module or ""]
-            else:
-                continue
             for name in names:
                 allowed = not (name.split(".")[0] in REACHING or name in OWN or judges(name))
                 if not allowed or name.startswith(("appliance.cluster", "appliance.bag.posix", "appliance.lease")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -10,14 +10,12 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
 
-from auditor.context import context_of
 from auditor.finding import Finding, printable
-from auditor.lineage import lineage
 from timeagent.errors import LeaseholdError
 
-from ..evidence import explanation_lines
 from ..exporting import Sheet
 from ..findinglist import Group, Order, Wanted, exported, summary_cells
+from ..looking import Looked, look_at
 from ..subjects import FindingSubject
 from ..widgets.chain_table import ChainTable
 from ..widgets.finding_table import FindingTable
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from auditor.archive import Archive
-    from auditor.links import Link
 
     from ..state import ClusterState
     from ..subjects import Subject
@@ -41,14 +38,6 @@ BESIDE_WIDTH_MIN = 110
 KEPT = 200
 PERIOD = 0.25
 """Seconds between two looks at how far a reading is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """What is known of one finding."""
-
-    link: Link
-    explanation: list[str]
 
 
 class FindingsScreen(TopScreen):
@@ -153,7 +142,7 @@ class FindingsScreen(TopScreen):
         elif self._asked != finding.id:
             self._asked = finding.id
             self.query_one(ChainTable).show_nothing("following the evidence …")
-            self.top.work(lambda: _looked_at(finding, archive), lambda found: self._take(finding, archive, found))
+            self.top.work(lambda: look_at(finding, archive), lambda found: self._take(finding, archive, found))
         self._whole()
 
     def _take(self, finding: Finding, archive: Archive, found: Looked | LeaseholdError) -> None:
@@ -262,8 +251,3 @@ class FindingsScreen(TopScreen):
     def exported(self) -> Sheet:
         """Return the findings that are seen."""
         return Sheet("findings", exported(self.query_one(FindingTable).findings))
-
-
-def _looked_at(finding: Finding, archive: Archive) -> Looked:
-    context = context_of(finding, archive.timeline)
-    return Looked(lineage(finding, archive), explanation_lines(finding, archive.tree, context))

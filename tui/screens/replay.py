@@ -253,8 +253,10 @@ class ReplayScreen(TopScreen):
             return
         if self._archive is None or self.top.shelf.busy or self.top.shelf.archive is not self._archive:
             self._look()
-        elif self.playing:
-            self.pass_time()
+        else:
+            if self.playing:
+                self.pass_time()
+            self._ask()  # the room for it may have changed after it was asked for
 
     def pass_time(self) -> None:
         """Let one tick of the record pass, at the speed there is. At its end it stops."""

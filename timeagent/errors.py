@@ -22,6 +22,10 @@ class LeaseholdError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Go from one process to another with all parts, and whatever else was put on it."""
+        return type(self).__new__, (type(self), self.message), self.__dict__
+
     def __str__(self) -> str:
         """Return the message and the way out in one line."""
         return f"{self.message} [{self.code}]" + (f"; {self.hint}" if self.hint else "")

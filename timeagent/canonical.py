@@ -38,6 +38,8 @@ class Record(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unkn
 
 
 _encoder = msgspec.msgpack.Encoder()
+_ARRAY_HEADS: Final = tuple(bytes([0x90 | count]) for count in range(16))
+_BYTES_HEADS: Final = tuple(bytes([0xC4, size]) for size in range(256))
 _decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = {}
 _making: Final = Lock()
 # A child that is forked while another thread makes a decoder must not wait for that thread, which it does not have.
@@ -47,6 +49,20 @@ os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, aft
 def encode(record: Record) -> bytes:
     """Return the record's only encoding."""
     return _encoder.encode(record)
+
+
+def array_head(count: int) -> bytes:
+    """Return what an array of so many items begins with: for records that are put together of encoded parts."""
+    if count < len(_ARRAY_HEADS):
+        return _ARRAY_HEADS[count]
+    return b"\xdc" + count.to_bytes(2, "big") if count < 2**16 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def bytes_head(size: int) -> bytes:
+    """Return what so many bytes begin with."""
+    if size < len(_BYTES_HEADS):
+        return _BYTES_HEADS[size]
+    return b"\xc5" + size.to_bytes(2, "big") if size < 2**16 else b"\xc6" + size.to_bytes(4, "big")
 
 
 def encode_for_ever(record: Record) -> bytes:

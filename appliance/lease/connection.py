@@ -6,7 +6,7 @@ second, time that nothing moves. Works the same over a plain socket and over TLS
 
 from __future__ import annotations
 
-import selectors
+import select
 import socket
 import ssl
 import struct
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from timeagent.units import Span
 
-    from .wire import Reply, Request
+    from .wire import Encoded, Reply, Request
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is received at once. With twice as much each receiving maps fresh pages, and takes nine times as long."""
@@ -101,11 +101,11 @@ class Owed:
     """A call of which some answer is held back."""
 
     connection: Connection
-    replies: list[Reply | None]
+    replies: list[Reply | Encoded | None]
     missing: int
     waiters: list[HeldBack] = field(default_factory=list)
 
-    def fill(self, replies: Sequence[Reply | None]) -> None:
+    def fill(self, replies: Sequence[Reply | Encoded | None]) -> None:
         """Take what was answered at once. What a waiter has got meanwhile stays."""
         for position, reply in enumerate(replies):
             self.replies[position] = self.replies[position] or reply
@@ -140,13 +140,19 @@ class Connection:
     peer: Peer
     since_ns: int
     """When something last moved: a whole call came in, or a part of an answer was read."""
-    received: bytearray = field(default_factory=bytearray)
+    received: bytes | bytearray = b""
+    """What is no whole frame yet: as it came where one receiving brought it, gathered where several did."""
     unsent: bytearray = field(default_factory=bytearray)
-    events: int = selectors.EVENT_READ
+    events: int = select.EPOLLIN
     owed: deque[Owed] = field(default_factory=deque)
     """Calls whose answers are not complete, and those behind them: answers go out in the order of the calls."""
     leaving: bool = False
     """It gets what waits for it, and is closed then."""
+    tls: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """See what kind of socket it is."""
+        self.tls = isinstance(self.socket, ssl.SSLSocket)
 
     @property
     def open(self) -> bool:
@@ -165,15 +171,46 @@ class Connection:
         try:
             part = self.socket.recv(RECEIVE_BYTES)
             # TLS hands over one record at a time; what it has decrypted already no selector ever reports.
-            while part and isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
-                self.received += part
+            while part and self.tls and self.socket.pending():  # type: ignore[attr-defined]
+                self._gather(part)
                 part = self.socket.recv(_TLS_RECORD_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         if not part:
             raise ConnectionResetError("closed by the other end")
-        self.received += part
+        self._gather(part)
         return True
+
+    def _gather(self, part: bytes) -> None:
+        if not self.received:
+            self.received = part
+            return
+        if isinstance(self.received, bytes):
+            self.received = bytearray(self.received)
+        self.received += part
+
+    def used(self, size: int) -> None:
+        """Forget the first bytes of what was received."""
+        if size == len(self.received):
+            self.received = b""
+        elif size:
+            self.received = self.received[size:]
+
+    def send_at_once(self, frame: bytes) -> bool:
+        """Send an answer if nothing else waits; what the socket does not take waits. False: some does. Raises OSError.
+
+        TLS is not asked here: a write of its that is tried again has to be the same.
+        """
+        if self.tls or self.unsent:
+            self.unsent += frame
+            return False
+        try:
+            sent = self.socket.send(frame)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(frame):
+            self.unsent += memoryview(frame)[sent:]
+        return not self.unsent
 
     def send(self) -> int:
         """Send what the socket takes; return how many bytes it took. Raises OSError."""
@@ -189,10 +226,10 @@ class Connection:
 
     def next_frame(self, offset: int) -> int | None:
         """Return where the frame that begins at ``offset`` ends, or None while it is not whole. Raises Damaged."""
-        if len(self.received) - offset < LENGTH_BYTES:
+        begin = offset + LENGTH_BYTES
+        if len(self.received) < begin:
             return None
-        head = bytes(self.received[offset : offset + LENGTH_BYTES])
-        end = offset + LENGTH_BYTES + body_length(head, REQUEST_FRAME_BYTES_MAX)
+        end = begin + body_length(self.received, REQUEST_FRAME_BYTES_MAX, offset)
         return end if end <= len(self.received) else None
 
 

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import logging
 import os
-import selectors
+import select
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -21,11 +21,12 @@ from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, Environment
 from timeagent.units import MS, SECOND
 
-from .connection import Arrival, Connection, HeldBack, Limits, Owed, Peer, credentials, held_back, permitted, refusal
+from .calls import Gathered
+from .connection import Arrival, Connection, HeldBack, Limits, Owed, Peer, credentials, permitted, refusal
 from .counts import ServerCounts
 from .listener import UnixListener
 from .presence import Presence
-from .wire import LENGTH_BYTES, NO_REQUEST, Hello, Refused, Unavailable, decode_call, encode_answer
+from .wire import LENGTH_BYTES, NO_REQUEST, Unavailable, decode_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from .ports import Trust
     from .shard import Shard
     from .transport import Counter as BootClock
-    from .wire import Reply, Request, Task
+    from .wire import Encoded, Reply, Request, Task
 
 _log = logging.getLogger(__name__)
 
@@ -91,17 +92,17 @@ class ShardServer:
         self._in_turn = False
         self._stopping = False
         self.counts = ServerCounts(looped_ns=self._clock.boot_ns())
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.epoll()
         self._wake, self._woken = socket.socketpair()
         try:
             self._listener = UnixListener(path, group)
         except BaseException:
-            for each in (self._wake, self._woken, self._selector):
+            for each in (self._wake, self._woken, self._poll):
                 each.close()
             raise
         for listening in (self._listener.socket, self._woken):
             listening.settimeout(0)
-            self._selector.register(listening, selectors.EVENT_READ)
+            self._poll.register(listening, select.EPOLLIN)
         self._wake.settimeout(0)
 
     @property
@@ -154,7 +155,7 @@ class ShardServer:
     def _drain(self) -> None:
         """Take nobody in any more; answer the whole frames that are here, and wait a little until that is read."""
         self._listener.unlink()
-        self._selector.unregister(self._listener.socket)
+        self._poll.unregister(self._listener.socket)
         self._listener.close()
         for connection in list(self._connections.values()):
             self._receive(connection)
@@ -164,8 +165,8 @@ class ShardServer:
             self._turn(again)
         until = self._clock.boot_ns() + self._limits.drain_ns
         while any(each.unsent for each in self._connections.values()) and self._clock.boot_ns() < until:
-            for key, _ in self._selector.select(TICK_NS / SECOND):
-                reader = self._connections.get(key.fd)
+            for number, _ in self._poll.poll(TICK_NS / SECOND):
+                reader = self._connections.get(number)
                 if reader is not None and reader.unsent:
                     self._send(reader)
 
@@ -176,7 +177,7 @@ class ShardServer:
             self._arrivals.popleft().socket.close()
         for each in (self._listener, self._wake, self._woken):
             each.close()
-        self._selector.close()
+        self._poll.close()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -189,21 +190,24 @@ class ShardServer:
         return (tick if due is None else min(due, tick)) / SECOND
 
     def _loop_once(self) -> None:
-        ready = self._selector.select(self._patience())
+        ready = self._poll.poll(self._patience())
         now = self.counts.looped_ns = self._clock.boot_ns()
         active = self._waiting | self._throttled
         self._waiting, self._throttled = {}, {}
-        for key, events in ready:
-            if key.fileobj is self._listener.socket:
-                continue
-            if key.fileobj is self._woken:
-                with contextlib.suppress(BlockingIOError):
-                    self._woken.recv(4096)
-            else:
-                self._handle(self._connections[key.fd], events, active)
+        connections, knocks = self._connections, False
+        for number, _ in ready:
+            connection = connections.get(number)
+            if connection is None:
+                knocks = self._heard(number) or knocks
+            elif connection.unsent:
+                self._send(connection)
+                if connection.open and not connection.unsent:
+                    active[connection] = None
+            elif connection not in active and self._receive(connection):
+                active[connection] = None
         self._judge_nodes()
         self._admit(now, active)
-        if any(key.fileobj is self._listener.socket for key, _ in ready):
+        if knocks:
             self._accept(now)  # last, because who has just left has made room
         self._turn([each for each in active if each.open])
         if now - self._checked_ns >= TICK_NS:
@@ -213,14 +217,13 @@ class ShardServer:
             self._look_around(now)
         self._on_loop()
 
-    def _handle(self, connection: Connection, events: int, active: dict[Connection, None]) -> None:
-        """Send what waits, or receive; a connection whose calls wait for a turn is not received from."""
-        if events & selectors.EVENT_WRITE:
-            self._send(connection)
-            if connection.open and not connection.unsent:
-                active[connection] = None
-        elif connection not in active and self._receive(connection):
-            active[connection] = None
+    def _heard(self, number: int) -> bool:
+        """Take a call that rouses the loop; True: somebody is at the listener."""
+        if number == self._woken.fileno():
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+            return False
+        return number == self._listener.socket.fileno()
 
     def _look_around(self, now: int) -> None:
         """Close what has stood still for too long, forget peers without connections, listen again after a pause."""
@@ -244,7 +247,7 @@ class ShardServer:
                 del self._peers[name]
         if self._deaf_until and now >= self._deaf_until:
             self._deaf_until = 0
-            self._selector.register(self._listener.socket, selectors.EVENT_READ)
+            self._poll.register(self._listener.socket, select.EPOLLIN)
 
     # -- who comes and goes --------------------------------------------------------------------------------------------
 
@@ -261,7 +264,7 @@ class ShardServer:
                     # The listener stays ready: without a pause the loop would do nothing else from now on.
                     _log.warning("accept-failed reason=%s", problem.strerror)
                     self._deaf_until = now + TICK_NS
-                    self._selector.unregister(self._listener.socket)
+                    self._poll.unregister(self._listener.socket)
                 return
             try:
                 process, user, groups = credentials(accepted)
@@ -301,9 +304,9 @@ class ShardServer:
             peer = Peer(name, key_id, tokens=peer.tokens, filled_ns=peer.filled_ns)
         self._peers[name] = peer
         peer.connections += 1
-        connection = Connection(accepted, peer, now, bytearray(received))
+        connection = Connection(accepted, peer, now, received)
         self._connections[accepted.fileno()] = connection
-        self._selector.register(accepted, selectors.EVENT_READ)
+        self._poll.register(accepted, select.EPOLLIN)
         self.counts.accepted += 1
         return connection
 
@@ -339,7 +342,7 @@ class ShardServer:
 
     def _drop(self, connection: Connection, reason: str) -> None:
         if connection.open:
-            self._selector.unregister(connection.socket)
+            self._poll.unregister(connection.socket)
             del self._connections[connection.socket.fileno()]
             connection.socket.close()
             if reason:
@@ -365,63 +368,48 @@ class ShardServer:
 
     def _turn(self, active: list[Connection]) -> None:
         """Take the whole frames that came in through one turn of the shard; answer those whose wait is over."""
-        requests: list[Request] = []
-        answers: list[tuple[Connection, int, Owed | None]] = []
-        waiters: dict[int, HeldBack] = {}
+        gathered = Gathered(self._limits, self._presence, self.answered)
         now = self._clock.boot_ns()
         for connection in active:
-            if len(requests) >= self._limits.requests_per_turn:
+            if len(gathered.requests) >= self._limits.requests_per_turn:
                 self._waiting[connection] = None
                 continue
             try:
-                calls = self._calls(connection, now)
+                self._take_calls(connection, now, gathered)
             except Damaged as problem:
                 self._refuse(connection, problem.code, problem.message, "speak the protocol of this release")
-                continue
-            for call in calls:
-                self._presence.heard(connection, call)
-                owed = held_back(connection, call, self._limits, self.answered)
-                if owed is not None:
-                    waiters |= {len(requests) + each.position: each for each in owed.waiters}
-                requests += call
-                answers.append((connection, len(call), owed))
         self._in_turn = True
         with self._guard:
-            replies: list[Reply | None] = []
-            if answers or self._shard.due_in() == 0:
-                replies = self._replies(requests, waiters)
+            replies: Sequence[Reply | Encoded | None] = ()
+            if gathered.calls or self._shard.due_in() == 0:
+                replies = self._replies(gathered.requests, gathered.waiters)
         self._in_turn = False
         woken = self._woken_connections()
-        if not answers:
+        if not gathered.calls:
             self._send_all(woken)
             return
+        after = self._clock.boot_ns()
         self.counts.turns += 1
-        self.counts.turn_ns += self._clock.boot_ns() - now
-        self.counts.calls += len(answers)
-        self.counts.requests += len(requests)
-        greeted = any(isinstance(request, Hello) for request in requests)
-        start = 0
-        for connection, count, owed in answers:
-            answer = replies[start : start + count]
-            if owed is None and not connection.owed:
-                connection.unsent += encode_answer([reply for reply in answer if reply is not None])
+        self.counts.turn_ns += after - now
+        self.counts.calls += len(gathered.calls)
+        self.counts.requests += len(gathered.requests)
+        out, behind = gathered.frames(replies)
+        woken.update(dict.fromkeys(behind))
+        for connection, frame in out.items():
+            connection.since_ns = after
+            if connection in woken or connection.leaving:
+                connection.unsent += frame
+                woken[connection] = None
             else:
-                behind = owed or Owed(connection, [None] * count, count)
-                behind.fill(answer)
-                connection.owed.append(behind)
-            if (
-                greeted
-                and any(isinstance(reply, Refused) for reply in answer)
-                and any(isinstance(request, Hello) for request in requests[start : start + count])
-            ):
-                connection.leaving = True  # another version, another cluster: nothing it says means what it seems to
-                self.counts.closed["hello-refused"] += 1
-            start += count
-        for connection in dict.fromkeys(connection for connection, _, _ in answers):
-            connection.since_ns = now
-            woken.pop(connection, None)
-            self._send_all([connection])
+                self._send_at_once(connection, frame)
         self._send_all(woken)
+
+    def _send_at_once(self, connection: Connection, frame: bytes) -> None:
+        try:
+            if not connection.send_at_once(frame):
+                self._send(connection)
+        except OSError:
+            self._drop(connection, "left")
 
     def _woken_connections(self) -> dict[Connection, None]:
         woken: dict[Connection, None] = {}
@@ -437,12 +425,14 @@ class ShardServer:
             if not connection.open:
                 continue
             connection.release()
+            if connection.leaving:
+                self.counts.closed["hello-refused"] += 1
             if len(connection.owed) > self._limits.owed_per_connection:
                 self._refuse(connection, "too-many-waiting", f"{len(connection.owed)} calls wait for their answers")
             else:
                 self._send(connection)
 
-    def _replies(self, requests: Sequence[Task], waiters: dict[int, HeldBack]) -> list[Reply | None]:
+    def _replies(self, requests: Sequence[Task], waiters: dict[int, HeldBack]) -> Sequence[Reply | Encoded | None]:
         """Take requests through a turn; where the tmpfs is full nothing of it happened, and all are told so."""
         try:
             return self._shard.serve(requests, waiters)
@@ -455,12 +445,13 @@ class ShardServer:
                 for each in requests
             ]
 
-    def _calls(self, connection: Connection, now: int) -> list[list[Request]]:
-        """Split off whole frames, as many as this peer may have done now. Raises Damaged."""
+    def _take_calls(self, connection: Connection, now: int, gathered: Gathered) -> None:
+        """Split off whole frames, as many as this peer may have done now. Raises Damaged: none of them is done."""
         calls: list[list[Request]] = []
         offset = 0
-        peer = connection.peer
-        peer.fill(now, self._limits)
+        peer, received = connection.peer, connection.received
+        if peer.filled_ns != now:
+            peer.fill(now, self._limits)
         while (end := connection.next_frame(offset)) is not None and not connection.leaving:
             if peer.tokens < 1:
                 self._throttled[connection] = None
@@ -469,11 +460,12 @@ class ShardServer:
             if len(calls) == self._limits.calls_per_turn:
                 self._waiting[connection] = None
                 break
-            calls.append(decode_call(bytes(connection.received[offset + LENGTH_BYTES : end])))
+            calls.append(decode_call(received[offset + LENGTH_BYTES : end]))
             peer.tokens -= max(1, len(calls[-1]))
             offset = end
-        del connection.received[:offset]
-        return calls
+        connection.used(offset)
+        for call in calls:
+            gathered.take(connection, call)
 
     def _send(self, connection: Connection) -> None:
         """Send what the socket takes; cut off who leaves too much unread."""
@@ -493,7 +485,7 @@ class ShardServer:
         if connection.unsent:
             self._waiting.pop(connection, None)
             self._throttled.pop(connection, None)
-        events = selectors.EVENT_WRITE if connection.unsent else selectors.EVENT_READ
+        events = select.EPOLLOUT if connection.unsent else select.EPOLLIN
         if events != connection.events:
             connection.events = events
-            self._selector.modify(connection.socket, events)
+            self._poll.modify(connection.socket, events)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import struct
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token
+from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, array_head
 from timeagent.errors import BadRequest, Damaged
 
 from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
 from .sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROTOCOL_VERSION: Final = 1
 REQUEST_FRAME_BYTES_MAX: Final = 1024 * 1024
@@ -340,6 +343,9 @@ class Page(Record, frozen=True, tag="page"):
 
 type Reply = Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page
 
+type Encoded = bytes
+"""A reply as it stands in the frame of an answer."""
+
 NO_REQUEST: Final = bytes(16)
 """The request id in an answer to a request that has none."""
 
@@ -359,6 +365,9 @@ _requests: Final = msgspec.msgpack.Decoder(
         | Hello
     ]
 )
+_reply: Final = msgspec.msgpack.Decoder(
+    Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page
+)
 _replies: Final = msgspec.msgpack.Decoder(
     list[Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page]
 )
@@ -377,14 +386,27 @@ def encode_call(requests: list[Request]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def encode_answer(replies: list[Reply]) -> bytes:
+def encode_reply(reply: Reply) -> Encoded:
+    """Return a reply as it stands in the frame of an answer."""
+    return _encoder.encode(reply)
+
+
+def encode_answer(replies: Sequence[Reply | Encoded]) -> bytes:
     """Return the frame of an answer."""
-    body = _encoder.encode(replies)
-    assert len(body) <= REPLY_FRAME_BYTES_MAX, f"an answer of {len(body)} bytes to at most {REQUESTS_MAX} requests"
-    return _LENGTH.pack(len(body)) + body
+    parts = [each if type(each) is bytes else _encoder.encode(each) for each in replies]
+    head = array_head(len(parts))
+    size = len(head) + sum(map(len, parts))
+    assert size <= REPLY_FRAME_BYTES_MAX, f"an answer of {size} bytes to at most {REQUESTS_MAX} requests"
+    return b"".join((_LENGTH.pack(size), head, *parts))
 
 
-def decode_call(body: bytes) -> list[Request]:
+def decode_reply(data: Encoded) -> Reply:
+    """Read a reply that this shard has encoded."""
+    reply: Reply = _reply.decode(data)
+    return reply
+
+
+def decode_call(body: bytes | bytearray) -> list[Request]:
     """Read a call's bytes. Raises Damaged."""
     try:
         requests: list[Request] = _requests.decode(body)
@@ -406,9 +428,9 @@ def decode_answer(body: bytes, requests: int) -> list[Reply]:
     return replies
 
 
-def body_length(head: bytes | bytearray | memoryview, limit: int) -> int:
+def body_length(head: bytes | bytearray | memoryview, limit: int, offset: int = 0) -> int:
     """Return how many bytes follow a frame's first four. Raises Damaged above the limit."""
-    (length,) = _LENGTH.unpack_from(head)
+    (length,) = _LENGTH.unpack_from(head, offset)
     if length > limit:
         raise Damaged("frame-too-large", f"a frame of {length} bytes exceeds the limit of {limit}")
     return int(length)

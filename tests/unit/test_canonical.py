@@ -9,6 +9,8 @@ from timeagent.canonical import (
     U64,
     Bytes8,
     Record,
+    array_head,
+    bytes_head,
     decode,
     digest,
     encode,
@@ -131,3 +133,10 @@ def test_signed_bytes_are_what_the_document_says() -> None:
 # A context that begins as another one does, and a payload that continues it, are still two different things.
 def test_contexts_cannot_be_confused() -> None:
     assert len({signed_bytes("a", b"b"), signed_bytes("ab", b""), signed_bytes("a", b""), signed_bytes("", b"a")}) == 4
+
+
+# Records are put together of parts in bulk: the heads are the shortest ones, as an encoder writes them.
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 255, 256, 65_535, 65_536])
+def test_heads_are_those_of_an_encoder(size: int) -> None:
+    assert array_head(size) + b"\xc0" * size == msgspec.msgpack.encode([None] * size)
+    assert bytes_head(size) + bytes(size) == msgspec.msgpack.encode(bytes(size))

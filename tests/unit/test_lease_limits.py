@@ -253,9 +253,9 @@ def test_server_without_descriptors_serves_on_and_accepts_again(tmp_path: Path) 
     world = World(tmp_path)
     served = ShardServer(world.started(), tmp_path / "s", clock=CLOCK)
     listener = NoDescriptors(served._listener.socket)
-    served._selector.unregister(served._listener.socket)
+    served._poll.unregister(served._listener.socket)
     served._listener.socket = listener  # type: ignore[assignment]
-    served._selector.register(listener, 1)  # type: ignore[arg-type]
+    served._poll.register(listener, 1)  # type: ignore[arg-type]
     listener.failing = False
     thread = Thread(target=served.run, daemon=True)
     thread.start()

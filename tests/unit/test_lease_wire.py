@@ -15,8 +15,10 @@ from appliance.lease.wire import (
     body_length,
     decode_answer,
     decode_call,
+    decode_reply,
     encode_answer,
     encode_call,
+    encode_reply,
 )
 from tests.support.shards import HOLDER
 from timeagent.errors import BadRequest, Damaged
@@ -80,6 +82,16 @@ def test_calls_and_answers_come_back_as_they_were() -> None:
     frame = encode_answer(REPLIES)
     assert body_length(frame, REPLY_FRAME_BYTES_MAX) == len(frame) - LENGTH_BYTES
     assert decode_answer(frame[LENGTH_BYTES:], len(REPLIES)) == REPLIES
+
+
+def test_answer_may_hold_replies_that_are_encoded_already() -> None:
+    for count in (1, 15, 16, 300):
+        replies = (REPLIES * 100)[:count]
+        mixed = [encode_reply(each) if number % 2 else each for number, each in enumerate(replies)]
+        assert encode_answer(mixed) == encode_answer(replies)
+        body = msgspec.msgpack.encode(replies)
+        assert encode_answer(replies) == len(body).to_bytes(4, "big") + body
+    assert [decode_reply(encode_reply(each)) for each in REPLIES] == REPLIES
 
 
 @pytest.mark.parametrize("cut", range(1, 40))

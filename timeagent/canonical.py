@@ -79,6 +79,18 @@ def encode_for_ever(record: Record) -> bytes:
     return raw
 
 
+def made_for_ever[R: Record](kind: type[R], *fields: object) -> tuple[R, bytes]:
+    """Return the record of these fields, in order, and its encoding, by reading it once as every decoder will.
+
+    The same as ``encode_for_ever`` of the record, without making it twice. Raises AssertionError as that does.
+    """
+    raw = _encoder.encode(fields)
+    try:
+        return decode(kind, raw), raw
+    except Damaged as problem:
+        raise AssertionError(f"a record that nobody could read: {problem.message}") from None
+
+
 def decode[R: Record](kind: type[R], data: bytes | memoryview, where: str = "") -> R:
     """Read a record. Raises Damaged, naming ``where``, for wrong types, rests, and encodings that are not canonical."""
     decoder = _decoders.get(kind) or _made(kind)

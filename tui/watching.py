@@ -14,7 +14,7 @@ from timeagent.sampled import SampledClock
 from timeagent.units import DAY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from appliance.bag.storage import Published, Storage
     from timeagent.clock import MachineClock
@@ -54,6 +54,10 @@ class WatchingStorage:
     def read(self, path: str) -> bytes | None:
         """Return all bytes of a file."""
         return self._inner.read(path)
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        """Yield all bytes of each of a directory's files."""
+        return self._inner.read_each(directory, names)
 
     def size_of(self, path: str) -> int | None:
         """Return a file's size."""

@@ -22,18 +22,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind, effective_digest
-from appliance.formats.lockfile import LockEntry, LockFile, open_lock
+from appliance.formats.lockfile import LockFile, made_lock, open_lock
 from appliance.formats.paths import LOCK, PRELOCK
 from timeagent.errors import Damaged, TryAgain
 
 from .signing import signed_for_ever
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from appliance.formats.paths import Bag, Grid
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant
 
     from .context import BagContext
+
+type _Entry = tuple[str, int, bytes]
+"""A LockEntry's fields."""
 
 _LISTINGS: Final = 3
 """How often a closer lists again when a listed file cannot be found: that is a cache, or a deletion in progress."""
@@ -99,11 +104,10 @@ class Closer:
         seen = self._storage.look(bag.path, (PRELOCK, LOCK))
         if seen and LOCK in seen:
             return self._adopt(bag) or Gone()
-        if seen:
-            return self.help(bag)
-        if not self.due(bag, self._time.now()):
+        if not seen and not self.due(bag, self._time.now()):
             return NotDue(bag.due_ns)
-        self._storage.ensure_directory(bag.path)
+        if seen is None:
+            self._storage.ensure_directory(bag.path)
         return self.help(bag)
 
     def help(self, bag: Bag) -> Closed | Gone:
@@ -136,7 +140,7 @@ class Closer:
     def _begin(self, bag: Bag) -> bool:
         return self._storage.ensure_marker(f"{bag.path}/{PRELOCK}")
 
-    def _contents(self, bag: Bag) -> tuple[LockEntry, ...] | Gone | None:
+    def _contents(self, bag: Bag) -> list[_Entry] | Gone | None:
         """List and measure; None if a lock file is there already."""
         for _ in range(_LISTINGS):
             names = self._storage.list_afresh(bag.path)
@@ -153,28 +157,19 @@ class Closer:
             hint="the mount hides it, or somebody deletes files by hand: look at the directory",
         )
 
-    def _measured(self, bag: Bag, names: list[str]) -> tuple[LockEntry, ...] | None:
+    def _measured(self, bag: Bag, names: list[str]) -> list[_Entry] | None:
         """Return what is there of each data file; None if one cannot be found."""
-        read, directory, entries = self._storage.read, bag.path, []
-        for name in names:
-            data = read(f"{directory}/{name}")
+        entries = []
+        for name, data in zip(names, self._storage.read_each(bag.path, names), strict=True):
             if data is None:
                 return None
-            size, digest = effective_digest(data)
-            entries.append(LockEntry(name=name, size=size, digest=digest))
-        return tuple(entries)
+            entries.append((name, *effective_digest(data)))
+        return entries
 
-    def _promise(self, bag: Bag, entries: tuple[LockEntry, ...]) -> Closed:
-        numbers = self._records.newest()
-        lock = LockFile(
-            cluster_id=self._records.cluster_id,
-            log=bag.log,
-            bag=bag.path,
-            closer=self._node,
-            trust_number=numbers.trust,
-            policy_number=numbers.policy,
-            entries=entries,
-        )
-        raw = signed_for_ever(Kind.LOCK, lock, self._time, self._records.keyring(numbers.trust))
+    def _promise(self, bag: Bag, entries: Sequence[_Entry]) -> Closed:
+        newest = self._records.newest()
+        numbers = newest.trust, newest.policy
+        lock, body = made_lock(self._records.cluster_id, bag.log, bag.path, self._node, numbers, entries)
+        raw = signed_for_ever(Kind.LOCK, body, self._time, self._records.keyring(newest.trust))
         self._storage.publish(f"{bag.path}/{LOCK}", raw, self._tmp)
         return Closed(lock, raw)

@@ -53,8 +53,9 @@ class ListedFiles:
         if bag.rack.path in self._packs:
             yield from self._from_pack(self._packs[bag.rack.path], bag, lock.entries)
             return
-        for number, entry in enumerate(lock.entries):
-            data = self._from_directory(bag, entry)
+        found = self._storage.read_each(bag.path, [entry.name for entry in lock.entries])
+        for number, (entry, read) in enumerate(zip(lock.entries, found, strict=True)):
+            data = self._looked_for(bag, entry) if read is None else read
             if data is None:
                 yield from self._from_pack(self._pack_for(bag, entry), bag, lock.entries[number:])
                 return
@@ -72,11 +73,13 @@ class ListedFiles:
         return _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
 
     def _from_directory(self, bag: Bag, entry: LockEntry) -> bytes | None:
-        path = f"{bag.path}/{entry.name}"
-        data = self._storage.read(path)
-        if data is None and self._storage.look(bag.path, (entry.name,)):
-            data = self._storage.read(path)
-        return data
+        (data,) = self._storage.read_each(bag.path, (entry.name,))
+        return self._looked_for(bag, entry) if data is None else data
+
+    def _looked_for(self, bag: Bag, entry: LockEntry) -> bytes | None:
+        """Read a file that was not there: its absence counts once its directory was looked at."""
+        seen = self._storage.look(bag.path, (entry.name,))
+        return self._storage.read(f"{bag.path}/{entry.name}") if seen else None
 
     def _pack_for(self, bag: Bag, entry: LockEntry) -> PackedRack:
         pack = self._pack(bag.rack)

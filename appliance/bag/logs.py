@@ -9,7 +9,7 @@ from appliance.formats.framing import Kind
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS
 from appliance.formats.stamped import open_stamped
-from timeagent.canonical import decode
+from timeagent.canonical import decode, encode_for_ever
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
 
 from .signing import signed_for_ever
@@ -41,7 +41,7 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) 
         rack_ns=policy.rack_ns,
         created_by=context.node,
     )
-    raw = signed_for_ever(Kind.BIRTH, birth, context.time, context.records.keyring(numbers.trust))
+    raw = signed_for_ever(Kind.BIRTH, encode_for_ever(birth), context.time, context.records.keyring(numbers.trust))
     context.storage.ensure_directory(f"{LOGS}/{name}")
     context.storage.publish(_path(name), raw, context.tmp(name))
     found = open_log(context, name)

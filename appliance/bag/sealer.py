@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import RackSeal, SealEntry, open_seal
 from appliance.formats.paths import PRELOCK, SEAL
+from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
 
 from .closer import Gone, NotDue
@@ -156,7 +157,7 @@ class Sealer:
                 cluster_id=self._records.cluster_id, log=rack.log, rack=rack.path, sealer=self._node, entries=entries
             )
             keyring = self._records.keyring(self._records.newest().trust)
-            raw = signed_for_ever(Kind.SEAL, seal, self._time, keyring)
+            raw = signed_for_ever(Kind.SEAL, encode_for_ever(seal), self._time, keyring)
             self._storage.publish(f"{rack.path}/{SEAL}", raw, self._tmp)
         return self._read(rack)
 

@@ -15,14 +15,14 @@ from timeagent.trust import Purpose
 
 if TYPE_CHECKING:
     from appliance.formats.framing import Kind
-    from timeagent.canonical import Record
     from timeagent.clock import NodeTime
     from timeagent.trust import Keyring
 
 
-def signed_for_ever(kind: Kind, body: Record, time: NodeTime, keyring: Keyring) -> bytes:
-    """Return the whole file, with a signed time made now over the body. Raises BadTime.
+def signed_for_ever(kind: Kind, body: bytes, time: NodeTime, keyring: Keyring) -> bytes:
+    """Return the whole file, with a signed time made now over the encoded body. Raises BadTime.
 
+    ``body``: what ``encode_for_ever`` has returned: it was read once as everybody will read it.
     ``keyring``: of the newest trust record. Raises NotTrusted if that refuses this node's key: the audit would.
     """
     raw, token = stamp_and_time(kind, body, time)

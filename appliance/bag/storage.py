@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from timeagent.units import Instant
 
@@ -61,6 +61,13 @@ class Storage(Protocol):
 
         None may come from a cache, for a name that was looked for in vain before: an absence counts only after ``look``
         or ``list_afresh`` of its directory.
+        """
+        ...
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        """Yield all bytes of each of a directory's files, in the order of the names; each as ``read`` returns it.
+
+        One is in memory at a time. A symbolic link in the place of the directory is refused, NOT_A_DIRECTORY.
         """
         ...
 

@@ -30,6 +30,8 @@ HEADER_BYTES: Final = _HEADER.size
 CHECKSUM_BYTES: Final = 16
 OVERHEAD_BYTES: Final = HEADER_BYTES + CHECKSUM_BYTES
 _MAGIC: Final = b"LHLD"
+_COPIED_MAX: Final = 8 * 1024
+_sha256: Final = hashlib.sha256
 
 
 class Kind(IntEnum):
@@ -133,9 +135,11 @@ def effective_digest(data: bytes) -> tuple[int, bytes]:
     """Return the effective size of the bytes, and the SHA-256 of that many of them. One piece is hashed once."""
     total = len(data)
     if data.startswith(_FRAME_START) and int.from_bytes(data[8:HEADER_BYTES]) == total - OVERHEAD_BYTES:
-        running = hashlib.sha256(memoryview(data)[:-CHECKSUM_BYTES])
-        if data.endswith(running.digest()[:CHECKSUM_BYTES]) and total <= PAYLOAD_BYTES_MAX:
-            running.update(data[-CHECKSUM_BYTES:])
+        # Up to some size a copy takes less than a view of the bytes does.
+        running = _sha256(data[:-CHECKSUM_BYTES] if total < _COPIED_MAX else memoryview(data)[:-CHECKSUM_BYTES])
+        checksum = data[-CHECKSUM_BYTES:]
+        if running.digest().startswith(checksum) and total <= PAYLOAD_BYTES_MAX:
+            running.update(checksum)
             return total, running.digest()
     size = effective_size(data)
     return size, hashlib.sha256(memoryview(data)[:size]).digest()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import TYPE_CHECKING
 
-from timeagent.canonical import U64, Bytes16, Bytes32, Record, decode
+from timeagent.canonical import U64, Bytes16, Bytes32, Record, decode, made_for_ever
 
 from .framing import Kind
 from .stamped import Stamped, open_stamped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class LockEntry(Record, frozen=True, gc=False):
@@ -73,11 +74,23 @@ class RackSeal(Record, frozen=True):
 
 def _check_sorted(names: list[str]) -> None:
     # The loop finds whom to name; most lists never come to it.
-    if len(set(names)) == len(names) and sorted(names) == names:
+    if all(map(operator.lt, names, itertools.islice(names, 1, None))):
         return
     for before, after in itertools.pairwise(names):
         if before >= after:
             raise ValueError(f"{before!r} stands before {after!r}: names are listed in order, each once")
+
+
+def made_lock(
+    cluster_id: bytes,
+    log: str,
+    bag: str,
+    closer: str,
+    numbers: tuple[int, int],
+    entries: Sequence[tuple[str, int, bytes]],
+) -> tuple[LockFile, bytes]:
+    """Return a list and its encoding, to be stamped. ``numbers``: trust, policy; ``entries``: name, size, digest."""
+    return made_for_ever(LockFile, cluster_id, log, bag, closer, *numbers, entries)
 
 
 def open_lock(data: bytes, where: str) -> tuple[LockFile, Stamped]:

@@ -39,9 +39,13 @@ TMP: Final = "tmp"
 LOGS: Final = "logs"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DATA_STEM: Final = r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)\.([0-9a-f]{16})\.([0-9]{8}|[1-9][0-9]{8,18})"
-_DATA: Final = re.compile(rf"{_DATA_STEM}\.(msg|log)")
-_DATA_AMONG: Final = {suffix: re.compile(rf"(?<![^/]){_DATA_STEM}\.{suffix}(?![^/])") for suffix in ("msg", "log")}
+_WRITER: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_RUN: Final = r"[0-9a-f]{16}"
+_SEQUENCE: Final = r"(?:[0-9]{8}|[1-9][0-9]{8,18})"
+_DATA: Final = re.compile(rf"({_WRITER})\.({_RUN})\.({_SEQUENCE})\.(msg|log)")
+_DATA_AMONG: Final = {
+    suffix: re.compile(rf"(?<![^/]){_WRITER}\.{_RUN}\.{_SEQUENCE}\.{suffix}(?![^/])") for suffix in ("msg", "log")
+}
 """Of names with slashes between them."""
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
@@ -196,7 +200,8 @@ class Grid:
     def data_of(self, names: Sequence[str]) -> list[str]:
         """Return those of a directory's names that are data files of this log, in the order given."""
         # All at once, which takes half as long: a slash is in no file's name, so no match reaches into the next.
-        return [found[0] for found in _DATA_AMONG[self.birth.kind.suffix].finditer("/".join(names))]
+        found: list[str] = _DATA_AMONG[self.birth.kind.suffix].findall("/".join(names))
+        return found
 
     def data_name(self, name: str) -> DataName | None:
         """Read the name of a data file of this log; None for anything else, also for a file of the other kind."""

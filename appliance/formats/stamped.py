@@ -46,12 +46,11 @@ def body_digest(kind: Kind, body: bytes) -> bytes:
 
 def stamp(kind: Kind, body: Record, stamper: Stamper) -> bytes:
     """Return the whole file: the body and a signed time made now over its digest. Raises BadTime."""
-    return stamp_and_time(kind, body, stamper)[0]
+    return stamp_and_time(kind, encode_for_ever(body), stamper)[0]
 
 
-def stamp_and_time(kind: Kind, body: Record, stamper: Stamper) -> tuple[bytes, SignedTime]:
-    """Return the whole file, as ``stamp`` does, and the signed time in it."""
-    raw = encode_for_ever(body)
+def stamp_and_time(kind: Kind, raw: bytes, stamper: Stamper) -> tuple[bytes, SignedTime]:
+    """Return the whole file, as ``stamp`` does, of an encoded body, and the signed time in it."""
     token = stamper.token_over(body_digest(kind, raw))
     return pack(kind, encode(Stamped(body=raw, time=token.encode()))), token
 

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.formats.lockfile import LockEntry, LockFile, made_lock
 from tests.support.msgpack import items, other_forms
 from tests.support.records import RECORDS, records
 from tests.support.values import all_files, batch
-from timeagent.canonical import Record, decode, encode
+from timeagent.canonical import Record, decode, encode, encode_for_ever, made_for_ever
 from timeagent.errors import Damaged
 
 # Each property runs for every kind of record.
@@ -45,6 +46,49 @@ def test_every_other_form_of_the_same_value_is_refused(kind: type[Record], data:
     others = list(other_forms(raw))
     assert others
     assert all(refused(kind, other) for other in others)
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+@few
+@given(data=st.data())
+def test_record_made_of_its_fields_is_the_record(kind: type[Record], data: st.DataObject) -> None:
+    record = data.draw(records(kind))
+    if record.__struct_config__.tag is not None:
+        return  # these begin with their tag, which is no field
+    fields = [getattr(record, name) for name in record.__struct_fields__]
+    assert made_for_ever(kind, *fields) == (record, encode_for_ever(record))
+
+
+# What ``encode_for_ever`` finds in a record, or its construction refuses, is found in the fields.
+@few
+@given(
+    entries=st.lists(
+        st.tuples(
+            st.text(st.characters(codec="ascii"), max_size=3),
+            st.one_of(st.integers(-1, 2), st.sampled_from([2**63 - 1, 2**63, 1.0])),
+            st.sampled_from([bytes(32), bytes(31), "digest"]),
+        ),
+        max_size=4,
+    )
+)
+def test_list_that_a_reader_would_refuse_is_not_made(entries: list[tuple[str, int, bytes]]) -> None:
+    def by_record() -> bytes | None:
+        try:
+            listed = tuple(LockEntry(name=name, size=size, digest=digest) for name, size, digest in entries)
+            whole = LockFile(
+                cluster_id=bytes(16), log="l", bag="b", closer="n", trust_number=1, policy_number=2, entries=listed
+            )
+            return encode_for_ever(whole)
+        except (ValueError, AssertionError):
+            return None
+
+    def by_fields() -> bytes | None:
+        try:
+            return made_lock(bytes(16), "l", "b", "n", (1, 2), entries)[1]
+        except AssertionError:
+            return None
+
+    assert by_fields() == by_record()
 
 
 # Shown to be a test of something: a decoder without the comparison takes nearly all of them.

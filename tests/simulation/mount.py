@@ -36,7 +36,7 @@ from tests.simulation.client import OWNER, Client
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from tests.simulation.server import File
     from timeagent.units import Instant
@@ -127,6 +127,9 @@ class SimulatedMount(Client):
             return b""
         self._remember_absent(path)
         return None
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        return (self.read(f"{directory}/{name}") for name in names)
 
     def size_of(self, path: str) -> int | None:
         data = self.read(path)

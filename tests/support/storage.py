@@ -9,7 +9,7 @@ from appliance.bag.storage import Published
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from appliance.bag.storage import Storage
     from timeagent.units import Instant
@@ -40,6 +40,9 @@ class MemoryStorage:
 
     def read(self, path: str) -> bytes | None:
         return b"" if path in self.directories else self.files.get(path)
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        return (self.read(f"{directory}/{name}") for name in names)
 
     def size_of(self, path: str) -> int | None:
         data = self.read(path)
@@ -116,6 +119,9 @@ class WrappedStorage:
 
     def read(self, path: str) -> bytes | None:
         return self.around("read", path, lambda: self.inner.read(path))
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        return (self.read(f"{directory}/{name}") for name in names)
 
     def size_of(self, path: str) -> int | None:
         return self.around("size_of", path, lambda: self.inner.size_of(path))

@@ -181,6 +181,28 @@ def test_list_or_pack_that_became_a_link_is_damage_that_is_named(place: Place, m
     assert ("unreadable", path) in place.subjects()
 
 
+# Of the second bag: that the first one is there is looked up, with another eye, before anything is read.
+@pytest.mark.parametrize("wanted", ["everything", "one bag"])
+def test_sealed_bag_whose_directory_became_a_link_is_not_read_through_it(place: Place, wanted: str) -> None:
+    process = place.process(BAG_NS - START_NS)
+    attempt = process.attempt(2, payload_of(2), BAG_NS)
+    assert process.writer.write(attempt) == Committed()
+    sealed(place)
+    bag = attempt.bag
+    target = place.moved_away(bag.path)
+    names = frozenset(path.name for path in target.iterdir())
+    later = place.process(MINUTE)
+    later.horizon.settle(bag.end_ns)
+    with pytest.raises(Environment) as refused:
+        list(later.reader.settled() if wanted == "everything" else later.reader.in_files({bag.start_ns: names}, 0))
+    assert refused.value.code == "not-a-directory"
+    assert bag.name in refused.value.message
+
+    (place.root / bag.path).unlink()
+    target.rename(place.root / bag.path)
+    assert place.settled() == [payload_of(1), payload_of(2)]
+
+
 @pytest.mark.parametrize("level", ["bag", "rack"])
 def test_audit_names_a_link_in_the_place_of_a_directory(place: Place, level: str) -> None:
     stray = link_to(place, level)

@@ -153,11 +153,51 @@ def test_pipe_with_a_writer_is_no_file_of_ours(tmp_path: Path) -> None:
         os.close(ends)
 
 
+# Who closes a pipe that was written to lets it end, once its bytes were read: it looks like a small file then.
+def test_pipe_that_ends_while_it_is_read_is_no_file_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    storage, take = PosixStorage(tmp_path), os.read
+    ends: list[int] = []
+
+    def closing_behind(descriptor: int, limit: int) -> bytes:
+        data = take(descriptor, limit)
+        if ends:
+            os.close(ends.pop())
+        return data
+
+    monkeypatch.setattr("appliance.bag.posix.os.read", closing_behind)
+    for verb in ("read", "read_each"):
+        ends.append(os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK))
+        os.write(ends[0], b"somebody's")
+        data = storage.read("pipe") if verb == "read" else next(storage.read_each("", ["pipe"]))
+        assert data == b""
+        assert not ends
+
+
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 300_000, 2_500_000])
 def test_file_of_any_size_is_read_whole(tmp_path: Path, size: int) -> None:
     data = random.Random(size).randbytes(size)
     (tmp_path / "x").write_bytes(data)
     assert PosixStorage(tmp_path).read("x") == data
+    assert list(PosixStorage(tmp_path).read_each("", ["x", "y", "x"])) == [data, None, data]
+
+
+def test_files_of_a_directory_are_read_one_after_another(storage: Storage) -> None:
+    assert list(storage.read_each("a", ["x", "y"])) == [None, None]
+    storage.ensure_directory("a/d")
+    storage.publish("a/x", b"1", "tmp")
+    storage.publish("a/y", b"22", "tmp")
+    assert list(storage.read_each("a", ["y", "z", "d", "x"])) == [b"22", None, b"", b"1"]
+    assert list(storage.read_each("a", [])) == []
+
+
+def test_no_descriptor_is_left_by_who_reads_only_some_of_the_files(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"x")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in zip(range(1), PosixStorage(tmp_path).read_each("", ["a", "b", "c"]), strict=False):
+        pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 # A kernel may hand out less than it was asked for, in the middle of a file: that is no end.

@@ -15,7 +15,7 @@ less than that, each with all its possibilities:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,6 @@ from tests.support.explorer import Answer, Refusal
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.explorer import Port, Request
     from timeagent.interval import TimeInterval
     from timeagent.keys import Signer
@@ -112,6 +110,9 @@ class ExploredStorage:
     def read(self, path: str) -> bytes | None:
         data: bytes | None = self._ask("read", path)
         return data
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        return (self.read(f"{directory}/{name}") for name in names)
 
     def size_of(self, path: str) -> int | None:
         data = self.read(path)

@@ -73,6 +73,22 @@ def forged(stage: Stage) -> str:
     return f"it was told: {said.strip()}"
 
 
+def whole(stage: Stage) -> str:
+    """Let all tellers finish."""
+    stage.tellers.stop()
+    heard = stage.tellers.heard()
+    return f"{len(heard)} acknowledged, {sum(bool(entry.after_expiry) for entry in heard)} of them after a takeover"
+
+
+WHOLE: Final = Scenario(
+    "whole",
+    "at the end of a run: the tellers finish, and every node reads the record from its beginning",
+    "one record, the same for every node, with all that was acknowledged since the beginning",
+    whole,
+    anew=True,
+)
+"""The last of every run."""
+
 SCENARIOS: Final = (
     Scenario(
         "grace",

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.demo.bank import LOG, Books
+from tests.nfs_lab.lab import each
 
 if TYPE_CHECKING:
+    from tests.nfs_lab.machine import Machine
     from tests.nfs_lab.site import Site
     from tests.nfs_lab.tellers import Tellers
 
@@ -93,13 +95,23 @@ class Referee:
         self._keep = keep
         self._known: set[str] = set()
         self._settled: list[str] = []
-        self._phantom: set[str] = set()
+        self._readings: dict[str, list[dict[str, Any]]] = {}
+        self._cursors: dict[str, str] = {}
 
-    def judge(self, may: frozenset[str] = frozenset(), must: frozenset[str] = frozenset()) -> Judgement:
-        """Read as every node, copy, audit. ``may``: violations that were injected; ``must``: what has to be found."""
+    def judge(
+        self, may: frozenset[str] = frozenset(), must: frozenset[str] = frozenset(), *, anew: bool = False
+    ) -> Judgement:
+        """Read as every node, copy, audit. ``may``: violations that were injected; ``must``: what has to be found.
+
+        Each node goes on from where its last reading ended: a whole record is a minute's work for an emulated machine.
+        ``anew``: all of it from the beginning.
+        """
         acknowledged = {entry.id for entry in self._tellers.heard()}
-        nodes = [node for node in self._site.lab.nodes if node.on]
-        readings = {node.name: self._site.read(node, LOG) for node in nodes}
+        if anew:
+            self._readings.clear()
+            self._cursors.clear()
+        each([lambda node=node: self._go_on_reading(node) for node in self._site.lab.nodes if node.on])
+        readings = self._readings
         found = Judgement(len(acknowledged), max(len(messages) for messages in readings.values()))
         found.objections = compare(acknowledged, readings, self._settled)
         copy = self._site.lab.copy_of_export(self._keep / "copy")
@@ -118,6 +130,10 @@ class Referee:
         self._settled = max((ids(messages) for messages in readings.values()), key=len)
         return found
 
+    def _go_on_reading(self, node: Machine) -> None:
+        fresh, self._cursors[node.name] = self._site.read(node, LOG, self._cursors.get(node.name, ""))
+        self._readings.setdefault(node.name, []).extend(fresh)
+
     def _plants(self, copy: Path, acknowledged: set[str], readings: dict[str, list[dict[str, Any]]]) -> list[str]:
         """Plant a message that nobody wrote, a forgetful node, a changed byte: say which of them goes unnoticed."""
         missed = []
@@ -128,15 +144,18 @@ class Referee:
         if not any("do not read the same" in text for text in compare(set(), {**readings, "other": swapped[name]}, [])):
             missed.append("referee: two messages in another order went unnoticed")
         victim = closed_files(copy)[-1]
-        data = bytearray(victim.read_bytes())
+        original = victim.read_bytes()
+        data = bytearray(original)
         data[len(data) // 2] ^= 1
         victim.write_bytes(data)
         inside = victim.relative_to(copy).as_posix()
         codes = {f["code"] for f in audit(copy)["findings"] if f["id"] not in self._known and inside in json.dumps(f)}
+        victim.write_bytes(original)
         if codes.isdisjoint({"altered-file", "damaged-pack", "damaged-frame"}):
             missed.append(f"referee: a changed byte in {inside} was reported as {sorted(codes)}")
         return missed
 
-    def keep_copy(self, name: str) -> None:
+    def keep_copy(self, target: Path) -> None:
         """Keep the last copy, for whom it may help."""
-        shutil.move(self._keep / "copy", self._keep / f"copy-{name}")
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(self._keep / "copy", target)

@@ -77,5 +77,7 @@ class Scenario:
     """Violations that the audit may report, since the scenario commits them."""
     must: frozenset[str] = NOTHING
     """Findings that the audit must report."""
+    anew: bool = False
+    """The referee reads the whole record again."""
     short: bool = False
     """Part of SHORT=1."""

@@ -22,6 +22,7 @@ USER: Final = "leasehold"
 TARGET: Final = "leasehold@srv-leasehold.target"
 UNITS: Final = "leasehold-node@srv-leasehold leasehold-time@srv-leasehold"
 ROOT_KEY: Final = "/var/lib/leasehold/root.key"
+ENVIRONMENT: Final = f"HOME=/var/lib/leasehold LEASEHOLD_ROOT={MOUNT}"
 PATIENCE_S: Final = 900.0
 
 INSTALL: Final = """set -e
@@ -86,7 +87,7 @@ class Site:
 
     def command(self, node: Machine, words: str, seconds: float = 600) -> str:
         """Run a command of leasehold as its user; return what it printed. Raises MachineError when it fails."""
-        return node.shell(f"HOME=/var/lib/leasehold LEASEHOLD_ROOT={MOUNT} leasehold {words}", seconds, USER)
+        return node.shell(f"{ENVIRONMENT} leasehold {words}", seconds, USER)
 
     def start(self, *nodes: Machine) -> None:
         """Start the units of these nodes; wait until they say that they are ready."""
@@ -122,9 +123,17 @@ class Site:
         shards = json.loads(self.command(self.lab.nodes[0], "shards --json"))["shards"]
         return [shard["owner"] for shard in shards]
 
-    def read(self, node: Machine, log: str) -> list[dict[str, Any]]:
-        """Return a log's settled messages as a node reads them, once all that was written by now is final."""
-        return [json.loads(line) for line in self.command(node, f"read {log} --settle --json").splitlines()]
+    def read(self, node: Machine, log: str, after: str = "") -> tuple[list[dict[str, Any]], str]:
+        """Return a log's settled messages as a node reads them once all written by now is final, and a cursor.
+
+        ``after``: the cursor of a reading before, which this one goes on from. Raises MachineError.
+        """
+        words = f"read {log} --settle --json" + (f" --after {after}" if after else "")
+        done = node.try_shell(f"{ENVIRONMENT} leasehold {words}", PATIENCE_S, USER)
+        if done["code"]:
+            raise MachineError(f"{node.name}: leasehold {words} ended with {done['code']}: {done['err']}")
+        conclusion = json.loads(done["err"].splitlines()[-1])
+        return [json.loads(line) for line in done["out"].splitlines()], conclusion["cursor"]
 
 
 def await_true(fulfilled: Callable[[], bool], what: str, patience_s: float = PATIENCE_S, every_s: float = 0.2) -> float:

@@ -11,7 +11,7 @@ from appliance.cluster import Cluster
 from appliance.demo.teller import Teller, say, told_to_stop
 from timeagent.errors import LeaseholdError
 
-PAUSE_S = 0.3
+PAUSE_S = 1.5
 """Between two customers: emulated machines have better things to do than to be busy."""
 
 

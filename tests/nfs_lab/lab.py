@@ -24,7 +24,7 @@ from tests.nfs_lab.machine import MEMORY_MB, OWN_DISK_BYTES, Machine, Place, acc
 from tests.nfs_lab.share import make_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 HERE: Final = Path(__file__).parent
 SERVER: Final = "server"
@@ -119,16 +119,24 @@ class Lab:
     """Machines ``server``, ``node1``, ``node2``, ..., all of them up and the directory mounted."""
 
     def __init__(
-        self, clients: int = 3, vers: str = "4.2", options: str = "", versions: Mapping[str, Path] | None = None
+        self,
+        clients: int = 3,
+        vers: str = "4.2",
+        options: str = "",
+        versions: Mapping[str, Path] | None = None,
+        given: Sequence[Path] = (),
     ) -> None:
-        """Prepare the disks. ``options``: of the mount. ``versions``: other checkouts, by name. Raises Impossible."""
+        """Prepare the disks. ``options``: of the mount. Raises Impossible.
+
+        ``versions``: other checkouts, by name. ``given``: files that each machine finds in /opt/leasehold/given.
+        """
         work = work_directory()
         image = made_image(work)
         take_snapshot(image)
         self.vers = vers
         self._options = options
         self.run = Path(tempfile.mkdtemp(prefix=f"run-{vers}-", dir=work))
-        make_disk(self.run / "share.img", dict(versions or {}), self.run)
+        make_disk(self.run / "share.img", dict(versions or {}), given, self.run)
         place = Place(image, self.run)
         names = [SERVER, *(f"node{number}" for number in range(1, clients + 1))]
         self.machines = {name: Machine(place, name, number) for number, name in enumerate(names, start=1)}

@@ -22,6 +22,7 @@ from tests.nfs_lab import fileserver, power, stalls
 from tests.nfs_lab.channel import MachineError
 from tests.nfs_lab.lab import SERVER, TRUSTING, Impossible, Lab, work_directory
 from tests.nfs_lab.loopback import run_loopback
+from tests.nfs_lab.newcomers import QUICKSTART, follow_readme
 from tests.nfs_lab.referee import Referee
 from tests.nfs_lab.scenario import Scenario, Stage
 from tests.nfs_lab.share import REPOSITORY
@@ -30,7 +31,7 @@ from tests.nfs_lab.table import write_costs, write_table
 from tests.nfs_lab.tellers import Tellers
 
 SCENARIOS: Final = (*power.SCENARIOS[:4], *stalls.SCENARIOS, *fileserver.SCENARIOS, *power.SCENARIOS[4:])
-SHOWN: Final = (*SCENARIOS, fileserver.WHOLE)
+SHOWN: Final = (*SCENARIOS, fileserver.WHOLE, QUICKSTART)
 RESULTS: Final = "results.jsonl"
 VERSIONS: Final = ("4.2", "3")
 BESIDE: Final = "/mnt/beside"
@@ -100,6 +101,13 @@ def play(stage: Stage, referee: Referee, scenario: Scenario, say: Narrator) -> d
     return row
 
 
+def keep(row: dict[str, Any]) -> dict[str, Any]:
+    """Keep a row in the work directory; return it."""
+    with (work_directory() / RESULTS).open("a") as results:
+        results.write(json.dumps(row) + "\n")
+    return row
+
+
 def measured(lab: Lab, site: Site) -> dict[str, Any]:
     """Measure on one node, in a cluster of its own on a mount of its own."""
     node = lab.nodes[-1]
@@ -135,9 +143,7 @@ def run_version(
             if scenario.name == "upgrade" and (other is None or number):
                 continue
             row = play(stage, referee, scenario, say) | {"agents": agents}
-            rows.append(row)
-            with (work / RESULTS).open("a") as results:
-                results.write(json.dumps(row) + "\n")
+            rows.append(keep(row))
             if row["objections"] and not row["shown"]:
                 return rows  # nobody knows in what state it is
         site.stop(*lab.nodes)
@@ -168,6 +174,7 @@ def main() -> int:
     parser.add_argument(
         "--no-agents", dest="agents", action="store_false", help="no time agent: each process asks the kernel"
     )
+    parser.add_argument("--quickstart", action="store_true", help="only follow the README on fresh machines")
     parser.add_argument("--measure", action="store_true", help="then say what operations cost, on an idle cluster")
     parser.add_argument(
         "--write", action="store_true", help="write the table of docs/verification.md from what was kept"
@@ -190,7 +197,10 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     try:
         for vers in options.vers or (VERSIONS[:1] if options.short else VERSIONS):
-            rows += run_version(vers, chosen, options.rounds, say, measure=options.measure, agents=options.agents)
+            if not options.quickstart:
+                rows += run_version(vers, chosen, options.rounds, say, measure=options.measure, agents=options.agents)
+            if options.quickstart or not (options.short or options.only):
+                rows.append(keep(follow_readme(vers, say)))
     except Impossible as problem:
         return run_loopback(str(problem), say)
     say(summary(rows))

@@ -65,12 +65,18 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """One row of the table: promised first, then played, then judged."""
+class Promise:
+    """One row of the table."""
 
     name: str
     title: str
     promised: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario(Promise):
+    """Promised first, then played, then judged."""
+
     play: Callable[[Stage], str]
     """Injects, repairs, waits until all nodes are at work again; returns what was seen, in a few words."""
     may: frozenset[str] = NOTHING

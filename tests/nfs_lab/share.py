@@ -6,6 +6,7 @@ packages/    what leasehold depends on, with its dependencies
 current/     this checkout; another version beside it under its own name
 systemd/     the units of this checkout
 lab/         the programs that the lab runs inside
+given/       files that somebody gives to each machine
 ```
 """
 
@@ -18,9 +19,12 @@ import subprocess
 import sys
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 REPOSITORY: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("leasehold", "tui", "auditor", "appliance", "timeagent")
@@ -86,8 +90,8 @@ def stage_version(checkout: Path, target: Path) -> None:
     metadata.write_text(own.read_text("METADATA") or "")  # the daemon says its version
 
 
-def make_disk(image: Path, versions: dict[str, Path], scratch: Path) -> None:
-    """Write the disk. ``versions``: checkouts beside this one, by the name they get."""
+def make_disk(image: Path, versions: dict[str, Path], given: Sequence[Path], scratch: Path) -> None:
+    """Write the disk. ``versions``: checkouts beside this one, by the name they get. ``given``: files."""
     stage = scratch / "share"
     shutil.rmtree(stage, ignore_errors=True)
     stage_python(stage / "python")
@@ -98,8 +102,11 @@ def make_disk(image: Path, versions: dict[str, Path], scratch: Path) -> None:
     shutil.copytree(Path(__file__).parent / "inside", stage / "lab", ignore=shutil.ignore_patterns("__pycache__"))
     for compiled in (CURRENT, *versions, "lab"):  # the disk is read-only, and emulated machines compile slowly
         compileall.compile_dir(str(stage / compiled), quiet=2, stripdir=str(stage), prependdir="/opt/leasehold")
-    with image.open("wb") as file:
-        file.truncate(DISK_BYTES)
+    (stage / "given").mkdir()
+    for file in given:
+        shutil.copy(file, stage / "given")
+    with image.open("wb") as disk:
+        disk.truncate(DISK_BYTES)
     plain = ["-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard"]
     subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", *plain, "-d", str(stage), str(image)], check=True)
     shutil.rmtree(stage)

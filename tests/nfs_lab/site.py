@@ -25,12 +25,7 @@ ROOT_KEY: Final = "/var/lib/leasehold/root.key"
 ENVIRONMENT: Final = f"HOME=/var/lib/leasehold LEASEHOLD_ROOT={MOUNT}"
 PATIENCE_S: Final = 900.0
 
-INSTALL: Final = """set -e
-cd /opt/leasehold/systemd
-install -m 644 *.service *.target /etc/systemd/system/
-install -D -m 644 leasehold.sysusers.conf /etc/sysusers.d/leasehold.conf && systemd-sysusers
-install -D -m 644 leasehold.tmpfiles.conf /etc/tmpfiles.d/leasehold.conf && systemd-tmpfiles --create
-install -D -m 644 90-leasehold.preset /etc/systemd/system-preset/90-leasehold.preset
+SLOW_UNITS: Final = """
 # Emulated machines on a busy host start and turn ten times slower than any real one.
 for unit in time node; do
     mkdir -p /run/systemd/system/leasehold-$unit@.service.d
@@ -39,6 +34,14 @@ for unit in time node; do
 done
 systemctl daemon-reload
 """
+
+INSTALL: Final = f"""set -e
+cd /opt/leasehold/systemd
+install -m 644 *.service *.target /etc/systemd/system/
+install -D -m 644 leasehold.sysusers.conf /etc/sysusers.d/leasehold.conf && systemd-sysusers
+install -D -m 644 leasehold.tmpfiles.conf /etc/tmpfiles.d/leasehold.conf && systemd-tmpfiles --create
+install -D -m 644 90-leasehold.preset /etc/systemd/system-preset/90-leasehold.preset
+{SLOW_UNITS}"""
 
 
 class Site:

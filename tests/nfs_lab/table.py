@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.nfs_lab.scenario import Scenario
+    from tests.nfs_lab.scenario import Promise
 
 BEGIN: Final = "<!-- nfs lab: written by python -m tests.nfs_lab.run --write -->"
 END: Final = "<!-- end of nfs lab -->"
@@ -35,7 +35,7 @@ def shown(row: dict[str, Any] | None) -> str:
     return f"{row['shown']}. Audit: {codes or 'nothing'}"
 
 
-def lines(rows: list[dict[str, Any]], scenarios: Sequence[Scenario]) -> list[str]:
+def lines(rows: list[dict[str, Any]], scenarios: Sequence[Promise]) -> list[str]:
     """Return the table and its sum."""
     newest = {(row["scenario"], row["vers"]): row for row in rows}
     runs = Counter((row["scenario"], row["vers"]) for row in rows if not row["objections"])
@@ -82,7 +82,7 @@ def put(document: Path, begin: str, end: str, body: list[str]) -> None:
     document.write_text(f"{head}{begin}\n{lined}\n{end}{tail}", encoding="utf-8")
 
 
-def write_table(document: Path, results: Path, scenarios: Sequence[Scenario]) -> None:
+def write_table(document: Path, results: Path, scenarios: Sequence[Promise]) -> None:
     """Put the scenarios into their document."""
     put(document, BEGIN, END, lines(read_rows(results), scenarios))
 

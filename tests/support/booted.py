@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 PATIENCE_NS: Final = 200 * SECOND
 _TOOLS: Final = ("systemd-nspawn", "nsenter", "unshare")
-_SUDO: Final = """#!/bin/sh
+SUDO: Final = """#!/bin/sh
 # What the documents type, where no sudo is installed: as root, or with -u as somebody else.
 [ "$1" = -u ] || exec "$@"
 user=$2; shift 2
 exec setpriv --reuid "$(id -u "$user")" --regid "$(id -g "$user")" --clear-groups env HOME=/ "$@"
 """
+"""For a machine that has no sudo of its own."""
 
 
 class Network:
@@ -67,7 +68,7 @@ class Booted:
         if not (BASE / "usr/bin/sudo").exists():
             shim = place / "upper/usr/local/bin/sudo"
             shim.parent.mkdir(parents=True)
-            shim.write_text(_SUDO)
+            shim.write_text(SUDO)
             shim.chmod(0o755)
         binds = [f"--bind={path}:{there}" for there, path in shared.items()]
         nspawn = ["systemd-nspawn", "-q", "-D", f"{place}/root", f"--machine={name}", "--register=no", "--keep-unit"]

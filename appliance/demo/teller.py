@@ -26,7 +26,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from appliance.session.leases import Leases
     from appliance.session.session import Session
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
 AMOUNT_MAX: Final = 40
 WAIT_NS: Final = SECOND
@@ -38,11 +38,14 @@ UNRESOLVED_WAIT_NS: Final = 10 * SECOND
 class Teller:
     """Serves one customer after the other."""
 
-    def __init__(self, cluster: Cluster, session: Session, accounts: int, journal: Path, seed: int) -> None:
-        """Read nothing yet."""
+    def __init__(
+        self, cluster: Cluster, session: Session, accounts: int, journal: Path, seed: int, wait_ns: Span = WAIT_NS
+    ) -> None:
+        """Read nothing yet. ``wait_ns``: how long for a pair of accounts before another customer is served."""
         self._cluster = cluster
         self._session = session
         self._accounts = accounts
+        self._wait_ns = wait_ns
         self._journal = journal.open("ab", buffering=0)
         self._random = random.Random(seed)  # noqa: S311 - which customer comes next
         self._books = Books()
@@ -54,7 +57,7 @@ class Teller:
         source, target = self._random.sample(range(self._accounts), 2)
         started = self._cluster.time.boot_ns()
         try:
-            leases = self._session.acquire(account(source), account(target), timeout_ns=WAIT_NS)
+            leases = self._session.acquire(account(source), account(target), timeout_ns=self._wait_ns)
         except TryAgain:
             return
         with leases:

@@ -72,7 +72,7 @@ def test_table_shows_what_was_run_and_says_what_was_not(tmp_path: Path) -> None:
     rows = [row(), row(vers="3", objections=["node1 does not read 1"])]
     results.write_text("".join(json.dumps(each) + "\n" for each in rows))
     document.write_text(f"before\n{table.BEGIN}\nearlier figures\n{table.END}\nafter\n")
-    table.write_table(document, results, run.SCENARIOS)
+    table.write_table(document, results, run.SHOWN)
     text = document.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
@@ -85,7 +85,7 @@ def test_table_shows_what_was_run_and_says_what_was_not(tmp_path: Path) -> None:
 def test_document_of_the_project_has_a_row_for_every_scenario(repository: Path) -> None:
     text = (repository / "docs" / "verification.md").read_text(encoding="utf-8")
     inside = text.partition(table.BEGIN)[2].partition(table.END)[0]
-    for scenario in run.SCENARIOS:
+    for scenario in run.SHOWN:
         assert f"| {scenario.title} | {scenario.promised} |" in inside, scenario.name
 
 
@@ -110,6 +110,6 @@ def test_machines_get_what_leasehold_depends_on_and_nothing_of_the_workshop() ->
 def test_shared_disk_holds_interpreter_packages_and_both_versions(tmp_path: Path, repository: Path) -> None:
     if shutil.which("mke2fs") is None:
         pytest.skip("there is no mke2fs: apt install e2fsprogs")
-    make_disk(tmp_path / "share.img", {"next": repository}, tmp_path)
+    make_disk(tmp_path / "share.img", {"next": repository}, [], tmp_path)
     assert (tmp_path / "share.img").stat().st_size == 1 << 30
     assert not (tmp_path / "share").exists()

@@ -10,7 +10,9 @@ from pathlib import Path
 from appliance.cluster import Cluster
 from appliance.demo.teller import Teller, say, told_to_stop
 from timeagent.errors import LeaseholdError
+from timeagent.units import SECOND
 
+WAIT_NS = 5 * SECOND
 PAUSE_S = 1.5
 """Between two customers: emulated machines have better things to do than to be busy."""
 
@@ -23,7 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     with Cluster.open(options.root) as cluster, cluster.session("bank teller") as session:
-        teller = Teller(cluster, session, options.accounts, Path("/dev/null"), options.seed)
+        teller = Teller(cluster, session, options.accounts, Path("/dev/null"), options.seed, WAIT_NS)
         say(event="ready", incarnation=session.incarnation.hex())
         while not told_to_stop():
             try:

@@ -101,17 +101,9 @@ class Referee:
     def judge(
         self, may: frozenset[str] = frozenset(), must: frozenset[str] = frozenset(), *, anew: bool = False
     ) -> Judgement:
-        """Read as every node, copy, audit. ``may``: violations that were injected; ``must``: what has to be found.
-
-        Each node goes on from where its last reading ended: a whole record is a minute's work for an emulated machine.
-        ``anew``: all of it from the beginning.
-        """
+        """Read as every node, copy, audit. ``may``: violations that were injected; ``must``: what has to be found."""
         acknowledged = {entry.id for entry in self._tellers.heard()}
-        if anew:
-            self._readings.clear()
-            self._cursors.clear()
-        each([lambda node=node: self._go_on_reading(node) for node in self._site.lab.nodes if node.on])
-        readings = self._readings
+        readings = self.read(anew=anew)
         found = Judgement(len(acknowledged), max(len(messages) for messages in readings.values()))
         found.objections = compare(acknowledged, readings, self._settled)
         copy = self._site.lab.copy_of_export(self._keep / "copy")
@@ -129,6 +121,17 @@ class Referee:
         found.objections += self._plants(copy, acknowledged, readings)
         self._settled = max((ids(messages) for messages in readings.values()), key=len)
         return found
+
+    def read(self, *, anew: bool = False) -> dict[str, list[dict[str, Any]]]:
+        """Return the record by node. Each goes on from where its last reading ended; ``anew``: from the beginning.
+
+        A whole record is a minute's work for an emulated machine.
+        """
+        if anew:
+            self._readings.clear()
+            self._cursors.clear()
+        each([lambda node=node: self._go_on_reading(node) for node in self._site.lab.nodes if node.on])
+        return {node: list(messages) for node, messages in self._readings.items()}
 
     def _go_on_reading(self, node: Machine) -> None:
         fresh, self._cursors[node.name] = self._site.read(node, LOG, self._cursors.get(node.name, ""))

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,33 @@ def test_referee_names_money_that_was_made_spent_twice_or_counted_twice() -> Non
     assert "1 messages are there twice" in "; ".join(referee.compare(set(), {"node1": [*WHOLE, WHOLE[-1]]}, []))
     broke = reading(*OPENINGS, *TRANSFERS, Transfer(id="t3", source="account/0", target="account/1", amount=30))
     assert "an account fell to -20" in "; ".join(referee.compare(set(), {"node1": broke}, []))
+
+
+class Site:
+    """Two nodes that read what is there; they end a reading at a cursor that is its length."""
+
+    def __init__(self) -> None:
+        self.there = WHOLE[:3]
+        self.asked: list[tuple[str, str]] = []
+        self.lab = SimpleNamespace(nodes=[SimpleNamespace(name=name, on=True) for name in ("node1", "node2")])
+
+    def read(self, node: SimpleNamespace, log: str, after: str) -> tuple[list[dict[str, Any]], str]:
+        assert log == "bank"
+        self.asked.append((node.name, after))
+        return self.there[int(after or 0) :], str(len(self.there))
+
+
+# A whole record is a minute's work for an emulated machine.
+def test_referee_goes_on_where_each_node_stopped_and_reads_all_of_it_when_told_to(tmp_path: Path) -> None:
+    site = Site()
+    judge = referee.Referee(site, None, tmp_path)  # type: ignore[arg-type]
+    readings = judge.read()
+    assert readings == {"node1": WHOLE[:3], "node2": WHOLE[:3]}
+    site.there = WHOLE
+    assert judge.read() == {"node1": WHOLE, "node2": WHOLE}
+    assert sorted(site.asked) == [("node1", ""), ("node1", "3"), ("node2", ""), ("node2", "3")]
+    site.there = WHOLE[:4]
+    assert judge.read(anew=True) == {"node1": WHOLE[:4], "node2": WHOLE[:4]}
 
 
 def row(**fields: object) -> dict[str, object]:

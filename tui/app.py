@@ -74,6 +74,8 @@ if TYPE_CHECKING:
 DARK: Final = "textual-dark"
 LIGHT: Final = "textual-light"
 TRAIL: Final = " > "
+SETTLING: Final = 0.01
+"""Seconds before another screen is drawn: what it learns first is drawn with it, and not once more after it."""
 
 
 class TopApp(App[None]):
@@ -202,6 +204,7 @@ class TopApp(App[None]):
         while len(self.screen_stack) > 2:  # noqa: PLR2004 - Textual's own, and ours
             self.pop_screen()
         if name != self.main.NAME:
+            self.delay_update(SETTLING)
             self.switch_screen(self._main(name))
 
     def go(self, name: str) -> TopScreen:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from .cellwidth import ELLIPSIS, cells_of, head_of, tail_of, width_of
 from .words import Cell, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GAP: Final = 1
-ELLIPSIS: Final = "…"
 
 type Field = Cell | tuple[Cell, ...]
 """What stands in one column: one piece of text, or several in a row."""
@@ -111,15 +111,15 @@ def _pieces(field: Field) -> tuple[Cell, ...]:
 
 def _cut(pieces: tuple[Cell, ...], width: int, *, right: bool) -> list[Cell]:
     """Cut pieces to a width; a cut is shown, in text, by an ellipsis."""
-    size = sum(len(piece.text) for piece in pieces)
-    if size <= width:
+    if width_of(pieces) <= width:
         return list(pieces)
     kept: list[Cell] = []
     room = width if right else width - 1
     for piece in reversed(pieces) if right else pieces:
-        part = piece.text[-room:] if right else piece.text[:room]
+        size = cells_of(piece.text)
+        part = piece.text if size <= room else tail_of(piece.text, room) if right else head_of(piece.text, room)
         kept.append(Cell(part, piece.tone))
-        room -= len(part)
+        room -= size
         if room <= 0:
             break
     if right:
@@ -133,16 +133,23 @@ def cut(pieces: tuple[Cell, ...], width: int) -> list[Cell]:
 
 
 def laid_out(columns: Sequence[Column], widths: Sequence[int], row: Sequence[Field]) -> list[Cell]:
-    """Return a row as pieces of text that together fill the columns, gaps included."""
+    """Return a row as pieces of text that together fill the columns, gaps included; what follows a text is its tone's.
+
+    No piece begins with a space and goes on with words: where a terminal is drawn as SVG, such spaces get lost.
+    """
     line: list[Cell] = []
-    for column, width, field in zip(columns, widths, row, strict=True):
+    last = max((number for number, width in enumerate(widths) if width), default=-1)
+    for number, (column, width, field) in enumerate(zip(columns, widths, row, strict=True)):
         if not width:
             continue
-        if line:
-            line.append(Cell(" " * GAP))
-        pieces = _cut(_pieces(field), width, right=column.right)
-        padding = Cell(" " * (width - sum(len(piece.text) for piece in pieces)))
-        line += [padding, *pieces] if column.right else [*pieces, padding]
+        pieces = _cut(_pieces(field), width, right=column.right) or [Cell("")]
+        spaces = " " * (width - width_of(pieces))
+        gap = " " * GAP if number != last else ""
+        if column.right and spaces:
+            line.append(Cell(spaces))
+        line += pieces[:-1]
+        end = pieces[-1]
+        line.append(Cell(end.text + (gap if column.right else spaces + gap), end.tone))
     return line
 
 

@@ -6,10 +6,12 @@ Every condition has a symbol and words, so that nothing depends on colour. What 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import Enum, StrEnum
+from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from appliance.bag.survey import BagState
 from appliance.formats.ceiling import CeilingKind
@@ -32,7 +34,7 @@ OVERDUE_NS: Final[Span] = 2 * SECOND
 """A bag in use that is not closed this long after it could be has nobody who closes it."""
 
 
-class Tone(Enum):
+class Tone(StrEnum):
     """How much something asks to be looked at. What is shown in a tone also says so in words."""
 
     PLAIN = "plain"
@@ -44,9 +46,8 @@ class Tone(Enum):
     """A heading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A piece of text in a tone."""
+class Cell(msgspec.Struct, frozen=True, gc=False):
+    """A piece of text in a tone. A struct: a page has hundreds, and each is made anew when it is drawn."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -59,7 +60,12 @@ def clock_text(instant: Instant, digits: int = 1) -> str:
     """Return the time of day in UTC, rounded down: ``12:00:06.4``."""
     seconds, rest = divmod(instant, SECOND)
     fraction = f".{rest:09d}"[: digits + 1] if digits else ""
-    return f"{_EPOCH + timedelta(seconds=seconds):%H:%M:%S}{fraction}"
+    return _second_text(seconds) + fraction
+
+
+@lru_cache(4096)
+def _second_text(seconds: int) -> str:
+    return f"{_EPOCH + timedelta(seconds=seconds):%H:%M:%S}"
 
 
 def short_span(span: Span) -> str:

@@ -422,7 +422,7 @@ MUTANTS = [
     (gantt, "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
     (gantt, "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),
     (gantt, "bars_within", "trace.told[0].instant_ns <= last", "True"),
-    (cellwidth, "fitted", "set_cell_size(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
+    (cellwidth, "fitted", "head_of(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
     (
         replaying,
         "_event",

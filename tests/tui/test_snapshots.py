@@ -8,12 +8,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from textual.widgets import Footer
 
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from tui.app import TopApp
 from tui.screens import base
 from tui.screens.registry import ENTRIES
+from tui.widgets.keys_line import KeysLine
 
 KEPT = Path(__file__).with_name("snapshots")
 PICTURES = {
@@ -38,8 +38,8 @@ def picture(name: str) -> str:
             for key in keys:
                 await pilot.press(key)
                 await pilot.pause()
-            # The footer follows from the bindings, which have their own tests.
-            app.screen.query_one(Footer).styles.visibility = "hidden"
+            # The line of keys follows from the bindings, which have their own tests.
+            app.screen.query_one(KeysLine).styles.visibility = "hidden"
             await pilot.pause()
             return app.export_screenshot()
 

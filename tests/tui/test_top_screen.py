@@ -38,6 +38,7 @@ from tui.widgets.filter_field import FilterField
 from tui.widgets.lease_table import LeaseTable
 from tui.widgets.node_table import NodeTable
 from tui.widgets.row_table import RowTable
+from tui.widgets.words_line import WordsLine
 
 WIDE, SMALL = (120, 36), (80, 24)
 
@@ -71,8 +72,8 @@ def table(pilot: Pilot[None], kind: type[RowTable]) -> list[str]:
 
 
 def line(pilot: Pilot[None], name: str) -> str:
-    found = pilot.app.screen_stack[1].query_one(f"#{name}", Static)
-    return str(found.content)
+    found = pilot.app.screen_stack[1].query_one(f"#{name}", WordsLine)
+    return found.content
 
 
 def seen(pilot: Pilot[None]) -> list[str]:

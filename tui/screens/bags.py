@@ -54,7 +54,7 @@ class BagsScreen(TopScreen):
         grid = self.query_one(BagGrid)
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         grid.show_log(log, nothing)
-        grid.border_title = LEGEND if grid.zoom == 1 else f"{grid.zoom} bags a cell   {LEGEND}"
+        grid.show_title(LEGEND if grid.zoom == 1 else f"{grid.zoom} bags a cell   {LEGEND}")
         if log is not None:
             self.query_one("#log", WordsLine).say(self._heading(state, log))
         self._ask_about(grid.bag)
@@ -85,7 +85,7 @@ class BagsScreen(TopScreen):
             return
         self._shown = bag
         pane = self.query_one(DetailTable)
-        pane.border_title = "" if bag is None else _bag_title(bag)
+        pane.show_title("" if bag is None else _bag_title(bag))
         pane.ask(self.query_one(BagGrid).subject, self.top.look_up)
 
     def show_bag(self, log: str, start: Instant) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from ..exporting import Sheet
 from ..subjects import SUBJECTS
 from ..widgets.filter_field import FilterField
+from ..widgets.keys_line import KeysLine
 from ..widgets.lines import TabLine, TitleBar
 from ..widgets.pick_table import PickTable
 from ..widgets.row_table import RowTable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.app import ComposeResult
+    from textual.events import ScreenResume
+    from textual.geometry import Size
     from textual.widget import Widget
 
     from ..app import TopApp
@@ -45,6 +47,9 @@ class TopScreen(Screen[None], inherit_bindings=False):
     ]
     state: ClusterState | None = None
     """The newest that it was given."""
+    _theme = ""
+    _seen: tuple[int, bool, Size] | None = None
+    """What is drawn: going to and fro draws nothing anew."""
 
     def compose(self) -> ComposeResult:
         """Put the parts under each other."""
@@ -54,7 +59,7 @@ class TopScreen(Screen[None], inherit_bindings=False):
             yield from self.parts()
             if self.FILTERS:
                 yield FilterField()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeysLine()
 
     def parts(self) -> Iterable[Widget]:
         """Return what stands between title and footer."""
@@ -65,6 +70,10 @@ class TopScreen(Screen[None], inherit_bindings=False):
         self.state = state
         if not self.query(TitleBar):
             return  # the program ends, and this screen is being taken down
+        seen = (id(state), paused, self.size)
+        if seen == self._seen:
+            return
+        self._seen = seen
         self.query_one(TitleBar).show(state, paused=paused)
         self.query_one(TabLine).show(state)
         self.draw(state)
@@ -73,8 +82,10 @@ class TopScreen(Screen[None], inherit_bindings=False):
         """Show a state in the screen's own parts."""
         raise NotImplementedError
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         """Show at once what is known: while it was not seen it was told nothing."""
+        event.refresh_styles = self._theme != self.top.theme  # matching every selector anew takes longer than the rest
+        self._theme = self.top.theme
         self.top.show_now(self)
 
     def on_resize(self) -> None:
@@ -83,6 +94,7 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     def _show_again(self) -> None:
         if self.is_mounted:
+            self._seen = None
             self.top.show_now(self)
 
     @property

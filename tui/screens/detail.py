@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.widgets import Static
-
 from ..widgets.detail_table import DetailTable
+from ..widgets.words_line import WordsLine
 from .base import TopScreen
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class DetailScreen(TopScreen):
 
     def parts(self) -> Iterable[Widget]:
         """The way here, and the lines."""
-        yield Static(self._trail, id="trail", markup=False)
+        yield WordsLine(self._trail, id="trail", cut=True)
         yield DetailTable(id="details")
 
     def on_mount(self) -> None:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.content import Content
-from textual.widgets import Static
 
 from auditor.finding import Finding, printable
 from timeagent.errors import LeaseholdError
@@ -19,8 +17,8 @@ from ..looking import Looked, look_at
 from ..subjects import FindingSubject
 from ..widgets.chain_table import ChainTable
 from ..widgets.finding_table import FindingTable
-from ..widgets.lines import styled
 from ..widgets.pick_table import PickTable
+from ..widgets.words_line import WordsLine
 from .base import TopScreen
 
 if TYPE_CHECKING:
@@ -68,11 +66,11 @@ class FindingsScreen(TopScreen):
 
     def parts(self) -> Iterable[Widget]:
         """Return what the audit came to, the list, and the chain of one finding."""
-        yield Static(id="audit-line")
+        yield WordsLine(id="audit-line")
         with Container(id="finding-parts"):
             yield FindingTable()
             yield ChainTable()
-        yield Static(id="link-whole")
+        yield WordsLine(id="link-whole")
 
     def on_mount(self) -> None:
         """Look now and then how far a reading is."""
@@ -94,12 +92,12 @@ class FindingsScreen(TopScreen):
         self._look()
 
     def _look(self) -> None:
-        if self.top.screen is not self or not self._there:
+        if not self.is_current or not self._there:
             return
         archive, state = self.top.shelf.archive, self.state
         if archive is None or self.top.shelf.busy:
             words = self.top.shelf.words(state)
-            self.query_one("#audit-line", Static).update(words)
+            self.query_one("#audit-line", WordsLine).say(words)
             self.query_one(FindingTable).show((), {}, self._wanted, words)
             self.query_one(ChainTable).show_nothing("")
             return
@@ -113,8 +111,7 @@ class FindingsScreen(TopScreen):
         if archive is None:
             return
         summary = archive.audit.summary
-        line = Content.assemble(*(styled(cell) for cell in summary_cells(summary)))
-        self.query_one("#audit-line", Static).update(line)
+        self.query_one("#audit-line", WordsLine).say_cells([summary_cells(summary)])
         findings = archive.audit.findings
         nothing = "nothing matches the filter" if findings else "● nothing found: every promise was kept"
         times = {finding.id: instant for instant, finding in archive.timeline.findings}
@@ -169,7 +166,7 @@ class FindingsScreen(TopScreen):
         """Show what the cursor is on without a cut."""
         table, finding = self.query_one(ChainTable), self.query_one(FindingTable).finding
         text = table.whole if table.has_focus else printable(finding.explanation) if finding else ""
-        self.query_one("#link-whole", Static).update(Content(text))
+        self.query_one("#link-whole", WordsLine).say(text)
 
     # Keys.
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
-from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from auditor.finding import printable
 from auditor.replay.words import event_fields
@@ -35,8 +34,9 @@ from ..replaying import (
 )
 from ..scrubber import scrubber
 from ..widgets.event_table import EventTable
-from ..widgets.lines import styled
 from ..widgets.pick_table import PickTable
+from ..widgets.words_line import WordsLine
+from ..words import Cell, Tone
 from .base import TopScreen
 from .whatif import WhatIfScreen
 
@@ -108,15 +108,15 @@ class ReplayScreen(TopScreen):
 
     def parts(self) -> Iterable[Widget]:
         """Return the scrubber, what was at the moment, and the events."""
-        yield Static(id="scrubber")
-        yield Static(id="where")
+        yield WordsLine(id="scrubber")
+        yield WordsLine(id="where")
         with Container(id="replay-parts"):
             with Vertical(id="moment"):
-                yield Static(id="bars")
-                yield Static(id="bag-lines")
-                yield Static(id="delivered")
+                yield WordsLine(id="bars", cut=True)
+                yield WordsLine(id="bag-lines", cut=True)
+                yield WordsLine(id="delivered", cut=True)
             yield EventTable()
-        yield Static(id="lens")
+        yield WordsLine(id="lens")
         yield Input(placeholder="an instant: 2026-11-20T22:00:01.5Z, or a time of that day", id="instant")
 
     def on_mount(self) -> None:
@@ -143,7 +143,7 @@ class ReplayScreen(TopScreen):
     def _look(self) -> None:
         archive = self.top.shelf.archive
         if archive is None or self.top.shelf.busy:
-            self.query_one("#scrubber", Static).update(self.top.shelf.words(self.state))
+            self.query_one("#scrubber", WordsLine).say(self.top.shelf.words(self.state))
             self.query_one(EventTable).show((), 0, None, "")
             return
         if archive is not self._archive:
@@ -180,23 +180,23 @@ class ReplayScreen(TopScreen):
         if timeline is None or not self._whole:
             return
         if not timeline.events:
-            self.query_one("#scrubber", Static).update("the copy tells of no event")
+            self.query_one("#scrubber", WordsLine).say("the copy tells of no event")
             return
-        line = self.query_one("#scrubber", Static)
+        line = self.query_one("#scrubber", WordsLine)
         drawn = scrubber(timeline, timeline.start_ns, timeline.end_ns, self.place.instant_ns, line.content_size.width)
-        line.update(Content.assemble(*(styled(c) for c in drawn.axis), "\n", *(styled(c) for c in drawn.density)))
+        line.say_cells([drawn.axis, drawn.density])
         mark = f"▶ {speed_text(self.speed)}" if self.playing else f"‖ {speed_text(self.speed)}"
         here = f"  ◈ {drawn.findings_here} here" if drawn.findings_here else ""
-        self.query_one("#where", Static).update(Content(f"{mark}   {status_words(timeline, self.place)}{here}"))
+        self.query_one("#where", WordsLine).say(f"{mark}   {status_words(timeline, self.place)}{here}")
         self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
         self._lens_line()
         self._ask()
 
     def _lens_line(self) -> None:
-        lens = self.query_one("#lens", Static)
+        lens = self.query_one("#lens", WordsLine)
         lens.display = self._lens is not None
         if self._lens is not None:
-            lens.update(Content(lens_words(self._lens, self._changes)))
+            lens.say(lens_words(self._lens, self._changes))
 
     def _wish(self) -> Wish:
         size = self.query_one("#moment").content_size
@@ -226,20 +226,20 @@ class ReplayScreen(TopScreen):
         self._ask()
 
     def _show_moment(self, found: Moment) -> None:
-        bars = [found.axis, *found.bars] if found.bars else [found.axis]
-        lines = [Content.assemble(*(styled(cell) for cell in line)) for line in bars]
-        self.query_one("#bars", Static).update(Content("\n").join(lines))
-        strips = [Content.assemble(*(styled(cell) for cell in line)) for line in found.bags]
-        if self.query_one("#moment").content_size.height >= LOW:
-            strips.append(Content.styled(BAG_MARK_WORDS, "$text-muted"))
-        self.query_one("#bag-lines", Static).update(Content("\n").join(strips))
-        texts = [Content(text[: found.wish.width]) for text in found.delivered]
-        self.query_one("#delivered", Static).update(Content("\n").join(texts or [Content("no message")]))
+        bars = self.query_one("#bars", WordsLine)
+        bars.say_cells([found.axis, *found.bars])
         follow = "" if found.wish.follow is None else f", {printable(found.wish.follow)} first"
-        self.query_one("#bars").border_title = f"Leases, {span_text(found.wish.span_ns)}{follow}"
-        self.query_one("#bag-lines").border_title = "Bags"
+        bars.show_title(f"Leases, {span_text(found.wish.span_ns)}{follow}")
+        strips = [*found.bags]
+        if self.query_one("#moment").content_size.height >= LOW:
+            strips.append([Cell(BAG_MARK_WORDS, Tone.DIM)])
+        bags = self.query_one("#bag-lines", WordsLine)
+        bags.say_cells(strips)
+        bags.show_title("Bags")
+        delivered = self.query_one("#delivered", WordsLine)
+        delivered.say_lines([[text] for text in found.delivered or ["no message"]])
         under = "" if found.wish.follow is None else f" under {printable(found.wish.follow)}"
-        self.query_one("#delivered").border_title = f"Delivered so far{under}, the newest last"
+        delivered.show_title(f"Delivered so far{under}, the newest last")
 
     @property
     def idle(self) -> bool:
@@ -249,7 +249,7 @@ class ReplayScreen(TopScreen):
     # Keys.
 
     def _tick(self) -> None:
-        if self.top.screen is not self or not self._whole:
+        if not self.is_current or not self._whole:
             return
         if self._archive is None or self.top.shelf.busy or self.top.shelf.archive is not self._archive:
             self._look()

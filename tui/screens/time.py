@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ..clocks import CLOCK_COLUMNS, History, axis_words, clock_rows, outside_words, source_lines
 from ..overview import not_known
 from ..subjects import ClockSubject
-from ..widgets.lines import STYLES, ClockLine
+from ..tones import STYLES
+from ..widgets.lines import ClockLine
 from ..widgets.pick_table import PickTable
 from ..widgets.words_line import WordsLine
 from .base import TopScreen
@@ -38,7 +39,7 @@ class TimeScreen(TopScreen):
         return (
             ClockLine(),
             PickTable(CLOCK_COLUMNS, "Clocks", id="clocks"),
-            WordsLine(id="sources"),
+            WordsLine(id="sources", cut=True),
             WordsLine(id="history"),
         )
 
@@ -51,7 +52,7 @@ class TimeScreen(TopScreen):
         table = self.query_one("#clocks", PickTable)
         count = str(len(state.clocks)) if state.cluster_id else "?"
         narrowed = f"   {len(clocks)} shown, filter: {self._words}" if self._words else ""
-        table.border_title = f"Clocks of nodes   {count}{narrowed}   {axis_words(clocks)}"
+        table.show_title(f"Clocks of nodes   {count}{narrowed}   {axis_words(clocks)}")
         nothing = "nothing that a node signed was seen yet" if state.cluster_id else not_known(state)
         table.show_picks(len(rows), rows.__getitem__, nothing, lambda index: ClockSubject(clocks[index].node))
         self._show_sources(state)
@@ -67,7 +68,7 @@ class TimeScreen(TopScreen):
     def _show_sources(self, state: ClusterState) -> None:
         widget = self.query_one("#sources", WordsLine)
         who = "its agent" if state.times is not None and state.times.agent else "asked for here; no agent runs"
-        widget.border_title = "This machine's sources" + ("" if state.times is None else f"   by {who}")
+        widget.show_title("This machine's sources" + ("" if state.times is None else f"   by {who}"))
         lines = list(source_lines(state.times, max(20, widget.size.width - 2)))
         outside = outside_words(state)
         if outside[0]:

@@ -169,14 +169,14 @@ class BagGrid(RowTable, inherit_bindings=False):
         width, grid = self.size.width, self._grid
         row = y + self.scroll_offset.y
         if grid is None:
-            return self._strip([Cell(self._nothing if row == 0 else "", Tone.DIM)], width)
+            return self.strip_of([Cell(self._nothing if row == 0 else "", Tone.DIM)], width)
         if row >= grid.rows:
             return Strip.blank(width, self.rich_style)
         here = None if self._start is None else grid.place(self._start)
         label = Cell(f"{clock_text(grid.row_start(row), 0):{LABEL}}", Tone.DIM)
-        segments = [Segment(label.text, self._style(label.tone, ""))]
+        segments = [Segment(label.text, self.style_of(label.tone))]
         for column in range(CELLS):
             cell = grid.cell(row, column)
-            style = self._style(cell.tone, "")
+            style = self.style_of(cell.tone)
             segments.append(Segment(cell.text, style + _CURSOR if (row, column) == here else style))
         return Strip(segments).adjust_cell_length(width, self.rich_style)

@@ -23,6 +23,6 @@ class BagStrip(RowTable):
     def show(self, state: ClusterState) -> None:
         """Show a state's logs."""
         logs, now = state.logs, state.clock.now
-        self.border_title = f"Bags   {BAG_LEGEND}"
+        self.show_title(f"Bags   {BAG_LEGEND}")
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         self.show_rows(len(logs), lambda index: log_row(logs[index], now), nothing)

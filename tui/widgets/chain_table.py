@@ -34,7 +34,7 @@ class ChainTable(DetailTable):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__(id="chain")
-        self.border_title = "Evidence"
+        self.show_title("Evidence")
         self._finding: Finding | None = None
         self._root: Link | None = None
         self._shut: set[Path] = set()
@@ -53,7 +53,7 @@ class ChainTable(DetailTable):
         self._finding, self._root = finding, root
         if fresh:
             self._shut = set()
-        self.border_title = f"Evidence of {finding.id}: every check with its value and its limit"
+        self.show_title(f"Evidence of {finding.id}: every check with its value and its limit")
         self._fill_chain()
         if fresh:
             self.cursor = next(iter(self._failing()), 0)
@@ -63,7 +63,7 @@ class ChainTable(DetailTable):
         """Show a finding's explanation, in the width there is."""
         fresh = self._explanation is None or self._explanation[0] != finding
         self._explanation, self._finding, self._root, self._ways = (finding, lines), finding, None, []
-        self.border_title = f"Explanation of {finding.id}; x: the evidence again"
+        self.show_title(f"Explanation of {finding.id}; x: the evidence again")
         self.show_lines(wrapped(lines, self.size.width - FRAME), "")
         if fresh:
             self.cursor = 0

@@ -37,7 +37,7 @@ class EventTable(PickTable):
         if self._events is not events:
             self._events, self._key = events, None
         self._follow = follow
-        self.border_title = "Events" if follow is None else f"Events; about {follow} in plain"
+        self.show_title("Events" if follow is None else f"Events; about {follow} in plain")
         self.show_picks(len(events), lambda _place: (), nothing, lambda place: place)
         if events and self.cursor != max(0, position - 1):
             self.cursor = max(0, position - 1)
@@ -46,6 +46,10 @@ class EventTable(PickTable):
         """Draw all lines anew: what lies between has happened, or not any more."""
         super().watch_cursor(before, after)
         self.refresh()
+
+    def name_of(self, index: int) -> object:
+        """What has not happened yet looks otherwise."""
+        return index, index > self.cursor
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return an event in a width."""

@@ -39,7 +39,7 @@ class FindingTable(PickTable):
         words = f"   filter: {wanted.words}" if wanted.words else ""
         order = f"   {wanted.order}" + (" turned" if wanted.backwards else "")
         order += "" if wanted.group is Group.NONE else f", by {wanted.group}"
-        self.border_title = f"Findings {shown}{part}{order}{words}" if findings else "Findings"
+        self.show_title(f"Findings {shown}{part}{order}{words}" if findings else "Findings")
         places = {_key(row): number for number, row in enumerate(self._rows)}
         self.show_picks(len(self._rows), self._row, nothing, lambda place: _key(self._rows[place]), places.get)
 

@@ -24,10 +24,10 @@ class LeaseFacts(WordsLine):
     def show(self, row: LeaseRow | None, state: ClusterState) -> None:
         """Show a lease."""
         if row is None:
-            self.border_title = ""
+            self.show_title("")
             self.say("")
             return
-        self.border_title = row.domain.replace("[", "\\[")
+        self.show_title(row.domain)
         near = state.clock.now.midpoint
         waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
         session = "" if row.session is None else f"   under session {row.session[-8:]}"

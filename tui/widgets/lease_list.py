@@ -65,7 +65,7 @@ class LeaseList(PickTable):
         state, made = self._state, self._made
         if state is None:
             return
-        self.border_title = self._title(state, made)
+        self.show_title(self._title(state, made))
         if made is None:
             self.show_rows(0, lambda _index: (), "arranging …")
             return

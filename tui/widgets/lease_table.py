@@ -39,7 +39,7 @@ class LeaseTable(PickTable):
         self._state = state
         now = state.clock.now
         leases = filtered(state.leases, self._words)
-        self.border_title = leases_title(state, len(leases), self._words)
+        self.show_title(leases_title(state, len(leases), self._words))
         self.show_picks(
             len(leases),
             lambda index: lease_row(leases[index], now),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ..cellwidth import cells_of, tail_of
 from ..health import LEVEL_CELLS, health
 from ..overview import badge_words, numbers_words, time_line, time_words
-from ..words import Cell, Tone
+from ..tones import styled
+from ..words import Cell
 from .words_line import WordsLine
 
 if TYPE_CHECKING:
@@ -15,27 +17,12 @@ if TYPE_CHECKING:
     from ..screens.registry import Entry
     from ..state import ClusterState
 
-STYLES: Final = {
-    Tone.PLAIN: "",
-    Tone.GOOD: "bold $text-success",
-    Tone.WARN: "bold $text-warning",
-    Tone.BAD: "bold $text-error",
-    Tone.DIM: "$text-muted",
-    Tone.STRONG: "bold",
-}
-
-
 PATH_WIDTH_MIN: Final = 12
 """A piece of a path that is shorter says nothing."""
 
 
 REASONS_SHOWN: Final = 5
 """``--once`` prints them all."""
-
-
-def styled(cell: Cell) -> tuple[str, str]:
-    """Return a piece of text with its style in the theme."""
-    return cell.text, STYLES[cell.tone]
 
 
 class TitleBar(WordsLine):
@@ -52,18 +39,19 @@ class TitleBar(WordsLine):
         cluster = f" {state.cluster_id[:8]}" if state.cluster_id else ""
         left = f"leasehold top{cluster}"
         right = f"{badge}  {time_words(state)}"
-        room = max(0, self.size.width - len(left) - len(right) - 4)
+        room = max(0, self.size.width - cells_of(left) - cells_of(right) - 4)
         path = state.path
-        if len(path) > room:
-            path = "…" + path[len(path) - room + 1 :] if room >= PATH_WIDTH_MIN else ""
-        gap = " " * max(1, self.size.width - len(left) - len(right) - len(path) - 2)
+        if cells_of(path) > room:
+            path = "…" + tail_of(path, room - 1) if room >= PATH_WIDTH_MIN else ""
+        gap = " " * max(1, self.size.width - cells_of(left) - cells_of(right) - cells_of(path) - 2)
         self.say(
             (left, "bold"),
             "  ",
             (path, "$text-muted"),
             gap,
             (badge, f"bold {style}"),
-            right.removeprefix(badge),
+            "  ",
+            time_words(state),
         )
 
 
@@ -107,14 +95,14 @@ class HealthLine(WordsLine):
         """Show a state's health."""
         judged = health(state)
         head = LEVEL_CELLS[judged.level]
-        parts: list[str | tuple[str, str]] = [styled(head), "  ", numbers_words(state)]
+        lines: list[list[str | tuple[str, str]]] = [[styled(head), "  ", numbers_words(state)]]
         if judged.reasons:
-            parts += ["\n", styled(Cell(judged.reasons[0], head.tone))]
             rest = list(judged.reasons[1:REASONS_SHOWN])
             if len(judged.reasons) > REASONS_SHOWN:
                 rest.append(f"and {len(judged.reasons) - REASONS_SHOWN} more")
-            parts += [f" · {reason}" for reason in rest]
-        self.say(*parts)
+            more = (" ", f"· {' · '.join(rest)}") if rest else ()
+            lines.append([styled(Cell(judged.reasons[0], head.tone)), *more])
+        self.say_lines(lines)
 
 
 class ClockLine(WordsLine):
@@ -123,7 +111,7 @@ class ClockLine(WordsLine):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__(id="clock")
-        self.border_title = "Time"
+        self.show_title("Time")
 
     def show(self, state: ClusterState) -> None:
         """Show a state's clock."""

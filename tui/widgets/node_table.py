@@ -24,7 +24,7 @@ class NodeTable(PickTable):
     def show(self, state: ClusterState) -> None:
         """Show a state's nodes."""
         rows = [(node.name, row) for node in state.nodes for row in node_rows(node, state.clock.now)]
-        self.border_title = f"Nodes {len(state.nodes)}" if state.cluster_id else "Nodes ?"
+        self.show_title(f"Nodes {len(state.nodes)}" if state.cluster_id else "Nodes ?")
         self.show_picks(
             len(rows), lambda index: rows[index][1], not_known(state), lambda index: NodeSubject(rows[index][0])
         )

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.reactive import reactive
-from textual.strip import Strip
 
-from ..columns import heading, laid_out
+from ..columns import laid_out
+from ..tones import CURSOR, partial
 from ..words import Cell, Tone
 from .row_table import RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.style import Style
     from textual.events import Click
+    from textual.strip import Strip
 
     from .row_table import RowAt
 
@@ -78,6 +79,7 @@ class PickTable(RowTable, inherit_bindings=False):
             """The table."""
             return self.table
 
+    _cursor_drawn: Style | None = None
     _key_at: KeyAt | None = None
     _key: object = None
 
@@ -177,21 +179,34 @@ class PickTable(RowTable, inherit_bindings=False):
         width = self.scrollable_content_region.width
         room = max(1, width - len(MARK))
         if y == 0 and self.headed:
-            line = laid_out(self._columns, self._widths(room), heading(self._columns))
-            return self._strip([Cell(" "), *line], width, "row-table--heading")
+            return self.kept(
+                "heading", width, lambda: [Cell(" "), *laid_out(self._columns, self._widths(room), self._heading)]
+            )
         row = y - self.headed
         index = row + self.scroll_offset.y
         if not self._count and row == 0:
-            return self._strip([Cell(self._nothing, Tone.DIM)], width)
+            return self.kept("nothing", width, lambda: [Cell(self._nothing, Tone.DIM)])
         if index >= self._count:
-            return Strip.blank(width, self.rich_style)
+            return self.kept("blank", width, list)
         here = index == self.cursor
-        line = self.line_of(index, room)
-        strip = self._strip([Cell(MARK if here else " "), *line], width)
-        if here and self.has_focus:
-            style = self.get_component_rich_style("row-table--cursor", partial=True)
-            strip = Strip([Segment(text, (old or style) + style) for text, old, _ in strip], width)
-        return strip
+        name = self.name_of(index)
+        strip = self.kept((name, here), width, lambda: [Cell(MARK if here else " "), *self.line_of(index, room)])
+        return strip.apply_style(self._cursor_style) if here and self.has_focus else strip
+
+    def name_of(self, index: int) -> object:
+        """Return what is equal as long as the row looks the same, the cursor's mark aside."""
+        return index
+
+    @property
+    def _cursor_style(self) -> Style:
+        if self._cursor_drawn is None:
+            self._cursor_drawn = partial(CURSOR)
+        return self._cursor_drawn
+
+    def notify_style_update(self) -> None:
+        """Forget the style of another theme."""
+        super().notify_style_update()
+        self._cursor_drawn = None
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return a row's text in a width."""

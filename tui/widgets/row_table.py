@@ -10,7 +10,9 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ..cellwidth import cells_of
 from ..columns import fit, heading, laid_out
+from ..tones import CELL_STYLES, drawn
 from ..words import Cell, Tone
 
 if TYPE_CHECKING:
@@ -22,16 +24,14 @@ if TYPE_CHECKING:
 
 type RowAt = Callable[[int], Sequence[Field]]
 
-_CLASSES: Final = {tone: f"row-table--{tone.value}" for tone in Tone}
-
-
 ROWS_WRITTEN_MAX: Final = 100_000
+LINES_KEPT_MAX: Final = 1_024
+"""So many lines that were drawn are kept: most keys show lines again that were seen before."""
 
 
 class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
     """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {*_CLASSES.values(), "row-table--heading", "row-table--cursor"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", "Up", show=False),
         Binding("down,j", "scroll_down", "Down", show=False),
@@ -41,6 +41,8 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end,G", "scroll_end", "Last row", show=False),
     ]
 
+    _titled = ""
+
     def __init__(self, columns: Sequence[Column], title: str, **settings: str) -> None:
         """Take the columns. There are no rows yet."""
         super().__init__(id=settings.get("id"))
@@ -49,8 +51,10 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
         self._fitted: tuple[int, list[int]] = (-1, [])
-        self._styles: dict[str, Style] = {}
-        self.border_title = title
+        self._styles: dict[Tone, Style] = {}
+        self._drawn: dict[object, Strip] = {}
+        self._drawn_width = -1
+        self.border_title = self._titled = title
 
     @property
     def count(self) -> int:
@@ -59,7 +63,11 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def show_rows(self, count: int, row_at: RowAt, nothing: str) -> None:
         """Show so many rows; ``row_at`` is called for those in sight. ``nothing``: why there are none."""
+        same = count == self._count == 0 and nothing == self._nothing
         self._count, self._row_at, self._nothing = count, row_at, nothing
+        if same:
+            return
+        self._drawn.clear()
         size = Size(self.size.width, max(1, count) + 1)
         if size != self.virtual_size:
             self.virtual_size = size
@@ -85,18 +93,37 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         """Return what stands in the columns of a row."""
         return self._row_at(row)
 
+    def show_title(self, title: str) -> None:
+        """Show a title, plain text; the same one again costs nothing."""
+        if title != self._titled:
+            self._titled = title
+            self.border_title = title.replace("[", "\\[")
+
     def render_line(self, y: int) -> Strip:
         """Render one line of the widget."""
         width = self.scrollable_content_region.width
-        widths = self._widths(width)
         if y == 0:
-            return self._strip(laid_out(self._columns, widths, heading(self._columns)), width, "row-table--heading")
+            return self.kept("heading", width, lambda: laid_out(self._columns, self._widths(width), self._heading))
         index = y - 1 + self.scroll_offset.y
         if not self._count and y == 1:
-            return self._strip([Cell(self._nothing, Tone.DIM)], width)
+            return self.kept("nothing", width, lambda: [Cell(self._nothing, Tone.DIM)])
         if index >= self._count:
-            return Strip.blank(width, self.rich_style)
-        return self._strip(laid_out(self._columns, widths, self._row_at(index)), width)
+            return self.kept("blank", width, list)
+        return self.kept(index, width, lambda: laid_out(self._columns, self._widths(width), self._row_at(index)))
+
+    @property
+    def _heading(self) -> Sequence[Field]:
+        return heading(self._columns)
+
+    def kept(self, name: object, width: int, line: Callable[[], list[Cell]]) -> Strip:
+        """Return a line that was drawn since the rows were shown, else draw it. ``name``: which line it is."""
+        if width != self._drawn_width or len(self._drawn) > LINES_KEPT_MAX:
+            self._drawn.clear()
+            self._drawn_width = width
+        strip = self._drawn.get(name)
+        if strip is None:
+            strip = self._drawn[name] = self.strip_of(line(), width)
+        return strip
 
     def _widths(self, width: int) -> list[int]:
         """Return the widths of the columns in a room; reckoned once for each."""
@@ -108,16 +135,23 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         """Forget styles of another theme, or of another focus."""
         super().notify_style_update()
         self._styles.clear()
+        self._drawn.clear()
 
-    def _strip(self, line: list[Cell], width: int, only: str = "") -> Strip:
-        segments = [Segment(piece.text, self._style(piece.tone, only)) for piece in line if piece.text]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
+    def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
+        """Draw pieces of text, cut or filled to a width."""
+        segments = [Segment(piece.text, self.style_of(piece.tone)) for piece in line if piece.text]
+        size = sum(cells_of(piece.text) for piece in line)
+        if size < width:
+            segments.append(Segment(" " * (width - size), self.style_of(Tone.PLAIN)))
+            size = width
+        strip = Strip(segments, size)
+        return strip if size == width else strip.crop(0, width)
 
-    def _style(self, tone: Tone, only: str) -> Style:
-        name = only or _CLASSES[tone]
-        style = self._styles.get(name)
+    def style_of(self, tone: Tone) -> Style:
+        """Return what a tone is drawn in."""
+        style = self._styles.get(tone)
         if style is None:
-            style = self._styles[name] = self.get_component_rich_style(name)
+            style = self._styles[tone] = drawn(self, CELL_STYLES[tone])
         return style
 
 

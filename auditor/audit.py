@@ -198,7 +198,7 @@ def _judge(
         finished=frozenset(ledgers.stopped),
         maps=records.maps,
         term_ns_max=records.term_ns_max,
-        r1_tolerance_ns=policy.r1_tolerance_ns if policy else None,
+        r1_tolerance_ns=records.r1_tolerance_ns,
         coverage=coverage,
         closings=Closings(index.closings()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from appliance.formats.birth import LogBirth, check_grid
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Rack
+    from appliance.formats.policy import Policy
     from appliance.formats.stamped import Stamped
 
     from .columns.frames import FrameColumns
@@ -390,18 +392,25 @@ class BagWalk:
         self.trust_named.add(lock.trust_number)
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
-                word = kind.name.lower()
-                reason = f"the bag is judged by {word} record {number}, which is not there; others were used instead"
                 if kind is Kind.TRUST:
                     self.doubted = True
                     self._records.doubt_keys()
-                self._report(
-                    found(f"unverifiable-{word}", f"{word}/{number:08d}", reason, [Evidence(f"{word}/{number:08d}")])
-                )
+                self._missing(kind, number, "the bag")
         keyring = self._records.keyring(lock.trust_number)
         token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
         self._report_all(findings)
         return lock, token
+
+    def _missing(self, kind: Kind, number: int, what: str) -> None:
+        word = kind.name.lower()
+        reason = f"{what} is judged by {word} record {number}, which is not there; others were used instead"
+        self._report(found(f"unverifiable-{word}", f"{word}/{number:08d}", reason, [Evidence(f"{word}/{number:08d}")]))
+
+    def _policy_of(self, named: int, limit: int) -> Policy | None:
+        """Return the policy by which a frame of a bag is judged; say so where it is not there."""
+        if 1 <= named <= limit and self._records.missing(Kind.POLICY, named):
+            self._missing(Kind.POLICY, named, "a frame")
+        return self._records.judging(named, limit)
 
     def _listed(
         self, listing: BagListing, lock: LockFile, lock_where: Evidence, token: SignedTime | None, pack: RackPack | None
@@ -413,6 +422,7 @@ class BagWalk:
         by = BagRules(bag, lock, token, keyring, policy)
         seen: set[bytes] = set()
         after: dict[int, SignedTime] = {}
+        policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
         for entry in lock.entries:
             path = f"{bag.path}/{entry.name}"
             name = self._log.data_name(entry.name)
@@ -434,7 +444,8 @@ class BagWalk:
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue
             place = Evidence(*(packed_at or (path, 0)))
-            self._judge.file(data[: entry.size], place, ListedFile(by, name, lock_where, seen, after))
+            listed = ListedFile(by, name, lock_where, seen, after, policy_of, self._records.term_ns_max)
+            self._judge.file(data[: entry.size], place, listed)
         self.newest = later(self.newest, self._judge.newest)
         return blind
 

@@ -135,12 +135,12 @@ def file_checks(entry: LockEntry, data: bytes | None, *, readable: bool = True) 
 
 
 def grant_checks(
-    told: LeaseTold, head: BatchHead, policy: Policy | None, ceiling: CeilingLinked | None, shards: ShardMap | None
+    told: LeaseTold, head: BatchHead, term_ns_max: int | None, ceiling: CeilingLinked | None, shards: ShardMap | None
 ) -> Iterator[Check]:
     """Yield the checks of what a shard said of a lease, alone. ``ceiling``, ``shards``: those it names, if there."""
     witness, token = told.witness, head.signed_time()
-    if policy is not None:
-        latest = token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
+    if term_ns_max is not None:
+        latest = token.midpoint_ns + term_ns_max + token.radius_ns
         expiry, limit = clock(witness.expiry_ns), f"≤ {clock(latest)}"
         yield Check("term-above-policy", "expiry within the longest term", expiry, limit, witness.expiry_ns <= latest)
     value, below = max(witness.expiry_ns, witness.fence), head.ceiling_ns

@@ -137,9 +137,10 @@ class _Reading:
         closing = archive.closings.get(path.rpartition("/")[0])
         lock = self._lock(closing)
         keyring = archive.records.keyring(lock.trust_number) if lock is not None else archive.records.keys
-        policy = archive.records.policy(lock.policy_number) if lock is not None else archive.records.newest_policy
+        limit = None if lock is None else lock.policy_number
         frames, damage = archive.frames.frames(data, place.path, keyring, place.offset)
         for evidence in frames:
+            policy = archive.records.judging(evidence.frame.head.policy_number, limit)
             yield self._frame(evidence, path, closing, lock, policy)
         for where, reason in damage:
             yield Link(LinkKind.FILE, printable(reason), where=where)
@@ -311,7 +312,7 @@ class _Reading:
         if head is not None:
             records = self._archive.records
             ceiling = self._archive.ceilings.get(((head.map_number, head.shard), head.ceiling_number))
-            checks += grant_checks(told, head, records.newest_policy, ceiling, records.maps.get(head.map_number))
+            checks += grant_checks(told, head, records.term_ns_max, ceiling, records.maps.get(head.map_number))
             if deep:
                 for earlier in self._before(trace):
                     checks += after_checks(earlier, told, head)

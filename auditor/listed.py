@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from appliance.formats.paths import DataName
+    from appliance.formats.policy import Policy
     from timeagent.signedtime import SignedTime
 
     from .columns.frames import BagRules, FrameColumns
@@ -36,6 +37,10 @@ class ListedFile:
     """Digests of the frames of the bag that count."""
     after: dict[int, SignedTime]
     """Signed times that are not after the lock file's."""
+    policy_of: Callable[[int], Policy | None]
+    """The policy by which a frame is judged that names one with this number."""
+    term_ns_max: int | None
+    """The longest term of any policy."""
 
 
 class FrameJudge:
@@ -96,7 +101,11 @@ class FrameJudge:
             if not broken and frame.refusal is None:
                 after[id(frame.token)] = frame.token
         judgement = judge_frame(
-            frame, by.bag, by.policy, misplaced=any(each.code == "damaged-frame" for each in misplaced)
+            frame,
+            by.bag,
+            file.policy_of(frame.frame.head.policy_number),
+            misplaced=any(each.code == "damaged-frame" for each in misplaced),
+            term_ns_max=file.term_ns_max,
         )
         self._report_all(judgement.findings)
         # An attempt that was repeated: equal frames within a bag count once.

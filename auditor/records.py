@@ -68,6 +68,11 @@ class ClusterRecords:
         """The longest term of any policy."""
         return max((policy.lease_term_max_ns for policy in self.policies.values()), default=None)
 
+    @property
+    def r1_tolerance_ns(self) -> int | None:
+        """The widest tolerance of any policy: what a watermark was stamped under is not known."""
+        return max((policy.r1_tolerance_ns for policy in self.policies.values()), default=None)
+
     def keyring(self, number: int) -> Keyring | None:
         """Return the keys of a trust record; where it is missing, all keys there are."""
         return self.keyrings.get(number, self.keys)
@@ -80,6 +85,14 @@ class ClusterRecords:
     def policy(self, number: int) -> Policy | None:
         """Return a policy; where it is missing, the newest."""
         return self.policies.get(number, self.newest_policy)
+
+    def judging(self, named: int, limit: int | None = None) -> Policy | None:
+        """Return the policy by which readers judge a frame: the one that it names.
+
+        ``limit``: the number in the bag's list; a frame that names a newer one is judged by that one.
+        """
+        newest = max(self.policies, default=0) if limit is None else limit
+        return self.policy(named if 1 <= named <= newest else newest)
 
     def missing(self, kind: Kind, number: int) -> bool:
         """Whether a record that something names is simply not there."""

@@ -1,4 +1,6 @@
-"""Which messages of a frame are in the record: what readers reject, by the records that the bag's lock file names.
+"""Which messages of a frame are in the record: what readers reject, by a trust record and a policy.
+
+The trust record is the one that the bag's lock file names, the policy the one that the frame names.
 
 Pure: no I/O. The same bytes under the same records get the same verdict on every node, for ever. Verdicts of signatures
 are kept, by their bytes: a token and a witness are shared by many frames.

@@ -260,9 +260,9 @@ class Reader:
     def _closed_bag(
         self, closed: ClosedBag, after: Position, until: Instant, only: Files = None
     ) -> MessageBatch | None:
-        judge = self._judge(RecordNumbers(closed.lock.trust_number, closed.lock.policy_number))
+        named = RecordNumbers(closed.lock.trust_number, closed.lock.policy_number)
         try:
-            accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock, only), judge)
+            accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock, only), named)
         except Damaged:
             self._check_not_given_up(closed.bag.rack)
             raise
@@ -282,7 +282,7 @@ class Reader:
             begun = files is None or bool(self._storage.look(bag.path, (PRELOCK,)))
             if files is not None and not begun and not self._authority.rack_begun(bag.rack):
                 found = ((name, pieces(data)[0]) for name, data in files.items())
-                accepted = self._accepted(bag, found, self._judge(self._records.newest()))
+                accepted = self._accepted(bag, found, self._records.newest())
                 return _batch(accepted, after, until, settled=False, complete_ns=0)
             contents = self._authority.close(bag) if begun else self._authority.by_seal(bag)
             if not isinstance(contents, NotDue):
@@ -310,8 +310,13 @@ class Reader:
             self._judges[numbers] = judge
         return judge
 
-    def _accepted(self, bag: Bag, files: Iterable[tuple[str, list[Piece]]], judge: Judge) -> list[Part]:
-        """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once."""
+    def _accepted(self, bag: Bag, files: Iterable[tuple[str, list[Piece]]], named: RecordNumbers) -> list[Part]:
+        """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once.
+
+        By the trust record that is ``named``, and by the policy that the frame names: under that one its writer found
+        it good. What a lock file names bounds that; a frame beyond the bound is judged by the lock file's.
+        """
+        judge = self._judge(named)
         found: dict[tuple[str, bytes, int], list[Part]] = {}
         for file_name, inside in files:
             name = self._grid.data_name(file_name)
@@ -319,7 +324,11 @@ class Reader:
                 continue
             for piece in inside:
                 frame = self._frame(piece, bag, file_name)
-                part = None if frame is None else self._judged(frame, name, bag, judge)
+                if frame is None:
+                    continue
+                policy = frame.head.policy_number
+                own = judge if not 1 <= policy < named.policy else self._judge(RecordNumbers(named.trust, policy))
+                part = self._judged(frame, name, bag, own)
                 if part is not None:
                     _add(found.setdefault(part.origin.rank[:3], []), part)
         twins = (part for rank in sorted(found) for part in _numbered(found[rank]))

@@ -33,6 +33,7 @@ class LockFile(Record, frozen=True):
     closer: str
     trust_number: U64
     policy_number: U64
+    """The newest that a frame may name: each is judged by the one it names."""
     entries: tuple[LockEntry, ...]
     """In order of name, each name once."""
 

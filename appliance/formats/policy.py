@@ -1,7 +1,7 @@
 """The policy record: the numbers that a whole cluster shares, and the relations that must hold between them.
 
 Numbered, immutable, signed by the cluster root key. What enters the promises about the record (longest term, radius,
-tolerance) is judged by the policy that a bag's lock file names.
+tolerance) is judged by the policy that a frame names, the newest one under which its writer found it good.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Session:
         self._lock = RLock()
         self._closed = False
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
-        self._stamper = Stamper(context.time, policy, self._state)
+        self._stamper = Stamper(context.time, policy, self._state, context.records.policy)
         time = context.time
         self._leasing = Leasing(
             time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness, self._lock
@@ -389,6 +389,7 @@ class Session:
         """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending."""
         numbers = self._context.records.newest()
         keyring = self._context.records.keyring(numbers.trust)
+        self._context.records.policy(numbers.policy)  # once, before the lock is held
         while True:
             with self._lock:
                 if identity in self._pending:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.bag.looks import FrameFile
+from appliance.bag.records import RecordNumbers
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.hints import ANY_FILE, Place
 from appliance.formats.paths import DataName
@@ -21,12 +22,11 @@ from timeagent.trust import Purpose
 from timeagent.units import rfc3339, span_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from appliance.bag.records import RecordNumbers
     from appliance.formats.paths import Bag, Grid
     from appliance.formats.policy import Policy
-    from appliance.formats.witness import SignedWitness
+    from appliance.formats.witness import BatchHead, SignedWitness
     from timeagent.clock import NodeTime
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
@@ -87,11 +87,12 @@ class WriterState:
 class Stamper:
     """Makes publications for one writer."""
 
-    def __init__(self, time: NodeTime, policy: Policy, state: WriterState) -> None:
-        """Take the writer's state, which this changes."""
+    def __init__(self, time: NodeTime, policy: Policy, state: WriterState, numbered: Callable[[int], Policy]) -> None:
+        """Take the writer's state, which this changes. ``numbered``: a policy record; what was read once is kept."""
         self._time = time
         self._policy = policy
         self._state = state
+        self._numbered = numbered
 
     def publication(
         self,
@@ -118,16 +119,38 @@ class Stamper:
         for lease in leases:
             lease.check_held(now, self._policy.holder_margin_ns)
             assert lease.floor_ns < first
+        heads = [signed.batch_head() for signed in witnesses]
+        times = [head.signed_time() for head in heads]
+        judge = self._judging(numbers.policy, witnesses, times)
         for timestamp in (first, last):
-            if not r1_holds(timestamp, token, self._policy.r1_tolerance_ns):
+            if not r1_holds(timestamp, token, judge.r1_tolerance_ns):
                 raise BadTime(
                     "r1-would-fail",
                     f"the timestamp {rfc3339(timestamp)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
                     hint="the clock stepped while the message was made: try again",
                 )
-        _refuse_untrusted(keyring, token, witnesses)
-        timestamps = range(first, last + 1)
-        return self._encoded(grid.bag(first), timestamps, payloads, leases, witnesses, attempt_id, token, numbers)
+        _refuse_untrusted(keyring, token, heads, times)
+        timestamps, under = range(first, last + 1), RecordNumbers(numbers.trust, judge.number)
+        return self._encoded(grid.bag(first), timestamps, payloads, leases, witnesses, attempt_id, token, under)
+
+    def _judging(self, newest: int, witnesses: Sequence[SignedWitness], times: Sequence[SignedTime]) -> Policy:
+        """Return the policy to be named: the newest under which readers take these witnesses. Raises NotTrusted.
+
+        A lease that was granted before its longest term was lowered is good under the policy of before. May touch the
+        mount, once for each policy.
+        """
+        # What acceptance.py asks of each: an expiry within the longest term of its signed time and that one's radius.
+        granted = zip(witnesses, times, strict=True)
+        longest = max((one.statement().expiry_ns - at.midpoint_ns - at.radius_ns for one, at in granted), default=0)
+        for number in range(newest, 0, -1):
+            policy = self._numbered(number)
+            if longest <= policy.lease_term_max_ns:
+                return policy
+        raise NotTrusted(
+            "term-above-policy",
+            f"no reader would accept the messages: a lease is for {span_text(longest)}, longer than any policy allows",
+            hint="acquire it again; a shard that grants so is not of this cluster's making",
+        )
 
     def _first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant | Ahead:
         """Return the first of ``count`` consecutive timestamps, all in one bag and below every expiry."""
@@ -196,12 +219,12 @@ def _witnesses(leases: Sequence[Lease]) -> list[SignedWitness]:
     return [*(lease.signed for lease in leases), *(each.signed for each in standings if each is not None)]
 
 
-def _refuse_untrusted(keyring: Keyring, token: SignedTime, witnesses: Sequence[SignedWitness]) -> None:
+def _refuse_untrusted(
+    keyring: Keyring, token: SignedTime, heads: Sequence[BatchHead], times: Sequence[SignedTime]
+) -> None:
     """Raise NotTrusted if a key is replaced or revoked by now: a listed frame with it would be read by nobody."""
     reason = keyring.refuses(token.key_id, Purpose.TIME, token.midpoint_ns)
-    for signed in witnesses:
-        head = signed.batch_head()
-        granted = head.signed_time()
+    for head, granted in zip(heads, times, strict=True):
         reason = (
             reason
             or keyring.refuses(head.key_id, Purpose.WITNESS, granted.midpoint_ns)

@@ -390,7 +390,7 @@ def _placed(heads: Sequence[FrameHead], name: DataName, by: BagRules) -> bool:
     return len({each[:4] for each in shared}) == 1 and all(
         (cluster_id, log, writer) == (lock.cluster_id, by.bag.log, name.writer)
         and trust_number <= lock.trust_number
-        and policy_number <= lock.policy_number
+        and policy_number == lock.policy_number  # else each frame is judged by the policy that it names
         for cluster_id, log, writer, _, trust_number, policy_number in shared
     )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from timeagent.units import MS, SECOND
 
+from . import sessions
 from .plants import plants
 from .stories import Story
 from .tree import ClusterTree
@@ -29,6 +30,35 @@ def watermark_far_from_its_time(root: Path) -> ClusterTree:
     story = Story(root)
     lease, _ = story.written()
     story.shard.end(lease, change={"watermark_ns": story.tree.now_ns + 2 * SECOND})
+    return story.done()
+
+
+@plants("policy-misnamed")
+def lease_for_longer_than_the_policy_that_is_named(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    number = story.tree.change_policy(lease_term_max_ns=5 * SECOND)
+    story.writer.publish(story.grid, lease, change={"policy_number": number})
+    return story.done()
+
+
+@plants("policy-misnamed")
+def lease_that_only_a_later_policy_allows(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.tree.change_policy(lease_term_max_ns=20 * SECOND)
+    story.shard.extend()
+    lease = story.lease(change={"expiry_ns": story.tree.now_ns + 11 * SECOND})
+    story.writer.publish(story.grid, lease)
+    return story.done()
+
+
+@plants("policy-misnamed")
+def session_lease_for_longer_than_the_policy_that_is_named(root: Path) -> ClusterTree:
+    story = Story(root)
+    session = sessions.begin(story.shard, story.writer)
+    lease = sessions.under(session, "alice", story.writer, {"expiry_ns": story.tree.now_ns + SECOND})
+    number = story.tree.change_policy(lease_term_max_ns=5 * SECOND)
+    story.writer.publish(story.grid, lease, change={"policy_number": number})
     return story.done()
 
 

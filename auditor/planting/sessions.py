@@ -29,10 +29,10 @@ def begin(shard: Shard, writer: Writer, change: Change | None = None) -> Session
     return Session(shard, witness, shard.turn(witness).signed_witness(0))
 
 
-def under(session: Session, domain: str, writer: Writer) -> Lease:
+def under(session: Session, domain: str, writer: Writer, change: Change | None = None) -> Lease:
     """Grant a domain under a session lease, as if nobody had it."""
-    change: Change = {"session_id": session.witness.session_id, "expiry_ns": session.witness.expiry_ns}
-    lease = session.shard.grant(domain, writer, change=change)
+    fields: Change = {"session_id": session.witness.session_id, "expiry_ns": session.witness.expiry_ns}
+    lease = session.shard.grant(domain, writer, change=fields | (change or {}))
     lease.session = session
     session.leases.append(lease)
     return lease

@@ -83,6 +83,7 @@ class ClusterTree:
         self.put_register(Kind.POLICY, self.policy)
         self.put_register(Kind.TRUST, self.trust)
         self.put_register(Kind.MAP, self.map)
+        self.policy_number = 1
         self.grids: dict[str, Grid] = {}
         self.drawn = 0
         """How often chance was asked."""
@@ -119,6 +120,13 @@ class ClusterTree:
     def put_register(self, kind: Kind, record: Policy | TrustRecord | ShardMap, signer: Signer | None = None) -> str:
         path = f"{kind.name.lower()}/{record_name(record.number)}"
         return self.put(path, sign(kind, record, signer or self.root_key))
+
+    def change_policy(self, **numbers: int) -> int:
+        """Publish the next policy, which closers know from now on; return its number. Shards grant by the first."""
+        self.policy_number += 1
+        changed_numbers = msgspec.structs.replace(self.policy, number=self.policy_number, **numbers)
+        self.put_register(Kind.POLICY, changed_numbers)
+        return self.policy_number
 
     def files(self) -> list[str]:
         return sorted(p.relative_to(self.root).as_posix() for p in self.root.rglob("*") if p.is_file())
@@ -185,7 +193,7 @@ class ClusterTree:
             bag=bag.path,
             closer=node,
             trust_number=1,
-            policy_number=1,
+            policy_number=self.policy_number,
             entries=tuple(entries),
         )
         raw = stamp(Kind.LOCK, changed(lock, change), self.nodes[node].time)

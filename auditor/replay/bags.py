@@ -313,7 +313,7 @@ class BagReading:
 
     def _accepted(self, evidence: FrameEvidence, bag: Bag, policy: int | None, *, fits: bool) -> tuple[int, int]:
         """Return the messages that readers accept: first, and one behind the last. Always one stretch."""
-        chosen = self._records.newest_policy if policy is None else self._records.policy(policy)
+        chosen = self._records.judging(evidence.frame.head.policy_number, policy)
         places = judge_frame(evidence, bag, chosen, misplaced=not fits).accepted.nonzero()[0]
         return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
 

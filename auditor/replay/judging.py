@@ -106,7 +106,9 @@ def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterat
             code = "ghost-bag" if judged.closed is None else "late-writer"
             yield found(code, event.file, reason, [Evidence(event.where.path)])
         return
-    yield from judge_frame(judged.evidence, judged.bag, records.newest_policy, misplaced=False).findings
+    policy = records.judging(judged.evidence.frame.head.policy_number)
+    by = judge_frame(judged.evidence, judged.bag, policy, misplaced=False, term_ns_max=records.term_ns_max)
+    yield from by.findings
     yield from stamp_after_frame(judged.evidence, judged.closed)
 
 
@@ -128,7 +130,6 @@ def _leases(shards: ShardReading, bags: BagReading, records: ClusterRecords) -> 
     ceilings = _ceilings(shards)
     yield from check_heads(heads, ceilings)
     runs = _runs(heads, {fact.digest for fact, in_ledger in shards.heads.values() if in_ledger})
-    policy = records.newest_policy
     index = Index()
     cluster = Cluster(
         runs=runs,
@@ -136,7 +137,7 @@ def _leases(shards: ShardReading, bags: BagReading, records: ClusterRecords) -> 
         finished=frozenset(shards.stopped),
         maps=records.maps,
         term_ns_max=records.term_ns_max,
-        r1_tolerance_ns=policy.r1_tolerance_ns if policy else None,
+        r1_tolerance_ns=records.r1_tolerance_ns,
         coverage=_NothingMissing(index, 0, 0),
     )
     for history in _histories(shards, bags, runs):

@@ -106,6 +106,9 @@ _ALL: Final = (
     ),
     Rule(422, "ended-lease-forgotten", "a session lease was renewed without naming a lease that was ended alone"),
     Rule(423, "session-outlived", "a shard granted or renewed under a session lease that was over"),
+    Rule(
+        424, "policy-misnamed", "a message names a policy that allows no lease as long as the one it was written under"
+    ),
     # sequences
     Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record"),
     Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),

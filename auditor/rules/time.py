@@ -98,8 +98,13 @@ def _clean_session(evidence: FrameEvidence, held: HeldSession, policy: Policy) -
     )
 
 
-def judge_frame(evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, misplaced: bool) -> Judgement:
-    """Apply every rule about timestamps to one frame of a closed bag, by the policy that its lock file names."""
+def judge_frame(
+    evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, misplaced: bool, term_ns_max: int | None = None
+) -> Judgement:
+    """Apply every rule about timestamps to one frame of a closed bag, by the policy that it names.
+
+    ``term_ns_max``: of all policies. A lease for longer than that is its shard's fault, and said of the lease.
+    """
     timestamps = evidence.frame.timestamps
     if not misplaced and _clean(evidence, bag, policy):
         return Judgement([], _all(len(timestamps)))
@@ -134,12 +139,35 @@ def judge_frame(evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, mis
         foreign = held.witness.holder.incarnation != evidence.frame.head.incarnation
         if foreign or _unfit(held, policy) or not _stands(evidence, held):
             accepted[:] = False
+    named = _misnamed(evidence, policy, term_ns_max)
+    if named is not None:
+        findings.append(named)
     for session in evidence.sessions:
         foreign = session.witness.holder.incarnation != evidence.frame.head.incarnation
         if foreign or _too_long(session, policy):
             accepted[:] = False
     findings += _lease_findings(evidence)
     return Judgement(findings, accepted)
+
+
+def _misnamed(evidence: FrameEvidence, policy: Policy | None, term_ns_max: int | None) -> Finding | None:
+    """Return the finding about a frame whose leases are good, but not under the policy that it names."""
+    if policy is None or term_ns_max is None:
+        return None
+    carried: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
+    for held in carried:
+        witness, token = held.witness, held.token
+        span = witness.expiry_ns - token.midpoint_ns - token.radius_ns
+        if held.refusal is None and policy.lease_term_max_ns < span <= term_ns_max:
+            head = evidence.frame.head
+            subject = f"{evidence.where.path}, frame {head.sequence}"
+            reason = (
+                f"it names policy {policy.number}, which allows {span_text(policy.lease_term_max_ns)}; "
+                f"a lease of its own lasts {span_text(span)} at least, until {rfc3339(witness.expiry_ns)}"
+            )
+            times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+            return found("policy-misnamed", subject, reason, [evidence.where], times)
+    return None
 
 
 def _unfit(held: HeldWitness, policy: Policy | None) -> bool:

@@ -208,7 +208,7 @@ def latest_without_a_look(
     if files is None:
         return open_bag(self, bag, after, until, only)
     found = ((name, pieces(data)[0]) for name, data in files.items())
-    parts = self._accepted(bag, found, self._judge(self._records.newest()))
+    parts = self._accepted(bag, found, self._records.newest())
     return MessageBatch(parts, settled=False) if parts else None
 
 

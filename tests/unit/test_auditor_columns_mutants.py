@@ -133,7 +133,14 @@ MUTANTS: dict[str, Mutant] = {
         "True",
         ("damaged-frame",),
     ),
-    "the policy": (frames, "_placed", "policy_number <= lock.policy_number", "True", ("stale-lock",)),
+    "the policy": (frames, "_placed", "policy_number == lock.policy_number", "True", ("stale-lock",)),
+    "the policy that is named": (
+        frames,
+        "_placed",
+        "policy_number == lock.policy_number",
+        "policy_number <= lock.policy_number",
+        ("policy-misnamed",),
+    ),
     "the ceiling": (domains, STATEMENTS, 'rows["expiry"] > heads.ceiling[head]', "False", ("grant-above-ceiling",)),
     "the term of a grant": (
         domains,

@@ -360,9 +360,41 @@ def test_record_that_is_missing_is_damage(node: Node) -> None:
         other.settled()
 
 
-def test_policy_of_the_lock_decides_the_longest_term(node: Node) -> None:
-    node.records.policies[2] = msgspec.structs.replace(POLICY, number=2, lease_term_max_ns=20 * SECOND)
-    granted = witness(node.time, expiry_ns=node.time.midpoint_ns + 15 * SECOND)
-    node.writer.write(node.file(witnesses=(granted,)))
+# What was good when it was written stays good, however often the policy changes before its bag is closed; and whoever
+# knows the new policy is held to it.
+@pytest.mark.parametrize(
+    ("named", "term_s", "good"),
+    [
+        (1, 10, True),
+        (1, 11, False),
+        (2, 5, True),
+        (2, 6, False),
+        (3, 20, True),
+        (3, 21, False),
+        (0, 20, True),
+        (9, 21, False),
+    ],
+)
+def test_frame_is_judged_by_the_policy_that_it_names(node: Node, named: int, term_s: int, *, good: bool) -> None:
+    for number, term in ((2, 5), (3, 20)):
+        node.records.policies[number] = msgspec.structs.replace(POLICY, number=number, lease_term_max_ns=term * SECOND)
+    granted = witness(node.time, expiry_ns=node.time.midpoint_ns + term_s * SECOND)
+    node.writer.write(node.file(witnesses=(granted,), policy_number=named))
+    expected = [b"m"] if good else []
+    assert node.latest() == expected
     close_all(node)
-    assert node.settled() == [b"m"]
+    assert node.settled() == node.again().latest() == expected
+    assert node.reader.rejected[Refusal.TERM] == (0 if good else 2)
+
+
+@pytest.mark.parametrize(("named", "good"), [(1, True), (2, False), (3, True)])
+def test_tolerance_is_that_of_the_policy_that_the_frame_names(node: Node, named: int, *, good: bool) -> None:
+    for number, tolerance in ((2, 760 * MS), (3, 2 * SECOND)):
+        node.records.policies[number] = msgspec.structs.replace(POLICY, number=number, r1_tolerance_ns=tolerance)
+    far = node.time.token().radius_ns + 900 * MS
+    written = node.file(timestamps=[node.time.midpoint_ns + far], policy_number=named)
+    node.writer.write(written)
+    close_all(node)
+    node.time.advance(SECOND)
+    close_all(node)
+    assert node.settled() == ([b"m"] if good else [])

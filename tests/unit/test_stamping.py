@@ -37,7 +37,8 @@ class Desk:
         self.grid: Grid = session._logs.opened_or_made("log").grid
         self.lease: Lease = session.acquire("d")[0]
         self.state = WriterState(CLUSTER, NODE, session.incarnation)
-        self.stamper = Stamper(self.time, site.policy, self.state)
+        self.policies = {1: site.policy}
+        self.stamper = Stamper(self.time, site.policy, self.state, self.policies.__getitem__)
         self.keyring = session._context.records.keyring(1)
         self.margin = site.policy.holder_margin_ns
 
@@ -145,16 +146,21 @@ def test_batch_that_ends_just_below_the_expiry_is_stamped(desk: Desk) -> None:
     assert desk.stamped(100).last_ns == desk.lease.expiry_ns - 1
 
 
-def test_signed_time_too_far_from_the_timestamp_is_refused_before_anything_is_made(desk: Desk) -> None:
+def make_stale(desk: Desk, age_ns: int) -> None:
+    """Have the signed time lie so far behind the clock."""
     real = desk.time.token
 
     def stale() -> SignedTime:
-        desk.time.midpoint_ns -= 2 * SECOND
+        desk.time.midpoint_ns -= age_ns
         token = real()
-        desk.time.midpoint_ns += 2 * SECOND
+        desk.time.midpoint_ns += age_ns
         return token
 
     desk.time.token = stale  # type: ignore[method-assign]
+
+
+def test_signed_time_too_far_from_the_timestamp_is_refused_before_anything_is_made(desk: Desk) -> None:
+    make_stale(desk, 2 * SECOND)
     with pytest.raises(BadTime) as refused:
         desk.ask()
     assert refused.value.code == "r1-would-fail"
@@ -230,3 +236,45 @@ def test_writer_looks_at_the_newest_trust_record_before_each_publication(tmp_pat
             session.publish("log", [b"after"], under=leases)
         site.time = HandTime(other, site.time.midpoint_ns + 10 * SECOND)
         assert [message.payload for message in site.settled("log")] == [b"before"]
+
+
+def granted_ns(desk: Desk) -> int:
+    """For how long the lease was granted, at least: by the least that its shard's clock allows."""
+    time = desk.lease.signed.batch_head().signed_time()
+    return desk.lease.expiry_ns - time.midpoint_ns - time.radius_ns
+
+
+def change(desk: Desk, number: int, **numbers: int) -> None:
+    desk.policies[number] = msgspec.structs.replace(desk.site.policy, number=number, **numbers)
+
+
+def named(desk: Desk, newest: int) -> int:
+    made = desk.stamper.publication(desk.grid, [b"m"], [desk.lease], ID, RecordNumbers(1, newest), desk.keyring)
+    assert isinstance(made, Publication)
+    (piece,), _ = pieces(made.file.data)
+    return open_frame(piece, "f").head.policy_number
+
+
+def test_frame_names_the_newest_policy_under_which_its_witnesses_are_good(desk: Desk) -> None:
+    change(desk, 2, lease_term_max_ns=granted_ns(desk) - 1)
+    assert named(desk, 2) == 1
+    change(desk, 3, lease_term_max_ns=granted_ns(desk))
+    assert named(desk, 3) == 3
+    change(desk, 4, lease_term_max_ns=1)
+    assert named(desk, 4) == 3
+
+
+def test_tolerance_is_that_of_the_policy_that_is_named(desk: Desk) -> None:
+    change(desk, 2, r1_tolerance_ns=0)
+    make_stale(desk, desk.time.radius_ns + MS)
+    with pytest.raises(BadTime) as caught:
+        named(desk, 2)
+    assert caught.value.code == "r1-would-fail"
+    assert named(desk, 1) == 1
+
+
+def test_lease_for_longer_than_any_policy_allows_is_not_written_under(desk: Desk) -> None:
+    desk.policies[1] = msgspec.structs.replace(desk.site.policy, lease_term_max_ns=granted_ns(desk) - 1)
+    with pytest.raises(NotTrusted) as caught:
+        named(desk, 1)
+    assert caught.value.code == "term-above-policy"

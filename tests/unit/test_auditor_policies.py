@@ -1,0 +1,83 @@
+"""A policy that changes: what was good when it was written is not accused, and what is named is what counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor import records
+from auditor.audit import Options, audit
+from auditor.load import Tree
+from auditor.planting.stories import Story
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auditor.audit import Audit
+
+BOTH_WAYS = pytest.mark.parametrize("by_columns", [True, False])
+
+
+def codes(story: Story, *, by_columns: bool = True) -> list[str]:
+    return sorted(finding.code for finding in audited(story, by_columns=by_columns).findings)
+
+
+def audited(story: Story, *, by_columns: bool = True) -> Audit:
+    return audit(Tree(story.tree.root), options=Options(columns=by_columns))
+
+
+def changed(root: Path, **numbers: int) -> Story:
+    """A frame under policy 1, in a bag that is closed when there is a second one, and one under that."""
+    story = Story(root)
+    lease, _ = story.written()
+    number = story.tree.change_policy(**numbers)
+    story.shard.end(lease)
+    story.tree.advance(MS)
+    other = story.shard.grant("bob", story.writer, change={"expiry_ns": story.tree.now_ns + 2 * SECOND})
+    story.writer.publish(story.grid, other, change={"policy_number": number})
+    story.shard.end(other)
+    story.done()
+    return story
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "numbers", [{"lease_term_max_ns": 5 * SECOND}, {"lease_term_max_ns": 20 * SECOND}, {"r1_tolerance_ns": 760 * MS}]
+)
+def test_change_of_policy_accuses_nobody(tmp_path: Path, numbers: dict[str, int], *, by_columns: bool) -> None:
+    story = changed(tmp_path, **numbers)
+    assert codes(story, by_columns=by_columns) == []
+    assert audited(story, by_columns=by_columns).summary.messages == 4
+
+
+# Judged by the list's policy alone, the first frame would have been written under too long a lease.
+@BOTH_WAYS
+def test_judging_by_the_newest_policy_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_columns: bool
+) -> None:
+    story = changed(tmp_path, lease_term_max_ns=5 * SECOND)
+    by_list = records.ClusterRecords.judging
+    monkeypatch.setattr(records.ClusterRecords, "judging", lambda self, _, limit: by_list(self, limit, limit))
+    assert "policy-misnamed" in codes(story, by_columns=by_columns)
+
+
+@BOTH_WAYS
+def test_watermark_is_judged_by_the_widest_tolerance(tmp_path: Path, *, by_columns: bool) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    time = story.tree.nodes["n2"].time.token()
+    story.tree.advance(900 * MS)
+    story.writer.publish(story.grid, lease, change={"time": time.encode()})
+    story.tree.change_policy(r1_tolerance_ns=760 * MS)
+    story.shard.end(lease)
+    story.done()
+    assert codes(story, by_columns=by_columns) == []
+
+
+@BOTH_WAYS
+def test_policy_that_a_frame_names_and_that_is_missing_is_said(tmp_path: Path, *, by_columns: bool) -> None:
+    story = changed(tmp_path, lease_term_max_ns=20 * SECOND)
+    story.tree.remove("policy/00000001")
+    assert set(codes(story, by_columns=by_columns)) == {"unverifiable-policy"}

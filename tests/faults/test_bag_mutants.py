@@ -19,7 +19,7 @@ from appliance.bag.sealer import Sealer
 from appliance.bag.storage import Published
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import pieces
-from appliance.formats.lockfile import SealEntry, open_lock
+from appliance.formats.lockfile import LockEntry, SealEntry, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bag_world import World
 from tests.support.bags import T0, TIME_KEY, Node
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Bag, Rack
     from timeagent.units import Instant
 
-SEEDS = 400
+SEEDS = 1_000
 
 
 def broken(seeds: int, *, revalidates: bool = True, kind: BagKind = BagKind.MAILDIR) -> tuple[int, list[str]] | None:
@@ -87,7 +87,8 @@ def trust_own_list(self: Closer, bag: Bag) -> Closed | Gone:
     if closed is None:
         return Gone()
     fields = {name: getattr(closed.lock, name) for name in closed.lock.__struct_fields__}
-    return Closed(type(closed.lock)(**(fields | {"entries": found})), closed.raw)
+    own = tuple(LockEntry(name=name, size=size, digest=digest) for name, size, digest in found)
+    return Closed(type(closed.lock)(**(fields | {"entries": own})), closed.raw)
 
 
 def replace_the_lock(self: Closer, bag: Bag, entries: tuple[object, ...]) -> None:

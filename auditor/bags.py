@@ -17,10 +17,10 @@ from timeagent.errors import Damaged, LeaseholdError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from .columns.frames import BagRules
+from .columns.frames import BagRules, ListedFile
 from .coverage import later
 from .finding import Evidence
-from .listed import FrameJudge, ListedFile
+from .listed import FrameJudge
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from .packs import RackPack, packed_names, retained_files
 from .records import RECORD_BYTES_MAX
@@ -111,6 +111,8 @@ class BagWalk:
         """Audit one rack. Returns where its seal is, if it holds."""
         self._log = grid
         seal = self._rack(listing)
+        self._judge.flush()
+        self.newest = later(self.newest, self._judge.newest)
         if seal is None or seal.token is None:
             return None
         self._index.closed_to(listing.rack.log, listing.rack.end_ns)
@@ -444,9 +446,11 @@ class BagWalk:
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue
             place = Evidence(*(packed_at or (path, 0)))
-            listed = ListedFile(by, name, lock_where, seen, after, policy_of, self._records.term_ns_max)
-            self._judge.file(data[: entry.size], place, listed)
-        self.newest = later(self.newest, self._judge.newest)
+            data = data if len(data) == entry.size else data[: entry.size]
+            term_ns_max = self._records.term_ns_max
+            listed = ListedFile(by, name, lock_where, seen, after, data, place, policy_of, term_ns_max)
+            self._judge.file(listed)
+        return blind
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
@@ -466,7 +470,6 @@ class BagWalk:
                 if digest not in seen:
                     seen.add(digest)
                     self._judge.take_open(frame, digest)
-        self.newest = later(self.newest, self._judge.newest)
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}

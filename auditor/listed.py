@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.framing import Piece, piece_at
 
 from .coverage import later
 from .indexing import index_frame
@@ -15,32 +17,17 @@ from .rules.time import judge_frame, stamp_after_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from appliance.formats.paths import DataName
-    from appliance.formats.policy import Policy
     from timeagent.signedtime import SignedTime
 
-    from .columns.frames import BagRules, FrameColumns
-    from .finding import Evidence, Finding
+    from .columns.frames import FrameColumns, ListedFile
+    from .finding import Finding
     from .frames import FrameEvidence, FrameReader
     from .index import Rows
     from .seals import BagCounts
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file that a bag was closed with, and what its frames are judged by."""
-
-    by: BagRules
-    name: DataName | None
-    lock_where: Evidence
-    seen: set[bytes]
-    """Digests of the frames of the bag that count."""
-    after: dict[int, SignedTime]
-    """Signed times that are not after the lock file's."""
-    policy_of: Callable[[int], Policy | None]
-    """The policy by which a frame is judged that names one with this number."""
-    term_ns_max: int | None
-    """The longest term of any policy."""
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""So much is read before it is judged: columns are worth the more, the longer they are."""
 
 
 class FrameJudge:
@@ -64,29 +51,54 @@ class FrameJudge:
         self._columns = columns
         self._rank = 0
         """How many frames were read."""
+        self._waiting: list[ListedFile] = []
+        self._bytes = 0
         self._newest_of_frames: SignedTime | None = None
         self.newest: SignedTime | None = None
         """The latest signed time that holds."""
 
-    def file(self, data: bytes, place: Evidence, file: ListedFile) -> None:
-        """Audit the frames of a listed file: by columns where they are clean, else one by one."""
-        rank, by = self._rank, file.by
-        read = self._columns.read(data, place, file.name, by, file.seen, rank) if self._columns else None
-        if read is None:
-            frames, damage = self._frames.frames(data, place.path, by.keyring, place.offset)
-            for where, reason in damage:
-                self._report(found("damaged-frame", place.path, reason, [where]))
-            for number, frame in enumerate(frames):
-                self._frame(frame, file, rank + number)
-            self._rank += len(frames)
+    def file(self, file: ListedFile) -> None:
+        """Audit the frames of a listed file, now or with those after it: ``flush`` says that there are none."""
+        self._waiting.append(file)
+        self._bytes += len(file.data)
+        if self._bytes >= BATCH_BYTES or self._columns is None:
+            self.flush()
+
+    def flush(self) -> None:
+        """Audit what waits: by columns where frames are clean, else one by one."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        if waiting:
+            self._files(waiting)
+
+    def _files(self, files: list[ListedFile]) -> None:
+        read = self._columns.read(files, self._rank) if self._columns else None
+        if read is None and len(files) > 1:  # something in some of them is not for columns
+            for file in files:
+                self._files([file])
             return
-        self._rank += len(read.pieces)
+        if read is None:
+            self._one_by_one(files[0])
+            return
+        first = self._rank
         self._counts.messages += read.messages
         self._trust_named |= read.trust_numbers
         for token in read.tokens:
             self.newest = later(self.newest, token)
-        for number in read.doubtful:
-            self._frame(self._frames.frame(read.pieces[number], place, by.keyring), file, rank + number)
+        begins = list(itertools.accumulate(read.frames, initial=first))
+        for number, place, offset in read.doubtful:
+            file = files[number]
+            piece = piece_at(file.data, offset)
+            assert isinstance(piece, Piece)
+            self._frame(self._frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
+        self._rank = begins[-1]
+
+    def _one_by_one(self, file: ListedFile) -> None:
+        frames, damage = self._frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
+        for where, reason in damage:
+            self._report(found("damaged-frame", file.where.path, reason, [where]))
+        for number, frame in enumerate(frames):
+            self._frame(frame, file, self._rank + number)
+        self._rank += len(frames)
 
     def _frame(self, frame: FrameEvidence, file: ListedFile, rank: int) -> None:
         """Audit one frame of a listed file."""
@@ -121,6 +133,7 @@ class FrameJudge:
 
     def take_open(self, frame: FrameEvidence, digest: bytes) -> None:
         """Remember a frame of a bag that is still open, as evidence only."""
+        self.flush()
         timestamps = frame.frame.timestamps
         self._remember(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank)
         self._rank += 1

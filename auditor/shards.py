@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from appliance.formats.ceiling import open_ceiling
@@ -9,9 +10,10 @@ from appliance.formats.framing import Kind
 from appliance.formats.ledger import open_block
 from appliance.formats.paths import record_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, head_digest
+from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, decode_entry, head_digest
 from timeagent.errors import Damaged
 
+from .columns.ledgers import BlockPlace
 from .finding import Evidence, Verdict
 from .frames import head_refusal
 from .load import Rest, Tail
@@ -22,9 +24,10 @@ from .rules.signatures import ceiling_findings
 from .verification import misattributed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from appliance.formats.framing import Piece
+    from appliance.formats.ledger import LedgerBlock
     from appliance.formats.witness import BatchHead, Entry
 
     from .columns.ledgers import LedgerColumns
@@ -37,9 +40,23 @@ if TYPE_CHECKING:
 IN_LEDGER: Final = 1
 
 
+_ENTRIES_AT_ONCE: Final = 32_768
+"""So many are read before they become columns."""
+
+
 class _Place(TypedDict):
     where: Evidence
     rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block whose head can be read."""
+
+    file: LedgerFile
+    where: Evidence
+    block: LedgerBlock
+    head: BatchHead
 
 
 class ShardWalk:
@@ -64,6 +81,8 @@ class ShardWalk:
         self._index = index
         self._report = report
         self._missing_maps: set[int] = set()
+        self._waiting: list[_Block] = []
+        self._entries = 0
         self.torn: set[bytes] = set()
         """Runs whose last ledger file ends in a torn block."""
         self.ledgers = LedgersSeen()
@@ -85,6 +104,7 @@ class ShardWalk:
                 self._rest(file, piece)
             else:
                 self._block(file, piece)
+        self._flush()
         self.ledgers.there.add(file.incarnation)
         if file.path in self._tree.unreadable:
             self.ledgers.stopped.add(file.incarnation)
@@ -130,11 +150,7 @@ class ShardWalk:
         self._report(found("damaged-ledger", file.path, reason, [where], verdict=verdict))
 
     def _block(self, file: LedgerFile, piece: Piece) -> None:
-        """Take one block, if it holds."""
-        if not self._good_block(file, piece):
-            self.ledgers.damaged.add(file.incarnation)
-
-    def _good_block(self, file: LedgerFile, piece: Piece) -> bool:
+        """Take one block, if it holds, now or with those after it."""
         where = Evidence(file.path, piece.offset, piece.end - piece.offset)
         try:
             if piece.kind is not Kind.LEDGER:
@@ -142,10 +158,77 @@ class ShardWalk:
             block = open_block(piece, file.path)
             head = block.batch_head(file.path)
             head.signed_time(file.path)
-            entries = list(block.decoded(file.path))
         except Damaged as problem:
-            self._report(found("damaged-ledger", file.path, problem.message, [where]))
-            return False
+            self._damaged(file, problem.message, where)
+            return
+        self._waiting.append(_Block(file, where, block, head))
+        self._entries += len(block.entries)
+        if self._entries >= _ENTRIES_AT_ONCE or self._columns is None:
+            self._flush()
+
+    def _damaged(self, file: LedgerFile, reason: str, where: Evidence) -> None:
+        self.ledgers.damaged.add(file.incarnation)
+        self._report(found("damaged-ledger", file.path, reason, [where]))
+
+    def _flush(self) -> None:
+        """Take the blocks that wait."""
+        waiting, self._waiting, self._entries = self._waiting, [], 0
+        if waiting:
+            self._blocks(waiting)
+
+    def _blocks(self, blocks: list[_Block]) -> None:
+        try:
+            records = (
+                self._columns.read([raw for each in blocks for raw in each.block.entries]) if self._columns else None
+            )
+        except (Damaged, ValueError):
+            records = None
+        if records is None:
+            for each in blocks:
+                self._by_rows(each)
+            return
+        assert self._columns is not None
+        chosen: list[int] = []
+        good: list[_Block] = []
+        places: list[BlockPlace] = []
+        number = 0
+        for each in blocks:
+            count = len(each.block.entries)
+            if self._holds(each):
+                told, digest = self._tell_head(each)
+                name = (each.head.incarnation, each.head.sequence, digest)
+                shown = self._index.shown(each.where.path)
+                good.append(each)
+                places.append(BlockPlace(name, each.block.entries, shown, each.where, told["rank"]))
+                chosen.extend(range(number, number + count))
+            number += count
+        for which, position in self._columns.take(records, chosen, places) if good else ():
+            each, place = good[which], places[which]
+            entry = decode_entry(each.block.entries[position])
+            self._other(each, place.head[2], position, entry, {"where": place.where, "rank": place.rank})
+
+    def _by_rows(self, each: _Block) -> None:
+        """Take a block by itself."""
+        try:
+            entries = list(each.block.decoded(each.file.path))
+        except Damaged as problem:
+            self._damaged(each.file, problem.message, each.where)
+            return
+        if not self._holds(each):
+            return
+        place, digest = self._tell_head(each)
+        for position, entry in enumerate(entries):
+            self._other(each, digest, position, entry, place)
+
+    def _holds(self, each: _Block) -> bool:
+        """Whether a block is what its shard signed; what is wrong with it is reported."""
+        holds = self._is_signed(each)
+        if not holds:
+            self.ledgers.damaged.add(each.file.incarnation)
+        return holds
+
+    def _is_signed(self, each: _Block) -> bool:
+        file, block, head, where = each.file, each.block, each.head, each.where
         if (head.map_number, head.shard, head.incarnation) != (file.map_number, file.shard, file.incarnation):
             reason = f"{file.path} holds a block of run {head.incarnation.hex()} of shard {head.shard}"
             self._report(found("damaged-ledger", file.path, reason, [where]))
@@ -168,38 +251,33 @@ class ShardWalk:
         if stranger:
             reason = f"{file.path}, block {head.sequence}: {stranger}"
             self._report(found("forged-time", f"{file.path} block {head.sequence}", reason, [where]))
-        self._take(head, block.head, entries, block.entries, where)
         return True
 
-    def _take(
-        self, head: BatchHead, raw: bytes, entries: list[Entry], raw_entries: tuple[bytes, ...], where: Evidence
-    ) -> None:
-        digest = head_digest(raw)
-        run = (head.incarnation, head.sequence)
+    def _tell_head(self, each: _Block) -> tuple[_Place, bytes]:
+        """Tell the index of a block's head; return where it stands and its digest."""
+        head, digest = each.head, head_digest(each.block.head)
         named = (head.map_number, head.shard, head.ceiling_number)
         self._rank -= 1
-        place: _Place = {"where": where, "rank": self._rank}
-        self._index.add("head", *run, digest, *named, IN_LEDGER, raw, **place)
-        positions: Iterable[int] = range(len(entries))
-        if self._columns is not None:
-            name = (*run, digest)
-            positions = self._columns.take(name, entries, raw_entries, self._index.shown(where.path), where, self._rank)
-        for position in positions:
-            entry, raw_entry = entries[position], raw_entries[position]
-            match entry:
-                case Witness():
-                    lease = (entry.domain, entry.correlation_id)
-                    self._index.add("entry", *lease, *run, position, digest, raw_entry, rest=(0,), **place)
-                case Ended():
-                    lease = (entry.domain, entry.ending.correlation_id)
-                    self._index.add("entry", *lease, *run, position, digest, raw_entry, rest=(1,), **place)
-                case SessionWitness() | SessionEnded():
-                    rest = (int(isinstance(entry, SessionEnded)),)
-                    of = ("", entry.session_id)
-                    self._index.add("entry", *of, *run, position, digest, raw_entry, rest=rest, **place)
-                case CeilingCopy():
-                    self._ceiling(entry.record, where, None)
-                case Stopped():
-                    self.ledgers.stopped.add(head.incarnation)
-                case _:
-                    pass
+        place: _Place = {"where": each.where, "rank": self._rank}
+        self._index.add("head", head.incarnation, head.sequence, digest, *named, IN_LEDGER, each.block.head, **place)
+        return place, digest
+
+    def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
+        """Take one entry by itself."""
+        run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]
+        match entry:
+            case Witness():
+                lease = (entry.domain, entry.correlation_id)
+                self._index.add("entry", *lease, *run, position, digest, raw, rest=(0,), **place)
+            case Ended():
+                lease = (entry.domain, entry.ending.correlation_id)
+                self._index.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
+            case SessionWitness() | SessionEnded():
+                rest = (int(isinstance(entry, SessionEnded)),)
+                self._index.add("entry", "", entry.session_id, *run, position, digest, raw, rest=rest, **place)
+            case CeilingCopy():
+                self._ceiling(entry.record, each.where, None)
+            case Stopped():
+                self.ledgers.stopped.add(each.head.incarnation)
+            case _:
+                pass

@@ -6,31 +6,45 @@ nobody asked for) become rows as well, which are not *plain*: their domains are 
 
 from __future__ import annotations
 
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from appliance.formats.lease import LeaseOutcome, Mode
-from appliance.formats.witness import Ended, Witness, WitnessKind
+from appliance.formats.witness import Ended, Witness, WitnessKind, decode_entry
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, RENEWAL, ChunkMaker, numbers, small
+from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, ChunkMaker, small
+from .records import Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from appliance.formats.lease import Ending
     from appliance.formats.witness import Entry
     from auditor.finding import Evidence
 
-    from .layout import Chunk, Rows
+    from .layout import Chunk
+    from .records import Records
 
-_FLUSH_ROWS: Final = 8192
-_NONE: Final = bytes(16)
+_OTHER: Final = 255
+"""An entry about no lease of a domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlace:
+    """A block that holds, and where it stands."""
+
+    head: tuple[bytes, int, bytes]
+    """Incarnation, sequence and digest of its head."""
+    entries: tuple[bytes, ...]
+    path: str
+    """As it is shown."""
+    where: Evidence
+    rank: int
 
 
 class LedgerColumns:
@@ -39,126 +53,100 @@ class LedgerColumns:
     def __init__(self) -> None:
         """Hold nothing."""
         self._maker = ChunkMaker(ENTRIES)
-        self._witnesses: list[Witness] = []
-        self._ends: list[Ended] = []
-        self._places: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
-        self._raw: tuple[list[bytes], list[bytes]] = ([], [])
+        self._shapes = Shapes(decode_entry)
 
-    def take(
-        self,
-        head: tuple[bytes, int, bytes],
-        entries: Sequence[Entry],
-        raw: Sequence[bytes],
-        path: str,
-        where: Evidence,
-        rank: int,
-    ) -> list[int]:
-        """Keep what a block says of leases. Returns the positions of the other entries. ``path``: as it is shown."""
-        others = []
-        number = self._maker.heads.of(head)
-        place = (number, self._maker.paths.of(path), where.offset, where.length, rank)
-        for position, entry in enumerate(entries):
-            kind = type(entry)
-            if kind is Witness:
-                self._witnesses.append(entry)  # type: ignore[arg-type]
-                which = 0
-            elif kind is Ended:
-                self._ends.append(entry)  # type: ignore[arg-type]
-                which = 1
-            else:
-                others.append(position)
-                continue
-            self._places[which].append((position, *place))
-            self._raw[which].append(raw[position])
-        if len(self._witnesses) + len(self._ends) >= _FLUSH_ROWS:
-            self._flush()
-        return others
+    def read(self, entries: Sequence[bytes]) -> Records:
+        """Decode entries. Raises Damaged or ValueError where one of them is none, or has no shape."""
+        return self._shapes.read(entries)
+
+    def take(self, records: Records, chosen: Sequence[int], blocks: Sequence[BlockPlace]) -> list[tuple[int, int]]:
+        """Keep what blocks say of leases. ``chosen``: which of the records are theirs, in order.
+
+        Returns block and position of the other entries.
+        """
+        counts = [len(each.entries) for each in blocks]
+        block = np.repeat(np.arange(len(blocks)), counts)
+        position = np.arange(len(block)) - np.repeat(np.cumsum(counts) - counts, counts)
+        kind = records.of_each(_kind, np.uint8)[chosen]
+        rows = _rows(records, np.asarray(chosen))
+        maker = self._maker
+        which, domains = records.distinct("domain")
+        names = maker.names.all_of(each.decode() for each in domains)
+        kept = np.flatnonzero(kind != _OTHER)
+        rows["kind"] = kind
+        rows = rows[kept]
+        rows["name"] = names[which[np.asarray(chosen)[kept]]] if len(kept) else 0
+        rows["position"] = position[kept]
+        rows["plain"] &= small(rows["position"])
+        rows["head"] = maker.heads.all_of(each.head for each in blocks)[block[kept]]
+        rows["path"] = maker.paths.all_of(each.path for each in blocks)[block[kept]]
+        for column, values in (
+            ("offset", [each.where.offset for each in blocks]),
+            ("length", [each.where.length for each in blocks]),
+            ("rank", [each.rank for each in blocks]),
+        ):
+            rows[column] = np.array(values, np.int64)[block[kept]]
+        raw = [entry for each in blocks for entry in each.entries]
+        others = np.flatnonzero(kind == _OTHER)
+        maker.add(rows, [raw[n] for n in kept.tolist()] if len(others) else raw)
+        return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
 
     def chunks(self) -> list[Chunk]:
         """Return everything that was gathered."""
-        self._flush()
         return self._maker.chunks()
 
-    def _flush(self) -> None:
-        if self._witnesses:
-            self._maker.add(self._witness_rows(), self._raw[0])
-        if self._ends:
-            self._maker.add(self._end_rows(), self._raw[1])
-        self._witnesses, self._ends = [], []
-        self._places, self._raw = ([], []), ([], [])
 
-    def _rows(self, which: int, told: Sequence[Witness] | Sequence[Ended]) -> Rows:
-        """Return rows with what all entries have."""
-        rows = np.zeros(len(told), ENTRY)
-        names = self._maker.names
-        rows["name"] = np.fromiter((names.of(each.domain) for each in told), np.uint32, len(told))
-        places = np.array(self._places[which], np.int64)
-        for column, name in enumerate(("position", "head", "path", "offset", "length", "rank")):
-            rows[name] = places[:, column]
-        return rows
-
-    def _witness_rows(self) -> Rows:
-        told = self._witnesses
-        rows = self._rows(0, told)
-
-        def ids(of: Callable[[Witness], bytes | None]) -> NDArray[np.uint64]:
-            return numbers(b"".join([of(each) or _NONE for each in told]), 2)
-
-        rows["cid"] = ids(attrgetter("correlation_id"))
-        rows["previous"] = ids(attrgetter("previous_id"))
-        rows["follows"] = [each.previous_id is not None for each in told]
-        rows["last_ended"] = ids(lambda each: _id_of(each.last_ended))
-        rows["tells"] = [each.last_ended is not None for each in told]
-        rows["floor_set_by"] = ids(lambda each: _id_of(each.floor_set_by))
-        rows["sets"] = [each.floor_set_by is not None for each in told]
-        rows["kind"] = [GRANT if each.kind is WitnessKind.GRANT else RENEWAL for each in told]
-        rows["watermark"] = NOTHING
-        plain = np.fromiter(map(_plain, told), np.bool_, len(told))
-        for column in ("fence", "expiry", "floor", "settle_to"):
-            attribute = column if column == "fence" else f"{column}_ns"
-            rows[column] = _column(told, attribute)
-            plain &= small(rows[column])
-        rows["plain"] = plain & small(rows["position"])
-        return rows
-
-    def _end_rows(self) -> Rows:
-        told = self._ends
-        rows = self._rows(1, told)
-        endings = [each.ending for each in told]
-        rows["cid"] = numbers(b"".join([each.correlation_id for each in endings]), 2)
-        rows["kind"] = ENDED
-        watermarks = [NOTHING if each.watermark_ns is None else each.watermark_ns for each in endings]
-        rows["watermark"] = watermarks
-        rows["messages"] = [each.messages for each in endings]
-        rows["timed"] = [each.watermark_time is not None for each in endings]
-        tokens = list(map(_token, endings))
-        for column in ("midpoint", "radius", "staleness"):
-            rows[column] = [0 if token is None else getattr(token, f"{column}_ns") for token in tokens]
-        plain = np.fromiter((each.outcome is LeaseOutcome.RELINQUISHED for each in endings), np.bool_, len(endings))
-        plain &= rows["timed"] == np.fromiter((token is not None for token in tokens), np.bool_, len(tokens))
-        for column in ("messages", "midpoint", "radius", "staleness", "position"):
-            plain &= small(rows[column])
-        rows["plain"] = plain & (small(rows["watermark"]) | (rows["watermark"] == NOTHING))
-        return rows
+def _kind(entry: Entry) -> int:
+    if isinstance(entry, Witness):
+        return GRANT if entry.kind is WitnessKind.GRANT else RENEWAL
+    return ENDED if isinstance(entry, Ended) else _OTHER
 
 
-def _column(told: Iterable[Witness], attribute: str) -> NDArray[np.int64]:
-    return np.fromiter(map(attrgetter(attribute), told), np.int64)
+def _plain(entry: Entry) -> bool:
+    """Whether an entry is of the sort that columns judge, by what all of its shape share."""
+    if isinstance(entry, Witness):
+        return entry.mode is Mode.X and entry.session_id is None and entry.kind is not WitnessKind.UPGRADE
+    return isinstance(entry, Ended) and entry.ending.outcome is LeaseOutcome.RELINQUISHED
 
 
-def _plain(witness: Witness) -> bool:
-    return witness.mode is Mode.X and witness.session_id is None and witness.kind is not WitnessKind.UPGRADE
+def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return a row for each of some entries, without its place."""
+    rows = np.zeros(len(chosen), ENTRY)
+    plain = records.of_each(_plain)[chosen]
+    rows["cid"] = (records.identifiers("correlation_id", 2) | records.identifiers("ending.correlation_id", 2))[chosen]
+    for column, told, name in (
+        ("previous", "follows", "previous_id"),
+        ("last_ended", "tells", "last_ended.correlation_id"),
+        ("floor_set_by", "sets", "floor_set_by.correlation_id"),
+    ):
+        rows[column], rows[told] = records.identifiers(name, 2)[chosen], records.there(name)[chosen]
+    for column, name in (
+        ("fence", "fence"),
+        ("expiry", "expiry_ns"),
+        ("floor", "floor_ns"),
+        ("settle_to", "settle_to_ns"),
+        ("messages", "ending.messages"),
+    ):
+        rows[column] = records.number(name)[chosen]
+        plain &= small(rows[column])
+    rows["watermark"] = records.number("ending.watermark_ns", NOTHING)[chosen]
+    plain &= small(rows["watermark"]) | (rows["watermark"] == NOTHING)
+    rows["timed"] = records.there("ending.watermark_time")[chosen]
+    which, raw = records.distinct("ending.watermark_time")
+    tokens = [_token(each) for each in raw]
+    which = which[chosen]
+    for column in ("midpoint", "radius", "staleness"):
+        values = np.array([0, *(0 if t is None else getattr(t, f"{column}_ns") for t in tokens)], np.uint64)
+        plain &= (values < NUMBER_MAX)[which + 1]
+        rows[column] = np.where(values < NUMBER_MAX, values, 0)[which + 1]
+    plain &= np.array([True, *(token is not None for token in tokens)])[which + 1]
+    rows["plain"] = plain
+    return rows
 
 
-def _id_of(ending: Ending | None) -> bytes | None:
-    return None if ending is None else ending.correlation_id
-
-
-def _token(ending: Ending) -> SignedTime | None:
-    """Return the signed time of a watermark, if there is one that is one."""
-    if ending.watermark_time is None:
-        return None
+def _token(raw: bytes) -> SignedTime | None:
+    """Return the signed time of a watermark, if it is one."""
     try:
-        return SignedTime.decode(ending.watermark_time)
+        return SignedTime.decode(raw)
     except Damaged:
         return None

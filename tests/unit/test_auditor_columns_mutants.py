@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from auditor.audit import Options, audit
-from auditor.columns import domains, frames, heads, ledgers, writers
+from auditor.columns import domains, frames, heads, ledgers, witnesses, writers
 from auditor.load import Tree
 from auditor.planting.plants import all_plants
 from auditor.planting.shard import Shard
@@ -25,9 +25,18 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
+    from auditor.planting.tree import Change
+
 
 def one_lease(
-    root: Path, *, settle_to: tuple[int, int] = (0, 0), beyond_ns: int = 0, moved: int = 0, late: bool = False
+    root: Path,
+    *,
+    settle_to: tuple[int, int] = (0, 0),
+    beyond_ns: int = 0,
+    moved: int = 0,
+    late: bool = False,
+    change: Change | None = None,
+    named: str = "",
 ) -> None:
     """A lease and a frame, the one or the other not as it should be, and the lease of the same domain after it."""
     tree = ClusterTree(root)
@@ -41,7 +50,9 @@ def one_lease(
     lease = shard.grant("alice", writer, change=first)
     lease.signed = msgspec.structs.replace(lease.signed, index=lease.signed.index + moved)
     tree.advance(20 * MS)
-    writer.publish(grid, lease)
+    path = root / writer.publish(grid, lease, change=change)
+    if named:
+        path.rename(path.with_name(path.name.replace(writer.node, named, 1)))
     if late:
         lease.written_time = early
     shard.end(lease)
@@ -70,7 +81,27 @@ def watermark_with_a_time_before_the_grant(root: Path) -> None:
     one_lease(root, late=True)
 
 
+def of_another_cluster(root: Path) -> None:
+    one_lease(root, change={"cluster_id": bytes(16)})
+
+
+def of_another_log(root: Path) -> None:
+    one_lease(root, change={"log": "others"})
+
+
+def of_another_writer(root: Path) -> None:
+    one_lease(root, named="n1")
+
+
+def of_later_keys(root: Path) -> None:
+    one_lease(root, change={"trust_number": 2})
+
+
 CRAFTED = (
+    of_another_cluster,
+    of_another_log,
+    of_another_writer,
+    of_later_keys,
     longer_than_the_policy_allows,
     at_another_place_in_its_batch,
     written_before_the_log_was_settled,
@@ -79,8 +110,10 @@ CRAFTED = (
 )
 """Faults that leave everything else clean."""
 BY_ROWS = Options(columns=False)
-BAGS = "_within_bag"
-FIT = "_Witnesses.fit"
+BAGS = "_Batch.within_bags"
+FIT = "_fit"
+GOOD = "Witnesses.good"
+PLACES = "_Batch._check_places"
 STATEMENTS = "_Chain.check_statements"
 LINKS = "_Chain.check_links"
 ENDS = "_Chain.check_ends"
@@ -91,29 +124,35 @@ TOKENS = "_Tokens.__init__"
 type Mutant = tuple[ModuleType, str, str, str, tuple[str, ...]]
 
 MUTANTS: dict[str, Mutant] = {
-    "before the bag": (frames, BAGS, "file.first >= by.bag.start_ns", "True", ("timestamp-outside-bag", "own")),
-    "after the bag": (frames, BAGS, "file.last < by.bag.end_ns", "True", ("timestamp-outside-bag", "own")),
-    "too early for its time": (frames, BAGS, "file.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
-    "too late for its time": (frames, BAGS, "file.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
-    "the floor": (frames, FIT, "floor[which] < file.first[frame]", "True", ("timestamp-below-floor",)),
-    "the expiry": (frames, FIT, "file.last[frame] < expiry[which]", "True", ("timestamp-after-expiry",)),
-    "the term": (frames, FIT, "expiry <= midpoint + term_ns_max + radius", "True", ("crafted",)),
+    "before the bag": (frames, BAGS, "cut.first >= start", "True", ("timestamp-outside-bag", "own")),
+    "after the bag": (frames, BAGS, "cut.last < end", "True", ("timestamp-outside-bag", "own")),
+    "too early for its time": (frames, BAGS, "cut.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
+    "too late for its time": (frames, BAGS, "cut.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
+    "the floor": (frames, FIT, "witnesses.floor[which] < batch.cut.first[frame]", "True", ("timestamp-below-floor",)),
+    "the expiry": (frames, FIT, "batch.cut.last[frame] < witnesses.expiry[which]", "True", ("timestamp-after-expiry",)),
+    "the term": (witnesses, GOOD, "self.expiry <= midpoint + term_ns_max + radius", "True", ("crafted",)),
     "a witness before its frame": (
         frames,
         FIT,
-        "(tokens.latest + tokens.staleness)[frame] >= (midpoint - radius)[which]",
+        "tokens.latest[frame] >= signed[which]",
         "True",
         ("r2-breach",),
     ),
-    "the batch": (frames, FIT, "self._holds", "True", ("crafted",)),
-    "the batch's signature": (frames, FIT, "known.refusal is None", "True", ("forged-witness", "forged-time")),
-    "held": (frames, "_Witnesses._usual", "phase is Phase.HELD", "True", ("tentative-write",)),
-    "may write": (frames, "_Witnesses._usual", "mode.may_write", "True", ("read-mode-write",)),
-    "the holder": (frames, "_Witnesses._usual", "tuple(holder) == writer", "True", ("foreign-lease", "own")),
-    "under a session lease": (
+    "the batch": (witnesses, GOOD, "self._holds", "True", ("crafted",)),
+    "the batch's signature": (witnesses, GOOD, "known.refusal is None", "True", ("forged-witness", "forged-time")),
+    "held": (witnesses, "usual", "witness.phase is Phase.HELD", "True", ("tentative-write",)),
+    "may write": (witnesses, "usual", "witness.mode.may_write", "True", ("read-mode-write",)),
+    "the holder": (
         frames,
-        "_Witnesses._usual",
-        "session_id is None",
+        FIT,
+        "witnesses.incarnation[which] == batch.incarnation[frame]",
+        "True",
+        ("foreign-lease", "own"),
+    ),
+    "under a session lease": (
+        witnesses,
+        "usual",
+        "witness.session_id is None",
         "True",
         ("session-witness-missing", "ended-lease-write"),
     ),
@@ -128,17 +167,39 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "where it belongs": (
         frames,
-        "_placed",
-        "(cluster_id, log, writer) == (lock.cluster_id, by.bag.log, name.writer)",
+        PLACES,
+        "writer == wanted[file]",
         "True",
-        ("damaged-frame",),
+        ("crafted",),
     ),
-    "the policy": (frames, "_placed", "policy_number == lock.policy_number", "True", ("stale-lock",)),
+    "which cluster": (
+        frames,
+        PLACES,
+        "(cluster == numbers(b''.join([lock.cluster_id for lock in locks]), 2)[file]).all(axis=1)",
+        "True",
+        ("crafted",),
+    ),
+    "which log": (frames, PLACES, "log == wanted_log[file]", "True", ("crafted",)),
+    "the keys": (
+        frames,
+        PLACES,
+        "self.trust_number <= np.array([lock.trust_number for lock in locks])[file]",
+        "True",
+        ("crafted",),
+    ),
+    "the holder's node": (frames, FIT, "node[which] == batch.writer[frame]", "True", ("own",)),
+    "the policy": (
+        frames,
+        PLACES,
+        "heads.number('policy_number') == np.array([lock.policy_number for lock in locks])[file]",
+        "True",
+        ("stale-lock",),
+    ),
     "the policy that is named": (
         frames,
-        "_placed",
-        "policy_number == lock.policy_number",
-        "policy_number <= lock.policy_number",
+        PLACES,
+        "heads.number('policy_number') == np.array([lock.policy_number for lock in locks])[file]",
+        "heads.number('policy_number') <= np.array([lock.policy_number for lock in locks])[file]",
         ("policy-misnamed",),
     ),
     "the ceiling": (domains, STATEMENTS, 'rows["expiry"] > heads.ceiling[head]', "False", ("grant-above-ceiling",)),
@@ -216,8 +277,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "how it ended": (
         ledgers,
-        "LedgerColumns._end_rows",
-        "each.outcome is LeaseOutcome.RELINQUISHED",
+        "_plain",
+        "entry.ending.outcome is LeaseOutcome.RELINQUISHED",
         "True",
         ("broken-early", "early-grant"),
     ),

@@ -1,0 +1,153 @@
+"""The witnesses that frames carry, as columns: each is opened once, and the paths of a batch are checked together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from appliance.formats.frame import WITNESSES_MAX
+from appliance.formats.lease import Phase
+from appliance.formats.witness import SignedWitness, Witness, decode_entry
+from timeagent.canonical import decode
+
+from .cutting import NotPlain
+from .layout import NUMBER_MAX, numbers, small
+from .paths import Leaves, check_paths
+from .records import Shapes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from auditor.frames import FrameReader, KnownHead
+    from timeagent.signedtime import SignedTime
+    from timeagent.trust import Keyring
+
+    from .records import Records
+
+type Flags = NDArray[np.bool_]
+type Column = NDArray[np.int64]
+
+_LEAVES_MAX: Final = 2**31
+"""A batch that says that it has more is left to be checked one by one."""
+
+
+class WitnessShapes:
+    """The shapes of witnesses, and of what they state."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self.signed = Shapes(lambda raw: decode(SignedWitness, raw))
+        self.entries = Shapes(decode_entry)
+
+
+class Witnesses:
+    """The different witnesses of some frames. Raises NotPlain, Damaged, ValueError."""
+
+    def __init__(self, heads: Records, frames: FrameReader, keyring: Keyring, shapes: WitnessShapes) -> None:
+        """Open those that the heads of frames carry."""
+        self.frame, self.which, raw = _carried(heads)
+        self.count = len(raw)
+        if not raw:
+            self.domain, self.domains, self.correlation = np.zeros(0, np.int64), [], np.zeros((0, 2), np.uint64)
+            return
+        signed = shapes.signed.read(raw)
+        self.entries = signed.raw("entry")
+        told = shapes.entries.read(self.entries)
+        if any(type(each) is not Witness for each in told.kinds()):
+            raise NotPlain
+        self.position = signed.number("index")
+        self.batch, _ = signed.distinct("head", "signature")
+        self.batches: list[tuple[KnownHead, bytes]] = []
+        for each in np.unique(self.batch, return_index=True)[1].tolist():
+            one = decode(SignedWitness, raw[each])
+            self.batches.append((frames.head(one, keyring), one.head))
+        self._holds = self._on_paths(signed, raw)
+        self._told = told
+        self.correlation = told.identifiers("correlation_id", 2)
+        self.settle_to = told.number("settle_to_ns")
+        self.floor, self.expiry = told.number("floor_ns"), told.number("expiry_ns")
+        self.domain, names = told.distinct("domain")
+        self.domains = [each.decode() for each in names]
+        self.holder, nodes = told.distinct("holder.node")
+        self.nodes = [each.decode() for each in nodes]
+        self.incarnation = told.identifiers("holder.incarnation", 1)[:, 0]
+
+    def head_names(self) -> list[tuple[bytes, int, bytes]]:
+        """Return the name of each batch head."""
+        return [(known.head.incarnation, known.head.sequence, known.digest) for known, _ in self.batches]
+
+    def _on_paths(self, signed: Records, raw: list[bytes]) -> Flags:
+        counts = np.array([min(known.head.count, _LEAVES_MAX) for known, _ in self.batches], np.int64)
+        roots = numbers(b"".join([known.head.root for known, _ in self.batches]), 4)
+        steps = signed.of_each(lambda each: len(each.path), np.int64)
+        longest = int(steps.max())
+        path = np.zeros((self.count, longest, 4), np.uint64)
+        for step in range(longest):
+            has = signed.there(f"path.{step}")
+            rows = np.flatnonzero(has)
+            path[rows, longest - steps[rows] + step] = signed.identifiers(f"path.{step}", 4)[rows]
+        holds, disputed = check_paths(self.entries, Leaves(self.batch, self.position, steps, path), counts, roots)
+        disputed = np.union1d(disputed, np.flatnonzero(counts >= _LEAVES_MAX))
+        for each in np.flatnonzero(np.isin(self.batch, disputed)).tolist():
+            one = decode(SignedWitness, raw[each])
+            holds[each] = self.batches[int(self.batch[each])][0].paths.holds(one.entry, one.index, one.path)
+        return holds
+
+    def good(self, term_ns_max: int) -> tuple[Flags, Column]:
+        """Say of each whether it holds by itself, and for each the earliest instant at which it was signed."""
+        tokens_of = [known.token for known, _ in self.batches]
+        sound = [
+            known.refusal is None
+            and known.stranger is None
+            and max(token.midpoint_ns, token.radius_ns, term_ns_max) < NUMBER_MAX
+            for (known, _), token in zip(self.batches, tokens_of, strict=True)
+        ]
+        safe = [token if fine else None for token, fine in zip(tokens_of, sound, strict=True)]
+        midpoint, radius = _figures(safe, "midpoint_ns")[self.batch], _figures(safe, "radius_ns")[self.batch]
+        good = (
+            self._holds
+            & np.array(sound)[self.batch]
+            & self._told.of_each(usual)
+            & (self.expiry <= midpoint + term_ns_max + radius)
+            & small(self.position)
+            & small(self.settle_to)
+        )
+        return good, midpoint - radius
+
+    def several_of_a_lease(self, count: int) -> Flags:
+        """Say which frames have several witnesses of one lease: which of these counts is left to the rules."""
+        found = np.zeros(count, np.bool_)
+        lease = self.correlation[self.which]
+        order = np.lexsort((lease[:, 1], lease[:, 0], self.frame))
+        frame, lease = self.frame[order], lease[order]
+        found[frame[1:][(frame[1:] == frame[:-1]) & (lease[1:] == lease[:-1]).all(axis=1)]] = True
+        return found
+
+
+def usual(witness: Witness) -> bool:
+    """Whether a witness is of the sort that frames are written under: exclusive, held, of no session lease."""
+    return witness.mode.may_write and witness.phase is Phase.HELD and witness.session_id is None
+
+
+def _carried(heads: Records) -> tuple[Column, Column, list[bytes]]:
+    """Return frame and number of each witness that a frame carries, frame by frame, and the bytes of each number."""
+    most = max(len(each.witnesses) for each in heads.kinds())  # type: ignore[attr-defined]
+    if most > WITNESSES_MAX:
+        raise NotPlain
+    numbered: dict[bytes, int] = {}
+    frames: list[Column] = [np.zeros(0, np.int64)]
+    found: list[Column] = [np.zeros(0, np.int64)]
+    for place in range(most):
+        which, values = heads.distinct(f"witnesses.{place}")
+        number = np.array([numbered.setdefault(each, len(numbered)) for each in values], np.int64)
+        rows = np.flatnonzero(which >= 0)
+        frames.append(rows)
+        found.append(number[which[rows]])
+    frame = np.concatenate(frames)
+    order = np.argsort(frame, kind="stable")
+    return frame[order], np.concatenate(found)[order], list(numbered)
+
+
+def _figures(tokens: list[SignedTime | None], name: str) -> NDArray[Any]:
+    return np.array([0 if token is None else getattr(token, name) for token in tokens], np.int64)

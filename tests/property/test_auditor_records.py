@@ -1,0 +1,202 @@
+"""Records read as columns: taken if and only if each of them decodes, and every field is what decoding says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.formats.frame import FrameHead
+from appliance.formats.merkle import KnownPaths, root_and_paths
+from appliance.formats.witness import Ended, SignedWitness, Witness, decode_entry
+from auditor.columns import records as columns
+from auditor.columns.layout import numbers
+from auditor.columns.paths import Leaves, check_paths
+from auditor.columns.records import Shapes
+from tests.support.msgpack import other_forms
+from tests.support.mutants import plant
+from tests.support.records import records
+from timeagent.canonical import Record, decode, encode
+from timeagent.errors import Damaged
+
+KINDS: dict[type[Record], Callable[[bytes], msgspec.Struct]] = {
+    FrameHead: lambda raw: decode(FrameHead, raw),
+    SignedWitness: lambda raw: decode(SignedWitness, raw),
+    Witness: decode_entry,
+    Ended: decode_entry,
+}
+
+
+def leaves_of(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Yield name and value of every field of a record, down to numbers, texts and byte strings."""
+    if isinstance(value, msgspec.Struct):
+        for each in value.__struct_fields__:
+            yield from leaves_of(getattr(value, each), f"{name}.{each}" if name else each)
+    elif isinstance(value, tuple):
+        for number, each in enumerate(value):
+            yield from leaves_of(each, f"{name}.{number}")
+    else:
+        yield name, value
+
+
+def decodes(kind: type[Record], raw: bytes) -> bool:
+    try:
+        KINDS[kind](raw)
+    except Damaged:
+        return False
+    return True
+
+
+def agree(kind: type[Record], raw: list[bytes]) -> None:
+    """Read records as columns and one by one, and compare everything."""
+    shapes = Shapes(KINDS[kind])
+    try:
+        found = shapes.read(raw)
+    except (Damaged, ValueError):
+        assert not all(decodes(kind, each) for each in raw)
+        return
+    for n, one in enumerate(raw):
+        told = dict(leaves_of(KINDS[kind](one)))
+        for name, value in told.items():
+            assert found.there(name)[n] == (value is not None and not isinstance(value, bool)), name
+            if isinstance(value, int) and not isinstance(value, bool):
+                assert found.number(name)[n] == value, name
+            elif isinstance(value, str):
+                which, values = found.distinct(name)
+                assert values[which[n]] == value.encode(), name
+            elif isinstance(value, bytes):
+                which, values = found.distinct(name)
+                assert found.raw(name)[n] == values[which[n]] == value, name
+                if value and len(value) % 8 == 0 and len({len(each) for each in values}) == 1:
+                    assert found.identifiers(name, len(value) // 8)[n].tobytes() == value, name
+
+
+def same_size(data: st.DataObject, raw: bytes) -> bytes:
+    """Change some bytes."""
+    changed = bytearray(raw)
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_columns_say_what_decoding_says(kind: type[Record], data: st.DataObject) -> None:
+    agree(kind, [encode(data.draw(records(kind))) for _ in range(data.draw(st.integers(1, 4)))])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=80)
+@given(data=st.data())
+def test_columns_refuse_what_decoding_refuses(kind: type[Record], data: st.DataObject) -> None:
+    raw = encode(data.draw(records(kind)))
+    agree(kind, [raw, same_size(data, raw), raw])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_columns_refuse_other_forms_of_a_number(kind: type[Record], data: st.DataObject) -> None:
+    raw = encode(data.draw(records(kind)))
+    for other in list(other_forms(raw))[:20]:
+        agree(kind, [raw, other])
+
+
+MUTANTS = {
+    "what is fixed": ("(rows[:, self._at] == self._wanted).all(axis=1)", "np.ones(len(rows), np.bool_)"),
+    "small numbers": ("(rows[:, self._bytes] < _LOWEST[1]).all(axis=1)", "True"),
+    "the shortest form": ("value >= np.uint64(_LOWEST[size])", "True"),
+    "below 2**63": ("rows[:, at] < _LOWEST[1]", "True"),
+    "texts": ("plain | (text == self._raw[at:at + size]).all(axis=1)", "True"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_each_condition_of_a_shape_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = FrameHead(
+        cluster_id=bytes(16),
+        log="orders",
+        writer="n1",
+        incarnation=bytes(8),
+        sequence=2**40,
+        attempts=(),
+        committed=None,
+        time=bytes(128),
+        witnesses=(b"one", b"two"),
+        trust_number=300,
+        policy_number=7,
+    )
+    raw = encode(head)
+    wrong = {
+        "what is fixed": raw.replace(b"\xc4\x03one", b"\xd9\x03one"),
+        "small numbers": raw[:-1] + b"\xe0",
+        "the shortest form": raw.replace((300).to_bytes(2), bytes(2)),
+        "below 2**63": raw.replace((2**40).to_bytes(8), b"\xff" * 8),
+        "texts": raw.replace(b"orders", b"order\xff"),
+    }[mutant]
+    assert len(wrong) == len(raw)
+    assert wrong != raw
+    agree(FrameHead, [raw, wrong])
+    plant(monkeypatch, columns, "_Shape.fits", *MUTANTS[mutant])
+    Shapes(KINDS[FrameHead]).read([raw, wrong])  # which refuses it without the mutant
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_paths_checked_together_are_those_that_hold_one_by_one(data: st.DataObject) -> None:
+    entries: list[bytes] = []
+    batch, index, paths, counts, roots = [], [], [], [], []
+    for number in range(data.draw(st.integers(1, 3))):
+        leaves = [f"{number} {n}".encode() for n in range(data.draw(st.integers(1, 20)))]
+        root, ways = root_and_paths(leaves)
+        counts.append(len(leaves))
+        roots.append(root)
+        for n in data.draw(st.lists(st.integers(0, len(leaves) - 1), min_size=1, max_size=12)):
+            leaf, way, place = leaves[n], list(ways[n]), n
+            match data.draw(st.sampled_from(["", "", "", "leaf", "step", "short", "long", "place"])):
+                case "leaf":
+                    leaf = b"another"
+                case "step" if way:
+                    way[data.draw(st.integers(0, len(way) - 1))] = bytes(32)
+                case "short" if way:
+                    del way[data.draw(st.integers(0, len(way) - 1))]
+                case "long":
+                    way.append(bytes(32))
+                case "place":
+                    place = data.draw(st.integers(0, 40))
+                case _:
+                    pass
+            entries.append(leaf)
+            batch.append(number)
+            index.append(place)
+            paths.append(way)
+    longest = max(map(len, paths))
+    shaped = np.zeros((len(entries), longest, 4), np.uint64)
+    for row, way in enumerate(paths):
+        for step, value in enumerate(way):
+            shaped[row, longest - len(way) + step] = numbers(value, 4)[0]
+    asked = Leaves(np.array(batch), np.array(index), np.array([len(way) for way in paths]), shaped)
+    holds, disputed = check_paths(entries, asked, np.array(counts), numbers(b"".join(roots), 4))
+    for row, of in enumerate(batch):
+        if of not in disputed:
+            assert holds[row] == KnownPaths(counts[of], roots[of]).holds(entries[row], index[row], paths[row])
+
+
+def test_a_path_that_disputes_a_good_one_takes_nothing_from_other_batches() -> None:
+    leaves = [b"a", b"b", b"c"]
+    root, ways = root_and_paths(leaves)
+    shaped = np.zeros((5, 2, 4), np.uint64)
+    for row, way in enumerate([ways[0], ways[1], (bytes(32), ways[0][1]), ways[0], ways[2]]):
+        for step, value in enumerate(way):
+            shaped[row, 2 - len(way) + step] = numbers(value, 4)[0]
+    steps = np.array([2, 2, 2, 2, 1])
+    asked = Leaves(np.array([0, 0, 0, 1, 1]), np.array([0, 1, 0, 0, 2]), steps, shaped)
+    counts, roots = np.array([3, 3]), numbers(root * 2, 4)
+    holds, disputed = check_paths([b"a", b"b", b"a", b"a", b"c"], asked, counts, roots)
+    assert disputed.tolist() == [0]
+    assert holds[3:].all()

@@ -19,6 +19,7 @@ from .screens.detail import DetailScreen
 from .screens.export import ExportScreen
 from .screens.help import HelpScreen
 from .screens.registry import ENTRIES
+from .screens.revoke import RevokeScreen
 from .shelf import Shelf
 from .state import View
 
@@ -33,8 +34,15 @@ if TYPE_CHECKING:
 
     from .exporting import Sheet
     from .recorded import Record
-    from .state import ClusterState
+    from .state import ClusterState, LeaseRow
     from .subjects import Details, Subject
+
+    class Revokes(Protocol):
+        """Who ends leases: revoking.py."""
+
+        def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
+            """End one; return what came of it, in words. Blocks; raises LeaseholdError."""
+            ...
 
     class StateFeed(Protocol):
         """Where states come from: feed.py."""
@@ -97,11 +105,11 @@ class TopApp(App[None]):
     ]
     paused: var[bool] = var(default=False, init=False)
 
-    def __init__(self, feed: StateFeed, *, writable: bool = False, first: str = "overview") -> None:
-        """Take the feed; it is started with the screen. ``writable``: whether leases may be revoked from here."""
+    def __init__(self, feed: StateFeed, *, revoker: Revokes | None = None, first: str = "overview") -> None:
+        """Take the feed; it is started with the screen. ``revoker``: by whom leases are revoked; None: by nobody."""
         super().__init__()
         self.feed = feed
-        self.writable = writable
+        self._revoker = revoker
         self.state: ClusterState | None = None
         """The newest that is shown."""
         self.instant: Instant | None = None
@@ -227,6 +235,31 @@ class TopApp(App[None]):
         screen = self.go("replay")
         assert isinstance(screen, ReplayScreen)
         screen.begin_at(instant, follow)
+
+    @property
+    def writable(self) -> bool:
+        """Whether leases may be revoked from here."""
+        return self._revoker is not None
+
+    def revoke(self, row: LeaseRow) -> None:
+        """Ask for the lease's name and a reason, and have it revoked."""
+        revoker = self._revoker
+        if revoker is None:
+            return
+
+        def confirmed(said: tuple[str, str] | None) -> None:
+            if said is not None:
+                typed, reason = said
+                self.work(lambda: revoker.revoke(row.domain, row.correlation_id, typed, reason), self._revoked)
+
+        self.push_screen(RevokeScreen(row), confirmed)
+
+    def _revoked(self, found: str | LeaseholdError) -> None:
+        if isinstance(found, LeaseholdError):
+            self.notify(f"{found.message}; {found.hint}".rstrip("; "), severity="error", markup=False)
+        else:
+            self.notify(found, markup=False)
+        self.feed.ask_now()
 
     def close(self, screen: Screen[None]) -> None:
         """Go back to what a screen was opened from; the screens behind numbers stay."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import random
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from .live import LiveSource
+    from .revoking import Revoker
     from .state import ClusterState, StateSource
 
 PATIENCE_NS: Final = 5 * SECOND
@@ -36,12 +39,17 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_options(parser)
     parser.add_argument(
+        "--write", action="store_true", help="leases may be revoked from the screen; without it nothing can be changed"
+    )
+    parser.add_argument(
         "--once", action="store_true", help="print one snapshot as text and exit; also where stdout is no terminal"
     )
 
 
 def run_top(options: argparse.Namespace) -> int:
     """Show the screen until it is left, or print one snapshot."""
+    if options.write and (options.offline is not None or _as_text(options)):
+        raise BadRequest("cannot-write", "--write is for the live screen", hint="leave out one of the options")
     if options.offline is not None:
         return _offline(options)
     from appliance.cluster import root_path  # noqa: PLC0415 - the cluster's library, only when called
@@ -56,7 +64,7 @@ def run_top(options: argparse.Namespace) -> int:
     source = LiveSource(where, SystemClock())
     if _as_text(options):
         return _once(source, json=options.json)
-    return _live(source)
+    return _live(source, write=options.write)
 
 
 def _offline(options: argparse.Namespace) -> int:
@@ -101,24 +109,32 @@ def _print(state: ClusterState, *, json: bool) -> int:
     return 0
 
 
-def _live(source: LiveSource) -> int:
+def _live(source: LiveSource, *, write: bool) -> int:
     from threading import Thread  # noqa: PLC0415
+
+    from .revoking import Revoker  # noqa: PLC0415
 
     first = Thread(target=source.mount.put, daemon=True)
     first.start()
     first.join(START_PATIENCE_NS / SECOND)
     if source.mount.error is not None:
         raise source.mount.error
-    return _open_screen(source)
+    if not write:
+        return _open_screen(source)
+    revoker = Revoker(source, random.Random(os.urandom(32)))  # noqa: S311 - names, seeded from the system
+    revoker.check()
+    return _open_screen(source, revoker)
 
 
-def _open_screen(source: StateSource) -> int:
+def _open_screen(source: StateSource, revoker: Revoker | None = None) -> int:
     from .app import TopApp  # noqa: PLC0415 - the screen's library, only for the screen
     from .feed import Feed  # noqa: PLC0415
 
-    app = TopApp(Feed(source, SystemClock()))
+    app = TopApp(Feed(source, SystemClock()), revoker=revoker)
     app.run()
     return app.return_code or 0
 
 
-COMMANDS: Final = {"top": Command("The live screen: nodes, leases, bags. Looks, changes nothing.", _add_top, run_top)}
+COMMANDS: Final = {
+    "top": Command("The live screen: nodes, leases, bags. Looks; changes nothing without --write.", _add_top, run_top)
+}

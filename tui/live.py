@@ -40,6 +40,7 @@ from .state import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from appliance.cluster import Cluster
     from appliance.formats.policy import Policy
     from timeagent.clock import AgentClock
     from timeagent.showing import SourceView
@@ -93,6 +94,11 @@ class LiveSource:
     ) -> Sequence[AskedQuestion[MountAnswer] | AskedQuestion[ShardAnswer] | AskedQuestion[TimesAnswer]]:
         """Return the mount, the sources of time, and the shards once the mount has said how many there are."""
         return [self.mount, self.times, *self._shards]
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster, where its shards can be asked from here and the mount has answered."""
+        return None if self._open is None else self._open.cluster
 
     # -- asking: in the threads of the feed ----------------------------------------------------------------------------
 

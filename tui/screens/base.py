@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from ..app import TopApp
-    from ..state import ClusterState
+    from ..state import ClusterState, LeaseRow
     from ..subjects import Subject
 
 
@@ -37,6 +37,8 @@ class TopScreen(Screen[None], inherit_bindings=False):
     """As in registry.py; empty for what is opened from others."""
     FILTERS: ClassVar[bool] = False
     """Whether it has rows that ``/`` narrows: then ``filter_words`` is called with what is typed."""
+    REVOKES: ClassVar[bool] = False
+    """Whether its cursor may stand on a lease: then ``lease`` says on which."""
     BINDINGS: ClassVar[list[BindingType]] = [
         # With priority it is done before the next key is looked at: what is typed, or pasted, after it is the filter.
         Binding("slash", "filter", "Filter", key_display="/", priority=True),
@@ -44,6 +46,7 @@ class TopScreen(Screen[None], inherit_bindings=False):
         Binding("shift+tab", "app.focus_previous", "Part before", show=False),
         Binding("escape", "back", "Back", show=False),
         Binding("e", "export", "Export", show=False),
+        Binding("R", "revoke", "Revoke"),
     ]
     state: ClusterState | None = None
     """The newest that it was given."""
@@ -112,8 +115,10 @@ class TopScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In the filter a slash is a slash; where nothing can be narrowed there is none."""
+        """In the filter a slash is a slash; where nothing can be narrowed, or revoked, there is none."""
         del parameters
+        if action == "revoke":
+            return self.REVOKES and self.top.writable
         return not (action == "filter" and (not self.FILTERS or isinstance(self.focused, FilterField)))
 
     def action_filter(self) -> None:
@@ -169,6 +174,18 @@ class TopScreen(Screen[None], inherit_bindings=False):
         """Return what ``y`` copies."""
         subject = self.subject()
         return "" if subject is None else subject.identifier
+
+    def lease(self) -> LeaseRow | None:
+        """Return the lease that the cursor is on."""
+        return None
+
+    def action_revoke(self) -> None:
+        """Revoke the lease that the cursor is on, once its name and a reason are typed."""
+        row = self.lease()
+        if row is None:
+            self.notify("no lease is under the cursor", timeout=2)
+        else:
+            self.top.revoke(row)
 
     # Export.
 

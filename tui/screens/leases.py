@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from ..state import ClusterState
+    from ..state import ClusterState, LeaseRow
 
 
 class LeasesScreen(TopScreen):
@@ -24,6 +24,7 @@ class LeasesScreen(TopScreen):
 
     NAME = "leases"
     FILTERS = True
+    REVOKES = True
     AUTO_FOCUS = "#lease-list"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "Sort"),
@@ -45,6 +46,10 @@ class LeasesScreen(TopScreen):
         """Say what is known of the lease under the cursor."""
         if self.state is not None:
             self.query_one(LeaseFacts).show(self.query_one(LeaseList).row, self.state)
+
+    def lease(self) -> LeaseRow | None:
+        """Return the one under the cursor."""
+        return self.query_one(LeaseList).row
 
     def filter_words(self, words: str) -> None:
         """Narrow the leases."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from ..state import ClusterState
+    from ..state import ClusterState, LeaseRow
 
 
 class OverviewScreen(TopScreen):
@@ -23,6 +23,7 @@ class OverviewScreen(TopScreen):
 
     NAME = "overview"
     FILTERS = True
+    REVOKES = True
     AUTO_FOCUS = "#leases"
 
     def parts(self) -> Iterable[Widget]:
@@ -36,6 +37,11 @@ class OverviewScreen(TopScreen):
         self.query_one(LeaseTable).show(state)
         self.query_one(BagStrip).show(state)
         self.query_one(ClockLine).show(state)
+
+    def lease(self) -> LeaseRow | None:
+        """Return the one under the cursor, where that is among the leases."""
+        table = self.query_one(LeaseTable)
+        return table.row if table.has_focus else None
 
     def filter_words(self, words: str) -> None:
         """Narrow the leases."""

@@ -11,7 +11,9 @@ from ..words import filtered, lease_row
 from .pick_table import PickTable
 
 if TYPE_CHECKING:
-    from ..state import ClusterState
+    from collections.abc import Sequence
+
+    from ..state import ClusterState, LeaseRow
 
 
 class LeaseTable(PickTable):
@@ -22,6 +24,12 @@ class LeaseTable(PickTable):
         super().__init__(LEASE_COLUMNS, "Leases", id="leases")
         self._state: ClusterState | None = None
         self._words = ""
+        self._shown: Sequence[LeaseRow] = ()
+
+    @property
+    def row(self) -> LeaseRow | None:
+        """The lease under the cursor."""
+        return self._shown[self.cursor] if self._shown else None
 
     @property
     def words(self) -> str:
@@ -38,7 +46,7 @@ class LeaseTable(PickTable):
         """Show a state's leases."""
         self._state = state
         now = state.clock.now
-        leases = filtered(state.leases, self._words)
+        leases = self._shown = filtered(state.leases, self._words)
         self.show_title(leases_title(state, len(leases), self._words))
         self.show_picks(
             len(leases),

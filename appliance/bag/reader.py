@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.frame import open_frame
-from appliance.formats.framing import pieces
+from appliance.formats.framing import Kind, pieces
 from appliance.formats.paths import LOCK, PRELOCK
 from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import INSTANT_MAX, rfc3339
@@ -31,7 +31,6 @@ from .records import RecordNumbers
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from appliance.formats.frame import Frame
     from appliance.formats.framing import Piece
     from appliance.formats.paths import Bag, DataName, Grid, Rack
     from timeagent.units import Instant
@@ -40,11 +39,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
 
+type _Read = tuple[Part | None, Mapping[str, int]]
+"""What is accepted of a frame, and how many messages were refused, by Refusal."""
 type Files = Container[str] | None
 """The names of some files of a bag; None: all of them."""
 
 _TRIES: Final = 3
 _JUDGES_KEPT: Final = 8
+_FRAMES_KEPT: Final = 1_024
+_FRAME_BYTES_KEPT_MAX: Final = 4_096
+"""Frames up to this size are not judged again when they are read again: the latest are read over and over."""
 
 
 class Level(StrEnum):
@@ -142,6 +146,7 @@ class Reader:
         self._authority = self.horizon.authority
         self._closed = ClosedBags(context.storage, grid, self._authority, context.records.cluster_id)
         self._judges: dict[RecordNumbers, Judge] = {}
+        self._read: dict[tuple[Judge, str, DataName, bytes], _Read] = {}
         self.rejected: Counter[str] = Counter()
         """How many messages were rejected so far, by Refusal; reading a bag again counts again."""
 
@@ -311,11 +316,7 @@ class Reader:
         return judge
 
     def _accepted(self, bag: Bag, files: Iterable[tuple[str, list[Piece]]], named: RecordNumbers) -> list[Part]:
-        """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once.
-
-        By the trust record that is ``named``, and by the policy that the frame names: under that one its writer found
-        it good. What a lock file names bounds that; a frame beyond the bound is judged by the lock file's.
-        """
+        """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once."""
         judge = self._judge(named)
         found: dict[tuple[str, bytes, int], list[Part]] = {}
         for file_name, inside in files:
@@ -323,31 +324,43 @@ class Reader:
             if name is None:
                 continue
             for piece in inside:
-                frame = self._frame(piece, bag, file_name)
-                if frame is None:
-                    continue
-                policy = frame.head.policy_number
-                own = judge if not 1 <= policy < named.policy else self._judge(RecordNumbers(named.trust, policy))
-                part = self._judged(frame, name, bag, own)
+                part, refused = self._judged(piece, name, bag, named, judge)
+                if refused:
+                    self.rejected.update(refused)
                 if part is not None:
                     _add(found.setdefault(part.origin.rank[:3], []), part)
         twins = (part for rank in sorted(found) for part in _numbered(found[rank]))
         return [part for part in twins if part.first < part.end]
 
-    def _judged(self, frame: Frame, name: DataName, bag: Bag, judge: Judge) -> Part | None:
-        verdict = judge.verdict(frame, name, bag)
-        if verdict.refused:
-            self.rejected.update(verdict.refused)
-            if verdict.first == verdict.end:
-                return None  # a copy under a wrong name must not stand for the frame itself
-        return Part(Origin(frame, bag.path, name.text(), verdict.domains), verdict.first, verdict.end)
+    def _judged(self, piece: Piece, name: DataName, bag: Bag, named: RecordNumbers, judge: Judge) -> _Read:
+        """Return what is accepted of the frame in a piece, and how much is refused. The same bytes are judged once."""
+        if piece.kind is not Kind.FRAME or len(piece.payload) > _FRAME_BYTES_KEPT_MAX:
+            return self._judged_anew(piece, name, bag, named, judge)
+        key = (judge, bag.path, name, piece.payload)
+        known = self._read.get(key)
+        if known is None:
+            known = self._judged_anew(piece, name, bag, named, judge)
+            if len(self._read) >= _FRAMES_KEPT:
+                self._read.clear()
+            self._read[key] = known
+        return known
 
-    def _frame(self, piece: Piece, bag: Bag, file_name: str) -> Frame | None:
+    def _judged_anew(self, piece: Piece, name: DataName, bag: Bag, named: RecordNumbers, judge: Judge) -> _Read:
+        """Judge a frame by the trust record that is ``named``, and by the policy that the frame names.
+
+        Under that one its writer found it good. What a lock file names bounds that; a frame beyond the bound is judged
+        by the lock file's.
+        """
         try:
-            return open_frame(piece, f"{bag.path}/{file_name}")
+            frame = open_frame(piece, f"{bag.path}/{name.text()}")
         except Damaged:
-            self.rejected[Refusal.DAMAGED] += 1
-            return None
+            return None, {Refusal.DAMAGED: 1}
+        policy = frame.head.policy_number
+        own = judge if not 1 <= policy < named.policy else self._judge(RecordNumbers(named.trust, policy))
+        verdict = own.verdict(frame, name, bag)
+        if verdict.refused and verdict.first == verdict.end:
+            return None, verdict.refused  # a copy under a wrong name must not stand for the frame itself
+        return Part(Origin(frame, bag.path, name.text(), verdict.domains), verdict.first, verdict.end), verdict.refused
 
 
 def _batch(

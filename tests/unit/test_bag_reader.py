@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from appliance.bag.acceptance import Refusal
+from appliance.bag.acceptance import Judge, Refusal, Verdict
 from appliance.bag.outcome import Committed
+from appliance.formats.frame import Frame
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.formats.paths import LOCK, PRELOCK, DataName
+from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName
 from tests.support.bags import (
     INCARNATION,
     POLICY,
@@ -171,6 +172,31 @@ def test_misplaced_copy_does_not_stand_for_the_frame(node: Node, server: MemoryS
     close_all(node)
     assert node.settled() == [b"m"]
     assert node.reader.rejected == {Refusal.MISPLACED: 1}
+
+
+# The latest are read over and over; what was judged is kept by its bytes, not by the name under which they stand.
+def test_frame_that_is_read_again_is_judged_once_and_counted_each_time(
+    node: Node, server: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[bytes] = []
+    verdict = Judge.verdict
+
+    def noted(self: Judge, frame: Frame, name: DataName, bag: Bag) -> Verdict:
+        judged.append(frame.raw)
+        return verdict(self, frame, name, bag)
+
+    monkeypatch.setattr(Judge, "verdict", noted)
+    now = node.time.midpoint_ns
+    good = node.file(b"good")
+    node.writer.write(good)
+    node.writer.write(node.file(b"late", sequence=2, timestamps=(now + MINUTE,), bag_at=now))
+    for times in (1, 2, 3):
+        assert node.latest() == [b"good"]
+        assert node.reader.rejected == {Refusal.OUTSIDE_BAG: times}
+    assert len(judged) == 2
+    path = f"{good.bag.path}/{good.name.text()}"
+    server.files[path] = server.files[path][:-1] + b"x"
+    assert node.latest() == [], "other bytes under the same name are judged for themselves"
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered", "short"])

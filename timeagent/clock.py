@@ -7,7 +7,7 @@ all: they are given it.
 from __future__ import annotations
 
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -93,6 +93,7 @@ class SystemClock:
             time.sleep(span / SECOND)
 
 
+@cache
 def boot_id() -> str:
     """Return the kernel's name of this boot (reads /proc once)."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

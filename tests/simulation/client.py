@@ -75,6 +75,8 @@ class Client:
         """Paths that are remembered as absent, and until when."""
         self._absent_in: dict[str, list[str]] = {}
         """Which of them may be in a directory."""
+        self._remembered = 0
+        """How many absences were ever remembered. A name that was not hidden is not, until there is one more."""
         self._numbers = 0
         stream = self.scheduler.stream(f"mount {name}")
         self._random = stream.random
@@ -95,8 +97,8 @@ class Client:
         now = scheduler.now
         if self.cut_until > now or self.server.away_until > now:
             extra = max(self.cut_until, self.server.away_until) - now
-        self._slow_in -= 1
-        if self._slow_in <= 0:
+        self._slow_in = slow_in = self._slow_in - 1
+        if slow_in <= 0:
             self._slow_in = self._draw(self.mishaps.slow)
             extra += int(self._random() ** 4 * 8 * SECOND)
         scheduler.step(verb, path, extra)
@@ -112,8 +114,8 @@ class Client:
             if not self.scheduler.stopping and self._random() < 0.3:
                 self._later(verb, path, effect)
             raise
-        self._fail_in -= 1
-        if self._fail_in > 0:
+        self._fail_in = fail_in = self._fail_in - 1
+        if fail_in > 0:
             return effect()
         self._fail_in = self._draw(self.mishaps.failure)
         self.failures += 1
@@ -215,6 +217,7 @@ class Client:
                 break
             path = parent
         self._absent[path] = self.scheduler.now + int(self._random() * ABSENCE_NS_MAX)
+        self._remembered += 1
         within = self._absent_in.get(parent)
         if within is None:
             self._absent_in[parent] = [path]
@@ -223,8 +226,10 @@ class Client:
 
     def _opened_afresh(self, directory: str, there: dict[str, File | None]) -> None:
         """Know the directory as it is now: nothing in it is remembered as absent."""
-        for path in self._absent_in.pop(directory, ()):
-            self._absent.pop(path, None)
+        within = self._absent_in.pop(directory, None)
+        if within is not None:
+            for path in within:
+                self._absent.pop(path, None)
         self._handles[directory] = there
 
     def _found(self, path: str) -> None:

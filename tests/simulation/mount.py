@@ -63,26 +63,28 @@ class SimulatedMount(Client):
         if self._hidden(directory):
             self.scheduler.step("open, from the cache", directory)
             return None
+        remembered = self._remembered
         self._ask("open", directory)
         there = self.server.directories.get(directory)
         if there is None:
             self._remember_absent(directory)
             return None
-        self._found(directory)
+        if self._remembered != remembered:
+            self._found(directory)
         if self.revalidates:
             self._opened_afresh(directory, there)
-            hidden: frozenset[str] = frozenset()
         else:
-            hidden = frozenset(name for name in names if self._hidden(f"{directory}/{name}"))
-        found = {name for name in names if name in there and name not in hidden}
+            names = [name for name in names if not self._hidden(f"{directory}/{name}")]
+        found = {name for name in names if name in there}
         for name in names:
-            if name not in found and name not in hidden:
+            if name not in found:
+                path = f"{directory}/{name}"
                 if self._random() < 0.3:
-                    self._ask("look for", f"{directory}/{name}")
+                    self._ask("look for", path)
                     if name in there:
                         found.add(name)
                         continue
-                self._remember_absent(f"{directory}/{name}")
+                self._remember_absent(path)
         return frozenset(found)
 
     def list_afresh(self, directory: str) -> list[str] | None:
@@ -90,12 +92,14 @@ class SimulatedMount(Client):
         if self._hidden(directory):
             self.scheduler.step("list, from the cache", directory)
             return None
+        remembered = self._remembered
         self._ask("list", directory)
         there = self.server.directories.get(directory)
         if there is None:
             self._remember_absent(directory)
             return None
-        self._found(directory)
+        if self._remembered != remembered:
+            self._found(directory)
         self._opened_afresh(directory, there)
         if self._random() >= 0.25:
             return sorted(there)
@@ -113,12 +117,14 @@ class SimulatedMount(Client):
         if self._delegated and (data := self._answers_by_itself(path)) is not None:
             self.scheduler.step("read, by delegation", path)
             return data
+        remembered = self._remembered
         self._ask("read", path)
         if self._stale(path):
             return None
         file = self.server.find(path)
         if file is not None:
-            self._found(path)
+            if self._remembered != remembered:
+                self._found(path)
             if self.server.delegates and self._random() < 0.7:
                 self.server.delegations.setdefault(file, []).append(self)
                 self._delegated[path] = file, file.data

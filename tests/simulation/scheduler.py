@@ -63,6 +63,13 @@ class Machine:
         self.paused_until: Instant = 0
         self.processes: list[Process] = []
 
+    def forget(self) -> None:
+        """Let go of all processes, after the run."""
+        for process in self.processes:
+            process.on_death.clear()
+            process.actors.clear()
+        self.processes.clear()
+
 
 @dataclass(eq=False, slots=True)
 class Process:
@@ -72,6 +79,7 @@ class Process:
     name: str
     dead: bool = False
     on_death: list[Callable[[], None]] = field(default_factory=list)
+    actors: list[Actor] = field(default_factory=list)
     clock: Any = None
 
 
@@ -100,7 +108,10 @@ class Actor:
     delays: tuple[Span, ...]
     pause_in: int
     quiet: int
-    """In how many steps the next crash or pause comes; ``crash_in`` and ``pause_in`` count from the one before."""
+    """In how many steps the next crash or pause comes; ``crash_in`` and ``pause_in`` count from the one before.
+
+    0 or less: it is dead, or everything has ended.
+    """
     switch: Callable[[], object]
     thread: greenlet
 
@@ -164,6 +175,7 @@ class Scheduler:
         actor.thread = greenlet(lambda: self._live(actor), parent=self._main)
         actor.switch = actor.thread.switch
         self._actors.append(actor)
+        process.actors.append(actor)
         self._push(self.now + after, actor, 0)
         return actor
 
@@ -195,6 +207,8 @@ class Scheduler:
         if process.dead:
             return
         process.dead = True
+        for actor in process.actors:
+            actor.quiet = 0
         self.crashes += 1
         self.note("CRASHES", process.name)
         for react in process.on_death:
@@ -202,7 +216,8 @@ class Scheduler:
 
     def run(self) -> None:
         """Step until nothing is left to do, or the end of time, or of steps."""
-        while self._heap and not self.stopping:
+        heappush(self._heap, (self.end_ns + 1, 0, None, 0))  # the end of time: something is always due
+        while not self.stopping:
             instant, _, target, ticket = heappop(self._heap)
             if instant > self.end_ns:
                 break
@@ -214,6 +229,8 @@ class Scheduler:
                 target.switch()
                 self.current = None
         self.stopping = True
+        for actor in self._actors:
+            actor.quiet = 0
         for actor in self._actors:
             if actor.thread:
                 self.current = actor
@@ -232,21 +249,13 @@ class Scheduler:
         actor = self.current
         if actor is None:
             return  # the judge after the run, and the builder before it
-        if self.stopping or actor.process.dead:
-            raise GreenletExit
+        actor.quiet = quiet = actor.quiet - 1
+        if quiet <= 0:
+            extra += self._mishap(actor)
         self.steps = steps = self.steps + 1
         until = self.now + actor.delays[actor.bits(8)] + extra
-        actor.quiet -= 1
-        if actor.quiet <= 0:
-            until += self._mishap(actor)
-        heap = self._heap
-        if (
-            heap
-            and until < heap[0][0]
-            and until <= self.end_ns
-            and steps < self.steps_max
-            and actor.machine.paused_until <= until
-        ):
+        # The machine of who runs does not stand still, and the end of time is always due.
+        if until < self._heap[0][0] and steps < self.steps_max:
             self.now = until  # nobody else is to run before: no need to stand in the queue
         else:
             self._park(actor, until)
@@ -254,12 +263,19 @@ class Scheduler:
             self.note(verb, detail)
 
     def _mishap(self, actor: Actor) -> Span:
-        """Let happen to an actor what is due at this step: a crash, or a pause, whose length is returned."""
+        """Let happen to an actor what is due at this step: a crash, or a pause, whose length is returned.
+
+        Who is dead, or alive when everything has ended, goes no further.
+        """
+        if self.stopping or actor.process.dead:
+            raise GreenletExit
         passed = min(actor.crash_in, actor.pause_in)
         actor.crash_in -= passed
         actor.pause_in -= passed
         pause = 0
         if actor.crash_in <= 0:
+            self.steps += 1
+            actor.bits(8)
             actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
             self.crash(actor.process)
             raise GreenletExit

@@ -165,6 +165,8 @@ class World:
     def forget(self) -> None:
         """Let go of a run that has been judged: most of it is freed at once, and needs no collector to be found."""
         self.scheduler.forget()
+        for machine in self.machines.values():
+            machine.forget()
         self.__dict__.clear()
 
     # -- clocks --------------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from .nodewriter.client import NodeWriterClient
 from .nodewriter.service import NodeWriter
 from .nodewriter.shared import SharedWriter
 from .ownkeys import check_own_keys, check_trusted_now
+from .policywatch import WatchedPolicy
 from .registers import Registers
 from .routes import ShardRoutes
 from .runtime import default_directory, ensure_runtime, group_id, writer_socket
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
-    from timeagent.clock import MachineClock, NodeTime
+    from timeagent.clock import MachineClock
     from timeagent.sources.port import Source
     from timeagent.units import Instant
 
@@ -100,7 +101,7 @@ def time_sources(machine: MachineClock, policy: Policy) -> list[Source]:
     return sources
 
 
-def node_time(settings: Settings, cluster_id: bytes, policy: Policy) -> NodeTime:
+def node_time(settings: Settings, cluster_id: bytes, policy: Policy) -> AgentTime | EmbeddedTime:
     """Return the time of the node's agent where one runs, else time made in this process.
 
     Decided once: a process whose agent ends is refused time until it runs again. Two makers of one node's times could
@@ -122,10 +123,12 @@ class Cluster:
         self.root = root
         self.settings = settings
         self.registers = registers
-        self.policy = registers.newest_policy()
+        self._storage = storage
+        self.policy = WatchedPolicy(self._own_registers())
         newest = registers.newest_map()
         first = Placement(newest, tuple(registers.layouts(newest)))
-        self.time = node_time(settings, registers.cluster_id, self.policy)
+        self.time = node_time(settings, registers.cluster_id, self.policy.newest)
+        self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
         self.maps = MapWatch(self._own_registers, first, self.time)
         self.context = BagContext(storage, self.time, registers, settings.node, Threads())
         self._door = NodeWriterClient(
@@ -139,7 +142,6 @@ class Cluster:
         shares = chosen is Sharing.ALWAYS or (chosen is Sharing.AUTO and not is_local(root))
         self.logs = LogBook(self.context, self._shared if shares else None)
         self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
-        self._storage = storage
         self._process = os.getpid()
         self._lock = Lock()
         self._closed = False
@@ -213,6 +215,7 @@ class Cluster:
                 self._routes = ShardRoutes(
                     host, self.maps, self._storage, self.settings, self.time, self.policy, runtime, self.watch_trust
                 )
+                self.policy.start()
             return self._routes
 
     def watch_trust(self) -> TrustWatch:
@@ -350,6 +353,7 @@ class Cluster:
             self._closed = True
         with contextlib.ExitStack() as everything:
             everything.callback(self.maps.close)
+            everything.callback(self.policy.close)
             if self._trust is not None:
                 everything.callback(self._trust.close)
             if self._routes is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.units import Span
 
-    from .formats.policy import Policy
+    from .formats.policy import PolicyNumbers
     from .lease.wire import LeaseView, ShardNumbers
     from .mapwatch import MapWatch
     from .shards import ShardHost
@@ -43,7 +43,7 @@ class Observed:
     """One node, as it is seen from outside. Thread-safe."""
 
     def __init__(
-        self, host: ShardHost, maps: MapWatch, node: str, time: NodeTime, policy: Policy, runtime: Path
+        self, host: ShardHost, maps: MapWatch, node: str, time: NodeTime, policy: PolicyNumbers, runtime: Path
     ) -> None:
         """Look at nothing yet."""
         self._host = host

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from .bag.storage import Storage
-    from .formats.policy import Policy
+    from .formats.policy import PolicyNumbers
     from .formats.shardmap import ShardMap
     from .lease.transport import SocketTransport, Transport
     from .lease.wire import LeaseView, Reply, Request, ShardNumbers
@@ -109,7 +109,7 @@ class ShardRoutes:
         storage: Storage,
         settings: Settings,
         time: NodeTime,
-        policy: Policy,
+        policy: PolicyNumbers,
         runtime: Path,
         trust: Callable[[], TrustWatch],
     ) -> None:

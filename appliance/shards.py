@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from .bag.storage import Storage
     from .formats.ceiling import CeilingRecord
-    from .formats.policy import Policy
+    from .formats.policy import PolicyNumbers
     from .formats.shardmap import ShardMap
     from .lease.ceiling import Stop
     from .pulse import Pulse
@@ -76,7 +76,7 @@ class HostedShard:
         spool: LedgerSpool,
         guard: Lock,
         time: NodeTime,
-        policy: Policy,
+        policy: PolicyNumbers,
     ) -> None:
         """Begin to serve a started shard."""
         self.identity = identity
@@ -164,7 +164,7 @@ class ShardHost:
         registers: Registers,
         settings: Settings,
         time: NodeTime,
-        policy: Policy,
+        policy: PolicyNumbers,
         runtime: Path,
         randomness: random.Random,
     ) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
 
-    from .formats.policy import Policy
+    from .formats.policy import PolicyNumbers
     from .formats.shardmap import ShardMap
     from .lease.succession import Succession
     from .mapwatch import MapWatch
@@ -53,7 +53,7 @@ class Tenancy:
     """One daemon's choice of shards, in a thread of its own."""
 
     def __init__(
-        self, routes: ShardRoutes, node: str, nodes: Callable[[], list[str]], time: NodeTime, policy: Policy
+        self, routes: ShardRoutes, node: str, nodes: Callable[[], list[str]], time: NodeTime, policy: PolicyNumbers
     ) -> None:
         """Run nothing yet. ``nodes``: who answers others somewhere."""
         self._routes = routes
@@ -62,7 +62,7 @@ class Tenancy:
         self._node = node
         self._nodes = nodes
         self._time = time
-        self._owners_time_ns = 2 * (policy.lease_term_max_ns + 2 * policy.radius_ns_max) + 2 * SECOND
+        self._policy = policy
         self._asked: dict[int, Instant] = {}
         self._checked: dict[int, Instant] = {}
         self._leaving: dict[int, Thread] = {}
@@ -150,7 +150,7 @@ class Tenancy:
         if len(placement.layouts) == 1:
             return True
         if self._succession is None or self._succession[0] != placement.layout.number:
-            made = self._host.succession(placement.layouts, self._owners_time_ns)
+            made = self._host.succession(placement.layouts, 2 * self._policy.granted_ns_max + 2 * SECOND)
             self._succession = placement.layout.number, made
         try:
             begins = self._succession[1].beginning()

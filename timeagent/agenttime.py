@@ -49,10 +49,14 @@ class AgentTime:
         self._raw_ns = clock.raw_ns
         self._boot = boot
         self._key_id = key_id
-        self._radius_ns_max = radius_ns_max
-        self._width_max = 2 * radius_ns_max
+        self.limit_radius(radius_ns_max)
         self._words = self._reader.words
         self._view: _View | None = None
+
+    def limit_radius(self, radius_ns_max: Span) -> None:
+        """Refuse, from now on, time that is known less well than this."""
+        self._radius_ns_max = radius_ns_max
+        self._width_max = 2 * radius_ns_max
 
     def boot_ns(self) -> int:
         """Return CLOCK_BOOTTIME."""

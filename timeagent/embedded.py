@@ -54,6 +54,11 @@ class EmbeddedTime:
         self._token_boot_ns = 0
         self._sequence = 0
 
+    def limit_radius(self, radius_ns_max: Span) -> None:
+        """Refuse, from now on, time that is known less well than this."""
+        with self._lock:
+            self._clock.radius_ns_max = radius_ns_max
+
     @property
     def refusals(self) -> dict[str, str]:
         """Why each source that was asked last had nothing to give, by its name."""

@@ -91,7 +91,7 @@ class SampledClock:
         """Take the sources: the first that has a bound is used. Asks none of them yet."""
         self._machine = machine
         self._sources = sources
-        self._radius_ns_max = radius_ns_max
+        self.radius_ns_max = radius_ns_max
         self._epoch = clock_epoch
         self._sample: Sample | None = None
         self._asked: _Reading | None = None
@@ -174,11 +174,11 @@ class SampledClock:
                 f"the clock contradicts by {span_text(self._disrupted_by)} what it said before: it was set, or it lied",
                 hint=f"wait {span_text(DISRUPTED_NS)}; if it was set on purpose it counts from then on",
             )
-        if now.radius > self._radius_ns_max:
+        if now.radius > self.radius_ns_max:
             raise BadTime(
                 "radius-too-wide",
                 f"the clock is known to {span_text(now.radius)} (source {sample.source}); "
-                f"the policy allows {span_text(self._radius_ns_max)}",
+                f"the policy allows {span_text(self.radius_ns_max)}",
                 hint="wait for the clock to settle, or mend its time service",
             )
         return Look(now, sample, self._epoch, reading.before)

@@ -159,7 +159,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         clock,
         settings,
         chance,
-        assumed_radius_ns=cluster.policy.assumed_radius_ns,
+        assumed_radius_ns=cluster.policy.newest.assumed_radius_ns,
         touch=lambda: cluster.context.storage.server_clock("tmp"),
         refuses=TrustedPeers(cluster.registers, clock).refuses,
         own_word=own_word,

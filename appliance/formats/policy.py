@@ -6,7 +6,7 @@ tolerance) is judged by the policy that a frame names, the newest one under whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from timeagent.canonical import U64, Bytes16, Record
 from timeagent.embedded import STALENESS_NS
@@ -17,6 +17,35 @@ from .birth import check_grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class PolicyNumbers(Protocol):
+    """What holders and shards go by: one record, or the newest that a process knows and takes up while it runs."""
+
+    @property
+    def span_ns(self) -> int: ...
+    @property
+    def grace_ns(self) -> int: ...
+    @property
+    def radius_ns_max(self) -> int: ...
+    @property
+    def r1_tolerance_ns(self) -> int: ...
+    @property
+    def lease_term_max_ns(self) -> int: ...
+    @property
+    def renew_period_ns(self) -> int: ...
+    @property
+    def holder_margin_ns(self) -> int: ...
+    @property
+    def attempt_timeout_ns(self) -> int: ...
+    @property
+    def ceiling_ahead_ns(self) -> int: ...
+    @property
+    def ceiling_period_ns(self) -> int: ...
+    @property
+    def granted_ns_max(self) -> int: ...
+    @property
+    def ahead_ns_max(self) -> int: ...
 
 
 class Policy(Record, frozen=True):
@@ -45,6 +74,16 @@ class Policy(Record, frozen=True):
     ceiling_ahead_ns: U64 = 2 * SECOND
     """How far beyond the longest term a shard extends its ceiling."""
     ceiling_period_ns: U64 = SECOND
+
+    @property
+    def granted_ns_max(self) -> int:
+        """How far ahead of a holder's clock an honest shard's expiry can lie: two clocks, each off by a radius."""
+        return self.lease_term_max_ns + 2 * self.radius_ns_max
+
+    @property
+    def ahead_ns_max(self) -> int:
+        """How far ahead of a clock an honest floor or settle_to can lie: a ceiling."""
+        return self.granted_ns_max + self.ceiling_ahead_ns
 
     def takeover_ns(self) -> int:
         """Return how long a domain is blocked, at worst, after its holder died just after renewing."""

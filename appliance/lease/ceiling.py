@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
     from timeagent.units import Instant
 
-    from ..formats.policy import Policy
+    from ..formats.policy import PolicyNumbers
     from .ports import ChainPort
 
 RECORDS_KEPT: Final = 64
@@ -153,7 +153,7 @@ class CeilingChain:
         port: ChainPort,
         time: NodeTime,
         signer: Signer,
-        policy: Policy,
+        policy: PolicyNumbers,
         identity: ShardIdentity,
         origin: Callable[[], Beginning | InDoubt] | None = None,
     ) -> None:

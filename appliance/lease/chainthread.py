@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.units import Instant
 
-    from ..formats.policy import Policy
+    from ..formats.policy import PolicyNumbers
     from .ceiling import CeilingChain, Extension
 
 _WAITING = InDoubt("the mount has not answered yet")
@@ -34,11 +34,11 @@ class ChainThread:
     What it says of number, ceiling and floor changes only inside a call, never in between.
     """
 
-    def __init__(self, chain: CeilingChain, time: NodeTime, policy: Policy) -> None:
+    def __init__(self, chain: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> None:
         """Take the chain: nobody else calls it from now on. The thread begins with the first extension."""
         self._chain = chain
         self._time = time
-        self._term_ns = policy.lease_term_max_ns
+        self._policy = policy
         self._patience_ns = policy.attempt_timeout_ns // 4
         self._changed = Condition()
         self._job: Callable[[], Extension] | None = None
@@ -70,7 +70,9 @@ class ChainThread:
         ceiling that there is. Raises BadTime.
         """
         assert not self._finishing, "the chain is being finished"
-        return self._done(self._chain.extend, patient=self.ceiling_ns - self._time.now().latest < self._term_ns)
+        return self._done(
+            self._chain.extend, patient=self.ceiling_ns - self._time.now().latest < self._policy.lease_term_max_ns
+        )
 
     def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
         """As the chain's, with the same bounded wait. An extension that is under way is waited for first."""

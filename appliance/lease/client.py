@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
-    from ..formats.policy import Policy
+    from ..formats.policy import PolicyNumbers
     from ..formats.sessionlease import SessionWitness
     from .transport import Transport
 
@@ -152,7 +152,7 @@ class LeaseClient:
     """One holder's dealings with one shard. Blocks for its transport, at most three time-outs a call."""
 
     def __init__(
-        self, transport: Transport, time: NodeTime, policy: Policy, holder: Holder, randomness: random.Random
+        self, transport: Transport, time: NodeTime, policy: PolicyNumbers, holder: Holder, randomness: random.Random
     ) -> None:
         """Take the ports. Calls nothing yet."""
         self._transport = transport
@@ -465,7 +465,7 @@ class LeaseClient:
                 f"the shard signed at {rfc3339(head_time.interval.earliest)} at the earliest what was here "
                 f"at {rfc3339(come.token.interval.latest)} at the latest"
             )
-        bound = come.now.latest + self._policy.lease_term_max_ns + 2 * self._policy.radius_ns_max
+        bound = come.now.latest + self._policy.granted_ns_max
         if expiry_ns > bound:
             return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(bound)}"
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
 
-    from ..formats.policy import Policy
+    from ..formats.policy import PolicyNumbers
 
 PAUSE_NS_MIN: Final[Span] = 5 * MS
 PAUSE_NS_MAX: Final[Span] = 250 * MS
@@ -29,7 +29,7 @@ class Patience:
     """The time that is left for one wait. Reads the boot clock only to count it down."""
 
     def __init__(
-        self, time: NodeTime, policy: Policy, timeout_ns: Span, given_up: Callable[[], bool] = lambda: False
+        self, time: NodeTime, policy: PolicyNumbers, timeout_ns: Span, given_up: Callable[[], bool] = lambda: False
     ) -> None:
         """Begin to wait. Once ``given_up`` is true, no time is left."""
         self._time = time

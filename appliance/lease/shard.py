@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
     from timeagent.units import Instant, Span
 
-    from ..formats.policy import Policy
+    from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
     from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
@@ -86,7 +86,7 @@ class Shard:
         self,
         identity: ShardIdentity,
         shard_map: ShardMap,
-        policy: Policy,
+        policy: PolicyNumbers,
         *,
         store: LeaseStore,
         chain: RightToGrant,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from appliance.bag.parallel import Parallel
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from appliance.lease.client import Result
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
@@ -46,7 +46,9 @@ class _Due:
 class Keeping:
     """The leases of one session that were taken and not given back. Shares the session's lock."""
 
-    def __init__(self, time: NodeTime, policy: Policy, leasing: Leasing, parallel: Parallel, lock: RLock) -> None:
+    def __init__(
+        self, time: NodeTime, policy: PolicyNumbers, leasing: Leasing, parallel: Parallel, lock: RLock
+    ) -> None:
         """Have nothing yet."""
         self._time = time
         self._policy = policy
@@ -186,7 +188,8 @@ class Keeping:
             lease.term_ns = min(lease.term_ns, max(1, lease.until_ns - latest))
         if lease.progress_within_ns is not None and boot_ns - lease.progress_boot_ns > lease.progress_within_ns:
             return False
-        return lease.expiry_ns - latest <= lease.term_ns - self.period_ns(lease.term_ns)
+        term = min(lease.term_ns, self._policy.lease_term_max_ns)  # lowered meanwhile: no more than that is granted
+        return lease.expiry_ns - latest <= term - self.period_ns(term)
 
     def _apply(self, answers: Iterable[tuple[Lease, Result]]) -> None:
         with self._lock:

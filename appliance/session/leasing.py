@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from appliance.lease.transport import Transport
     from appliance.lease.wire import Age
     from timeagent.clock import NodeTime
@@ -77,7 +77,7 @@ class Leasing:
     def __init__(
         self,
         time: NodeTime,
-        policy: Policy,
+        policy: PolicyNumbers,
         routes: Routes,
         node: str,
         incarnation: bytes,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from threading import RLock
 
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from appliance.lease.wire import Recalled, Wanted
     from timeagent.units import Span
 
@@ -53,7 +53,7 @@ class Recalls:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: PolicyNumbers,
         leasing: Leasing,
         keeping: Keeping,
         shelf: Shelf,

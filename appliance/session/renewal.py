@@ -12,7 +12,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from timeagent.units import Span
 
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ PAUSE_NS_MIN: Final = 10 * MS
 class Renewal:
     """Calls ``renew_due`` often enough that no lease is renewed much later than its period says."""
 
-    def __init__(self, policy: Policy, renew_due: Callable[[], None]) -> None:
+    def __init__(self, policy: PolicyNumbers, renew_due: Callable[[], None]) -> None:
         """Start nothing yet."""
         self._pause_ns = _pause_ns(policy.renew_period_ns)
         self._renew_due = renew_due

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from appliance.bag.context import BagContext
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from timeagent.units import Instant, Span
 
     from .held import Lease
@@ -69,7 +69,7 @@ class Session:
         context: BagContext,
         logs: LogBook,
         routes: Routes,
-        policy: Policy,
+        policy: PolicyNumbers,
         purpose: str,
         randomness: random.Random,
         *,

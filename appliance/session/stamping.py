@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from appliance.formats.paths import Bag, Grid
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import Policy, PolicyNumbers
     from appliance.formats.witness import BatchHead, SignedWitness
     from timeagent.clock import NodeTime
     from timeagent.signedtime import SignedTime
@@ -87,7 +87,9 @@ class WriterState:
 class Stamper:
     """Makes publications for one writer."""
 
-    def __init__(self, time: NodeTime, policy: Policy, state: WriterState, numbered: Callable[[int], Policy]) -> None:
+    def __init__(
+        self, time: NodeTime, policy: PolicyNumbers, state: WriterState, numbered: Callable[[int], Policy]
+    ) -> None:
         """Take the writer's state, which this changes. ``numbered``: a policy record; what was read once is kept."""
         self._time = time
         self._policy = policy
@@ -238,10 +240,10 @@ def _refuse_untrusted(
         )
 
 
-def check_near(instant: Instant, latest: Instant, policy: Policy, what: str) -> None:
+def check_near(instant: Instant, latest: Instant, policy: PolicyNumbers, what: str) -> None:
     """Raise BadTime if an instant lies further ahead than any honest floor or settle_to can: a ceiling."""
     ahead = instant - latest
-    if ahead > policy.lease_term_max_ns + policy.ceiling_ahead_ns + 2 * policy.radius_ns_max:
+    if ahead > policy.ahead_ns_max:
         raise BadTime(
             "floor-too-far-ahead",
             f"{what} {rfc3339(instant)}, {span_text(ahead)} ahead of this clock",

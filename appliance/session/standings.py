@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from appliance.formats.sessionlease import SessionWitness
     from appliance.formats.witness import SignedWitness, Witness
     from appliance.lease.sessionclient import SessionClient, SessionResult
@@ -82,7 +82,7 @@ class Standings:
     def __init__(
         self,
         time: NodeTime,
-        policy: Policy,
+        policy: PolicyNumbers,
         client: Callable[[int], SessionClient],
         lock: AbstractContextManager[object],
     ) -> None:
@@ -184,8 +184,9 @@ class Standings:
         return [each for each in self.all() if (each.leases or each.owed) and self._is_due(each)]
 
     def _is_due(self, standing: Standing) -> bool:
-        period = min(self._policy.renew_period_ns, standing.term_ns // 3)
-        return standing.expiry_ns - self._time.now().latest <= standing.term_ns - period
+        term = min(standing.term_ns, self._policy.lease_term_max_ns)
+        period = min(self._policy.renew_period_ns, term // 3)
+        return standing.expiry_ns - self._time.now().latest <= term - period
 
     def renew(self, standing: Standing) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""

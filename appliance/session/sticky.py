@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from appliance.formats.lease import Mode
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from timeagent.clock import NodeTime
 
     from .held import Lease
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Shelf:
     """The leases of one session that are held and not in use. Shares the session's lock."""
 
-    def __init__(self, time: NodeTime, policy: Policy, keeping: Keeping, lock: RLock) -> None:
+    def __init__(self, time: NodeTime, policy: PolicyNumbers, keeping: Keeping, lock: RLock) -> None:
         """Have nothing."""
         self._time = time
         self._policy = policy

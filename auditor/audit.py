@@ -106,7 +106,7 @@ def audit(
     how many parts are done, of how many, how many messages they held, and which was the last. Raises BadRequest for an
     index file that is none, and for a domain that was asked for and that the tree does not know.
     """
-    index = Index(options.index_file, shared=options.jobs != 1)
+    index = Index(options.index_file, shared=options.jobs != 1, spooling=options.columns)
     try:
         return _audit(tree, index, root_key, signatures or Signatures(), options, progress)
     except INDEX_ERRORS as problem:

@@ -18,7 +18,8 @@ import msgspec
 
 from timeagent.errors import BadRequest
 
-from .columns.layout import ENTRIES, USES, Bucket, names_in
+from .columns.layout import ENTRIES, USES, Bucket, Place, names_in
+from .columns.spool import Spool
 from .finding import Evidence, printable
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ CREATE TABLE committed (
     named INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
     closed_at INTEGER);
-CREATE TABLE chunk (kind TEXT, bucket INTEGER, part INTEGER, base INTEGER, names BLOB, rows BLOB, raw BLOB);
+CREATE TABLE chunk (
+    kind TEXT, bucket INTEGER, part INTEGER, base INTEGER, names BLOB, rows BLOB, raw BLOB,
+    process INTEGER, at INTEGER, row_bytes INTEGER, raw_bytes INTEGER);
 CREATE INDEX chunk_of ON chunk (kind, bucket, part);
 """
 RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, incarnation, sequence, position, head)"}
@@ -96,6 +99,10 @@ class Use:
 def encode_rows(rows: Sequence[tuple[Value, ...]]) -> bytes:
     """Return a chunk of rows as bytes, as ``Index.take`` reads them."""
     return msgspec.msgpack.encode(rows)
+
+
+def _numbers(place: Place) -> tuple[int, int, int, int]:
+    return place.process, place.at, place.rows, place.raw
 
 
 def _insertion(table: str, columns: int, base: int = 0) -> str:
@@ -159,10 +166,11 @@ def _passing_directory() -> TemporaryDirectory[str] | None:
 class Index(Rows):
     """Evidence by domain, run and writer."""
 
-    def __init__(self, path: Path | None = None, *, shared: bool = False) -> None:
+    def __init__(self, path: Path | None = None, *, shared: bool = False, spooling: bool = False) -> None:
         """Make an empty index: in a file, whose parts are kept, or in memory, which spills over to a file without name.
 
-        ``shared``: other processes can read it; without a file of its own, in one that is gone with it. Raises
+        ``shared``: other processes can read it; without a file of its own, in one that is gone with it. ``spooling``:
+        columns wait in files beside it. Raises
         BadRequest for a file that is no index, or that another audit has.
         """
         super().__init__()
@@ -180,6 +188,9 @@ class Index(Rows):
             raise BadRequest(
                 "index-in-use", f"{path} cannot be written: {problem}", hint="wait for the other audit, or name another"
             ) from None
+        self._spooling = (self._passing or _passing_directory()) if spooling else None
+        self.spool = Spool(Path(self._spooling.name)) if self._spooling else None
+        """Where columns wait; None where no directory was made: then they are in the index."""
 
     def _claim(self, path: Path) -> None:
         """Make sure that a file is new, or an index of ours; forget what an earlier audit concluded from its parts."""
@@ -216,23 +227,36 @@ class Index(Rows):
 
     def take_chunks(self, chunks: Iterable[Chunk], part: int, base: int) -> None:
         """Keep the columns of a part. ``part``: its number, in order; ``base``: added to the ranks of its rows."""
+        kept = self.spool.keep(chunks) if self.spool else chunks
+        places = ((each, each.place or Place(0, 0, len(each.rows), len(each.raw))) for each in kept)
         self.db.executemany(
-            "INSERT INTO chunk VALUES (?,?,?,?,?,?,?)",
-            ((each.kind, each.bucket, part, base, each.names, each.rows, each.raw) for each in chunks),
+            "INSERT INTO chunk VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                (each.kind, each.bucket, part, base, each.names, each.rows, each.raw, *_numbers(place))
+                for each, place in places
+            ),
         )
 
     def bucket(self, kind: str, number: int, *, raw: bool = False) -> Bucket:
         """Return all rows of one kind in one bucket. ``raw``: with the bytes of their entries."""
         found = Bucket(kind)
-        columns = "base, names, rows, raw" if raw else "base, names, rows"
-        sql = f"SELECT {columns} FROM chunk WHERE kind = ? AND bucket = ? ORDER BY part"  # noqa: S608
-        for base, *parts in self.db.execute(sql, (kind, number)):
-            found.take(base, *parts)
+        inline = "rows, raw" if raw else "rows, x''"
+        sql = (
+            f"SELECT base, names, {inline}, process, at, row_bytes, raw_bytes FROM chunk"  # noqa: S608
+            " WHERE kind = ? AND bucket = ? ORDER BY part"
+        )
+        for base, names, rows, entries, *place in self.db.execute(sql, (kind, number)):
+            if not place[0]:
+                found.take(base, names, rows, entries)
+                continue
+            assert self.spool is not None
+            waiting, behind = self.spool.read(Place(*place))
+            found.take(base, names, waiting, behind if raw else b"")
         return found
 
     def column_bytes(self) -> int:
         """Return how large all columns together are."""
-        return self._number("SELECT coalesce(sum(length(rows)), 0) FROM chunk")
+        return self._number("SELECT coalesce(sum(row_bytes), 0) FROM chunk")
 
     def domains_in_rows(self) -> set[str]:
         """Return every domain of which something is known by itself, not by columns."""
@@ -258,7 +282,7 @@ class Index(Rows):
         view = object.__new__(Index)
         Rows.__init__(view)
         view._closed_to = self._closed_to
-        view._file, view._passing = self._file, None
+        view._file, view._passing, view._spooling, view.spool = self._file, None, None, self.spool
         view.db = apsw.Connection(str(self._file), flags=apsw.SQLITE_OPEN_READONLY)
         return view
 
@@ -267,8 +291,11 @@ class Index(Rows):
         with suppress(apsw.Error):
             self.publish()
         self.db.close()
-        if self._passing:
-            self._passing.cleanup()
+        if self.spool:
+            self.spool.close()
+        for directory in (self._passing, self._spooling):
+            if directory:
+                directory.cleanup()
 
     def ready(self) -> None:
         """Say that all evidence is in: what is asked by name is indexed."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Grid, Rack
     from timeagent.signedtime import SignedTime
 
+    from .columns.spool import Spool
     from .index import Index
     from .load import Tree
     from .narrowing import Narrowing
@@ -44,8 +45,17 @@ class Doubted(Exception):
 class PartReader:
     """Reads one unit after another. Each process has its own; they share nothing but what they were born with."""
 
-    def __init__(self, tree: Tree, records: ClusterRecords, signatures: Signatures, *, columns: bool = True) -> None:
-        """Take where evidence comes from. ``columns``: judge what is clean by columns."""
+    def __init__(
+        self,
+        tree: Tree,
+        records: ClusterRecords,
+        signatures: Signatures,
+        *,
+        columns: bool = True,
+        spool: Spool | None = None,
+    ) -> None:
+        """Take where evidence comes from. ``columns``: judge what is clean by columns, which wait in ``spool``."""
+        self._spool = spool
         self._by_columns = columns
         self.grids: dict[str, Grid] = {}
         """Of the logs that are read: known before the first rack is."""
@@ -59,6 +69,8 @@ class PartReader:
         before = dict(self._tree.unreadable)
         part = self._rack(unit) if isinstance(unit, RackUnit) else self._ledger(unit)
         part.unreadable = {path: why for path, why in self._tree.unreadable.items() if path not in before}
+        if self._spool:
+            part.columns = self._spool.keep(part.columns)
         return part
 
     def read_encoded(self, unit: Unit) -> bytes:
@@ -147,7 +159,8 @@ class Walk:
         self._jobs = way.jobs
         self._store = way.store
         self._progress = way.progress
-        self._reader = PartReader(tree, records, signatures, columns=way.columns)
+        spool = None if way.store else index.spool  # what is kept for the next audit holds its columns itself
+        self._reader = PartReader(tree, records, signatures, columns=way.columns, spool=spool)
         frames = FrameReader(signatures, records.cluster_id)
         self._bags = BagWalk(tree, records, signatures, frames, index, report)
         self._shards = ShardWalk(tree, records, signatures, index, report)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Buffer, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -117,6 +117,15 @@ class Names(msgspec.Struct, array_like=True):
     """Incarnation, sequence and digest of batch heads."""
 
 
+class Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where rows wait, and behind them their raw bytes: in the file of a process, from there on, so many bytes each."""
+
+    process: int
+    at: int
+    rows: int
+    raw: int
+
+
 class Chunk(msgspec.Struct, array_like=True):
     """Rows of one kind in one bucket."""
 
@@ -126,6 +135,8 @@ class Chunk(msgspec.Struct, array_like=True):
     """Names, encoded."""
     rows: bytes
     raw: bytes
+    place: Place | None = None
+    """Where rows and raw bytes are instead."""
 
 
 def bucket_of(name: str) -> int:
@@ -231,10 +242,10 @@ class Bucket:
         self.paths: Numbering[str] = Numbering()
         self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
         self._parts: list[Rows] = []
-        self._raw: list[bytes] = []
+        self._raw: list[memoryview] = []
         self._raw_end = 0
 
-    def take(self, base: int, names: bytes, rows: bytes, raw: bytes = b"") -> None:
+    def take(self, base: int, names: bytes, rows: Buffer, raw: Buffer = b"") -> None:
         """Add a chunk. ``base``: added to its ranks; ``raw``: left out where nobody asks for it."""
         told = msgspec.msgpack.decode(names, type=Names)
         part = np.frombuffer(rows, KINDS[self.kind]).copy()
@@ -245,10 +256,11 @@ class Bucket:
         for column, values in known.items():
             part[column] = values[part[column]]
         part["rank"] += base
-        if raw:
+        kept = memoryview(raw)
+        if kept:
             part["at"] += self._raw_end
-            self._raw.append(raw)
-            self._raw_end += len(raw)
+            self._raw.append(kept)
+            self._raw_end += len(kept)
         self._parts.append(part)
 
     def rows(self) -> Rows:

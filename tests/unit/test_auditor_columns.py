@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from auditor import domains, listed
 from auditor.audit import Options, audit
+from auditor.columns.spool import Spool
 from auditor.load import Tree
 from auditor.planting.plants import all_plants
 from auditor.planting.stories import eventful_tree, small_tree
@@ -89,6 +91,19 @@ def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch
     audit(Tree(tmp_path))
     assert judged.count("judge_frame") == 1
     assert judged.count("domain_history") == 2
+
+
+def test_columns_that_find_no_room_beside_the_index_are_in_it(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json_bytes(audit(Tree(clean)))
+    tried = []
+
+    def full(_: Spool, data: bytes) -> int:
+        tried.append(len(data))
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Spool, "_write", full)
+    assert json_bytes(audit(Tree(clean))) == said
+    assert tried
 
 
 def test_two_processes_and_an_index_file_say_the_same_by_columns(tmp_path: Path) -> None:

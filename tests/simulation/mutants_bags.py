@@ -222,10 +222,10 @@ BAGS: tuple[Mutant, ...] = (
         one(
             listedfiles,
             "ListedFiles.pieces",
-            "for number, entry in enumerate(lock.entries):",
+            "for number, (entry, read) in enumerate(zip(lock.entries, found, strict=True)):",
             "for name in self._storage.list_afresh(bag.path) or ():\n"
             "    yield (name, pieces_with_digest(self._storage.read(f'{bag.path}/{name}') or b'')[0])\n"
-            "for number, entry in ():",
+            "for number, (entry, read) in ():",
         ),
         "agreement",
     ),

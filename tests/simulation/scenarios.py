@@ -18,6 +18,7 @@ from tests.simulation.scenarios_leases import (
     takers,
 )
 from tests.simulation.scenarios_moves import moves
+from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sharing import batching, hinted
 from tests.simulation.world import World
@@ -39,6 +40,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         together,
         contenders,
         moves,
+        policies,
         handover,
         stalls,
         sleepers,
@@ -61,6 +63,7 @@ WEIGHTS: dict[str, int] = {
     "together": 4,
     "contenders": 4,
     "moves": 3,
+    "policies": 3,
     "stalls": 3,
     "handover": 2,
     "sleepers": 2,

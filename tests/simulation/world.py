@@ -23,6 +23,7 @@ from timeagent.units import HOUR, MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from appliance.formats.policy import PolicyNumbers
     from appliance.nodewriter.shared import Door
     from tests.simulation.actors.processes import Kit
     from timeagent.units import Instant, Span
@@ -129,6 +130,8 @@ class World:
         self.pace_ns: Span = self.policy.span_ns
         self.door_of: Callable[[Kit], Door] | None = None
         """How a process reaches the writer of its node, where the scenario has such writers."""
+        self.policy_of: Callable[[Kit], PolicyNumbers] | None = None
+        """What a process goes by, where the policy changes."""
         self.hint_bytes_max = HINT_BYTES_MAX
         """How much a shard remembers of where messages are."""
         self._plan_lies()

@@ -19,6 +19,7 @@ from tests.simulation.parallel import Actors
 if TYPE_CHECKING:
     from appliance.bag.looks import Writer
     from appliance.formats.paths import Grid
+    from appliance.formats.policy import PolicyNumbers
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
     from timeagent.clock import NodeTime
@@ -36,6 +37,8 @@ class Kit:
         self.storage = world.mounts[node]
         self.records = world.founded.registers(self.storage)
         self.chance = world.scheduler.stream(f"{process.name} {world.number()}")
+        self.policy: PolicyNumbers = world.policy if world.policy_of is None else world.policy_of(self)
+        """What this process goes by: the founding policy, or the newest that it has taken up."""
         parallel = Actors(world.scheduler, process, self.chance.choice((1, 1, 3)))
         self.context = BagContext(self.storage, self.time, self.records, node, parallel)
         self.door = None if world.door_of is None else world.door_of(self)

@@ -65,7 +65,7 @@ class SessionKit(Kit):
             self.context,
             SharedGrids(self.context, self.shared),
             SimulatedRoutes(world, process),
-            world.policy,
+            self.policy,
             process.name,
             self.chance,
             background=False,
@@ -82,7 +82,7 @@ class SessionKit(Kit):
 
     def _renew(self) -> None:
         while not self._over:
-            self.time.sleep(self.world.policy.renew_period_ns // 4)
+            self.time.sleep(self.policy.renew_period_ns // 4)
             try:
                 self.session.renew_due()
             except LeaseholdError as problem:

@@ -175,11 +175,11 @@ class ShardHost:
 
         ending = Succession(layouts, port, kit.time, signer, kit.context.node, kit.chance.randbytes(8))
         origin = ending.beginning if len(layouts) > 1 else None
-        chain = CeilingChain(port(shard_map.number, number), kit.time, signer, world.policy, identity, origin)
+        chain = CeilingChain(port(shard_map.number, number), kit.time, signer, kit.policy, identity, origin)
         spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
         with closing(MemoryStore()) as store:
             shard = Shard(
-                identity, shard_map, world.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
+                identity, shard_map, kit.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
                 randomness=kit.chance, hint_bytes_max=world.hint_bytes_max,
             )  # fmt: skip
             world.history.starts.append(

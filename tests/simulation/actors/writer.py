@@ -34,7 +34,7 @@ class Writer:
         world = self._world
         kit = Kit(world, self._process)
         state = WriterState(kit.records.cluster_id, kit.context.node, kit.chance.randbytes(8))
-        stamper = Stamper(kit.time, world.policy, state, kit.records.policy)
+        stamper = Stamper(kit.time, kit.policy, state, kit.records.policy)
         logs = [kit.log(name) for name in self._names]
         for number in range(self._batches):
             kit.pause(world.pace_ns)

@@ -8,7 +8,7 @@ holds the bags that it holds now. The rules of acceptance are said here once mor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -21,8 +21,9 @@ from appliance.formats.lease import Mode, Phase
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import Bag
+from appliance.formats.policy import Policy
 from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.stamped import open_stamped
+from appliance.formats.stamped import open_signed, open_stamped
 from appliance.formats.witness import CeilingCopy, SignedWitness, Witness
 from tests.simulation.cluster import grid_of
 from timeagent.canonical import decode
@@ -31,7 +32,6 @@ from timeagent.errors import Damaged
 if TYPE_CHECKING:
     from appliance.formats.ceiling import CeilingRecord
     from appliance.formats.framing import Piece
-    from appliance.formats.policy import Policy
     from appliance.formats.witness import BatchHead
     from appliance.formats.witness import Entry as WitnessEntry
     from tests.simulation.history import Key
@@ -81,9 +81,9 @@ def _birth(data: bytes) -> LogBirth:
 class LogRecord:
     """One log."""
 
-    def __init__(self, server: Server, name: str, policy: Policy) -> None:
+    def __init__(self, server: Server, name: str, policies: Mapping[int, Policy]) -> None:
         self._server = server
-        self._policy = policy
+        self._policies = policies
         self.name = name
         birth = self._file(f"logs/{name}/log")
         assert birth is not None
@@ -182,18 +182,20 @@ class LogRecord:
             head = frame.head
             if (head.log, head.writer) != (bag.log, parsed.writer):
                 continue
-            under = self._under(frame)
+            policy = self._policies[head.policy_number]
+            under = self._under(frame, policy)
             if under is None:
                 continue
             token = head.signed_time()
-            slack = self._policy.r1_tolerance_ns + token.radius_ns
+            slack = policy.r1_tolerance_ns + token.radius_ns
             for index, (timestamp, payload) in enumerate(zip(frame.timestamps.tolist(), frame.payloads(), strict=True)):
                 good = bag.start_ns <= timestamp < bag.end_ns and abs(timestamp - token.midpoint_ns) <= slack
                 if good and all(each.floor_ns < timestamp < each.expiry_ns for each in under):
                     key = (timestamp, head.writer, head.incarnation, head.sequence, index, payload)
                     yield Entry(key, bag, path, under, self._server.born_ns(file, piece.end))
 
-    def _under(self, frame: Frame) -> tuple[Under, ...] | None:
+    @staticmethod
+    def _under(frame: Frame, policy: Policy) -> tuple[Under, ...] | None:
         """Return what the frame was written under; None if one of its witnesses does not count."""
         found = []
         sessions: dict[tuple[bytes, bytes], SessionWitness] = {}
@@ -207,7 +209,7 @@ class LogRecord:
                 return None
             if (
                 said.holder.incarnation != frame.head.incarnation
-                or said.expiry_ns > time.midpoint_ns + time.radius_ns + self._policy.lease_term_max_ns
+                or said.expiry_ns > time.midpoint_ns + time.radius_ns + policy.lease_term_max_ns
             ):
                 return None
             if isinstance(said, SessionWitness):
@@ -257,6 +259,12 @@ class LogRecord:
         return found
 
 
+def _policies(server: Server) -> Iterator[tuple[int, Policy]]:
+    for name, file in server.directories.get("policy", {}).items():
+        if file is not None:
+            yield int(name), decode(Policy, open_signed(Kind.POLICY, file.data, name).body)
+
+
 @dataclass(frozen=True, slots=True)
 class SignedTurn:
     """What a shard signed at once."""
@@ -273,7 +281,8 @@ class Record:
         self.server = server
         self._blocks = blocks
         names = sorted(name for name in server.directories.get("logs", {}) if server.find(f"logs/{name}/log"))
-        self.logs = {name: LogRecord(server, name, policy) for name in names}
+        self.policies = dict(_policies(server))
+        self.logs = {name: LogRecord(server, name, self.policies) for name in names}
         self.policy = policy
 
     @cached_property

@@ -1,0 +1,38 @@
+"""Wrong versions of the steps by which a policy changes. Each names the checker that kills it."""
+
+from __future__ import annotations
+
+from appliance.bag import closer, reader
+from appliance.session import stamping
+from tests.simulation.mutant import Mutant, one
+
+POLICIES: tuple[Mutant, ...] = (
+    Mutant(
+        "messages are judged by the newest policy, not by the one that they name",
+        one(
+            reader,
+            "Reader._judged_anew",
+            "own = judge if not 1 <= policy < named.policy else self._judge(RecordNumbers(named.trust, policy))",
+            "own = judge",
+        ),
+        "agreement",
+        "policies",
+    ),
+    Mutant(
+        "a lowered term counts at once: the newest policy is named, whatever was granted before",
+        one(stamping, "Stamper._judging", "if longest <= policy.lease_term_max_ns:", "if longest:"),
+        "published",
+        "policies",
+    ),
+    Mutant(
+        "a raised term counts before the list knows it: a closer names the first policy",
+        one(
+            closer,
+            "Closer._promise",
+            "newest = self._records.newest()",
+            "newest = type(self._records.newest())(self._records.newest().trust, 1)",
+        ),
+        "agreement",
+        "policies",
+    ),
+)

@@ -127,6 +127,10 @@ class Agent:
 
     # ---- asking ----
 
+    def limit_radius(self, radius_ns_max: Span) -> None:
+        """Refuse, from now on, time that is known less well than this."""
+        self._radius_ns_max = radius_ns_max
+
     def poll(self, listed: Listed) -> None:
         """Ask one source, and keep its answer or its reason. Blocks as long as the source does."""
         with self._lock:

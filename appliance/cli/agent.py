@@ -182,6 +182,8 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
     )
     agents.append(agent)
+    cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))
+    cluster.policy.start()
     doors: list[Door | RoughDoor] = [Door(bind_unix(directory), agent, local_door=True)]
     if settings.listen is not None:
         doors.append(Door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))

@@ -84,6 +84,10 @@ def test_door_refuses_what_is_wider_than_the_policy(machine: HandMachine) -> Non
     hand = HandAgent(machine, own(StatedSource(machine, 251 * MS)))
     hand.ask()
     assert code_of(hand) == "radius-too-wide"
+    hand.agent.limit_radius(252 * MS)
+    assert hand.said().radius > 250 * MS
+    hand.agent.limit_radius(250 * MS)
+    assert code_of(hand) == "radius-too-wide"
 
 
 # A step means that somebody believes otherwise: nothing counts but what is heard afterwards.

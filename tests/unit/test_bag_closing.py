@@ -133,7 +133,7 @@ def test_listed_file_that_cannot_be_found_closes_nothing(node: Node, server: Mem
     assert f"{file.bag.path}/{LOCK}" not in server.files
 
 
-@pytest.mark.parametrize("damage", ["bytes", "another bag's", "another cluster's"])
+@pytest.mark.parametrize("damage", ["bytes", "empty", "another bag's", "another cluster's"])
 def test_damaged_lock_file_is_named(node: Node, server: MemoryStorage, damage: str) -> None:
     bag = node.grid.bag(T0)
     cluster = b"x" * 16 if damage == "another cluster's" else CLUSTER
@@ -143,7 +143,8 @@ def test_damaged_lock_file_is_named(node: Node, server: MemoryStorage, damage: s
     closed = writer.closer.help(from_bag)
     assert isinstance(closed, Closed)
     server.ensure_directory(bag.path)
-    server.files[f"{bag.path}/{LOCK}"] = closed.raw[:-1] if damage == "bytes" else closed.raw
+    whole = len(closed.raw)
+    server.files[f"{bag.path}/{LOCK}"] = closed.raw[: {"bytes": whole - 1, "empty": 0}.get(damage, whole)]
     with pytest.raises(Damaged) as caught:
         node.authority.read(bag)
     assert f"{bag.path}/{LOCK}" in caught.value.message

@@ -56,6 +56,21 @@ def path(levels: Sequence[Sequence[bytes]], index: int) -> tuple[bytes, ...]:
     return tuple(found)
 
 
+def joined_paths(levels: Sequence[Sequence[bytes]], before: bytes) -> list[bytes]:
+    """Return each leaf's path as one string: its hashes from the bottom up, each behind ``before``."""
+    paths = [b""]
+    for level in reversed(levels[:-1]):
+        below: list[bytes] = []
+        pairs = zip(level[::2], level[1::2], paths, strict=False)
+        for left, right, above in pairs:
+            below.append(b"".join((before, right, above)))
+            below.append(b"".join((before, left, above)))
+        if len(level) % 2:
+            below.append(paths[-1])
+        paths = below
+    return paths
+
+
 def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
     """Return the root, and for each leaf its path."""
     levels = tree(leaves)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from timeagent.canonical import (
+    DIGEST_BYTES,
     U64,
     Bytes8,
     Bytes16,
@@ -20,6 +21,8 @@ from timeagent.canonical import (
     Bytes64,
     Record,
     Token,
+    array_head,
+    bytes_head,
     decode,
     digest,
     encode,
@@ -30,11 +33,11 @@ from timeagent.signedtime import SignedTime
 from timeagent.trust import Purpose
 
 from .lease import Domain, Ending, Holder, Mode, Phase
-from .merkle import path, root_of_path, tree
+from .merkle import joined_paths, path, root_of_path, tree
 from .sessionlease import SessionEnded, SessionWitness
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from timeagent.keys import Signer
     from timeagent.trust import Keyring
@@ -209,6 +212,7 @@ _entry_lists: Final = msgspec.msgpack.Decoder(
     list[Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped]
 )
 _encode: Final = msgspec.msgpack.Encoder().encode
+_WITNESS: Final = array_head(len(SignedWitness.__struct_fields__))
 
 
 def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
@@ -251,23 +255,46 @@ class Batch(msgspec.Struct, frozen=True):
             signature=self.signature,
         )
 
-    def encoded_witness(self, index: int) -> bytes:
-        """Return ``encode(signed_witness(index))``: a record is the array of its fields."""
-        return _encode((self.entries[index], index, path(self.levels, index), self.head, self.signature))
+    def encoded_witnesses(self) -> Callable[[int], bytes]:
+        """Return a function of an index: ``encode(signed_witness(index))``, for all that a turn has granted."""
+        entries = self.entries
+        paths = joined_paths(self.levels, bytes_head(DIGEST_BYTES))
+        rest = _encode(self.head) + _encode(self.signature)
+        hash_bytes = len(bytes_head(DIGEST_BYTES)) + DIGEST_BYTES
+
+        def encoded(index: int) -> bytes:
+            entry, path = entries[index], paths[index]
+            return b"".join(
+                (
+                    _WITNESS,
+                    bytes_head(len(entry)),
+                    entry,
+                    _encode(index),
+                    array_head(len(path) // hash_bytes),
+                    path,
+                    rest,
+                )
+            )
+
+        return encoded
 
 
-def _readable(entries: Sequence[Entry]) -> tuple[bytes, ...]:
-    """Return each entry's only encoding, after making sure that every decoder will take it: ``encode_for_ever``."""
-    raw = tuple(map(_encode, entries))
+def _readable(entries: Sequence[Entry | bytes]) -> tuple[bytes, ...]:
+    """Return each entry's only encoding, after making sure that every decoder will take it: ``encode_for_ever``.
+
+    Who brings one that is encoded has made sure.
+    """
+    raw = tuple([each if type(each) is bytes else _encode(each) for each in entries])
+    made = [msgspec.Raw(data) for data, each in zip(raw, entries, strict=True) if type(each) is not bytes]
     try:
-        _entry_lists.decode(_encode(tuple(map(msgspec.Raw, raw))))
+        _entry_lists.decode(_encode(made))
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise AssertionError(f"an entry that nobody could read: {problem}") from None
     return raw
 
 
 def sign_batch(  # noqa: PLR0913 - the fields of the head
-    entries: Sequence[Entry],
+    entries: Sequence[Entry | bytes],
     signer: Signer,
     *,
     cluster_id: bytes,

@@ -40,11 +40,11 @@ class Notary:
         """Keep a linked ceiling record for the next batch: the chain itself is pruned."""
         self._copies.append(CeilingCopy(record=record))
 
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[Entry | bytes]:
         """Return what the next batch has to begin with."""
         return list(self._copies)
 
-    def sign(self, entries: Sequence[Entry], time: SignedTime) -> Batch | None:
+    def sign(self, entries: Sequence[Entry | bytes], time: SignedTime) -> Batch | None:
         """Sign a turn's entries, which begin with what was waiting; None where there are none."""
         if not entries:
             return None

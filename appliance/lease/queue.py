@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from timeagent.units import Instant, Span
 
@@ -75,6 +75,11 @@ class Queues:
     def all(self) -> list[tuple[str, Place]]:
         """Return every place, with its domain."""
         return [(domain, place) for domain, places in self._places.items() for place in places]
+
+    @property
+    def domains(self) -> Container[str]:
+        """The domains for which somebody waits, as they are whenever it is looked at."""
+        return self._places
 
     def waits_for(self, domain: str) -> bool:
         """Whether somebody waits for it."""

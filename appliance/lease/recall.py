@@ -21,7 +21,7 @@ from .domain import Free, Grant, Taken
 from .wire import Recalled, Unavailable, Upgrade, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from timeagent.units import Instant, Span
 
@@ -138,6 +138,11 @@ class Recalls:
                 del theirs[lease.ending.correlation_id]
                 if not theirs:
                     del self._by_holder[recall.holder]
+
+    @property
+    def asked(self) -> Container[bytes]:
+        """The leases that are asked for, as they are whenever it is looked at."""
+        return self._of
 
     def stop(self) -> None:
         """Ask for all leases back: the shard stops in good order."""

@@ -15,12 +15,14 @@ import msgspec
 from ..formats.hints import NOTHING_WRITTEN, nothing_known
 from ..formats.lease import Mode, Phase
 from .domain import Free, Lease, Memory, State, Taken
+from .plain import Given, Had, expanded, ground_of
 from .wire import Age
 
 if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from ..formats.lease import Holder
+    from .plain import Ground, Plain
 
 type Row = tuple[int, Instant, Instant | None, int, Instant | None, Instant | None, bytes]
 """kind, expiry_ns, latest_ns, fence, floor_ns, settle_ns, state (schema.sql)."""
@@ -34,8 +36,13 @@ _SHORT: Final = struct.Struct(">BH8sQ16s")
 _UNDER_SESSION: Final = struct.Struct(">16sQ")
 _MODES: Final = tuple(Mode)
 _MODE_BITS, _IS_HELD, _HAS_ANSWERED, _IN_SESSION = 0x07, 0x08, 0x10, 0x20
+_PLAIN: Final = _IS_HELD | _MODES.index(Mode.X)
+"""The bits of a lease that is plain (plain.py)."""
 _SHORT_MAX: Final = 0x3F
 """What is written whole begins with an array's head, which is above."""
+_GIVEN: Final = struct.Struct(">B8sQ16s")
+_HAD: Final = struct.Struct(">BH8sQQ16s16sQ16s")
+_IS_GIVEN, _IS_HAD = 0x40, 0x41
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Free | Taken)
@@ -54,9 +61,18 @@ class Rows:
         """Say what a domain has of which nothing is known: rows with the same leave it out. While there are none."""
         self.floor_ns, self.settle_to_ns = floor_ns, settle_to_ns
         self._hints = nothing_known(floor_ns)
+        self._unknown = Memory(fence=0, floor_ns=floor_ns, settle_to_ns=settle_to_ns, hints=self._hints)
+        self._ground = ground_of(self._unknown)
 
-    def row(self, state: State) -> Row:
+    def row(self, kept: State | Plain) -> Row:
         """Return a state's columns."""
+        if type(kept) is Given and self._is_ours(kept.ground):
+            name, fence = kept.correlation_id, int.from_bytes(kept.correlation_id[:8], "big")
+            raw = _GIVEN.pack(_IS_GIVEN, name[8:], kept.ended_ns, kept.request_id)
+            return FREE, 0, 0, fence, None, None, raw
+        if type(kept) is Had and (had := self._had(kept)) is not None:
+            return HELD, kept.expiry_ns, None, kept.fence, None, None, had
+        state = expanded(kept)
         memory = state.memory
         floor = None if memory.floor_ns == self.floor_ns else memory.floor_ns
         settle_to = None if memory.settle_to_ns == self.settle_to_ns else memory.settle_to_ns
@@ -70,9 +86,52 @@ class Rows:
         raw = _encoder.encode(state) if short is None else short
         return kind, expiry, None if latest == expiry else latest, memory.fence, floor, settle_to, raw
 
-    def state(self, raw: bytes, expiry_ns: Instant, fence: int) -> State:
+    def state(self, raw: bytes, expiry_ns: Instant, fence: int) -> State | Plain:
         """Return the state of a row, from three of its columns."""
-        return _decoder.decode(raw) if raw[0] > _SHORT_MAX else self._long(raw, expiry_ns, fence)
+        kind = raw[0]
+        if kind == _IS_GIVEN:
+            _, chance, ended, request_id = _GIVEN.unpack(raw)
+            return Given(self._ground, fence.to_bytes(8, "big") + chance, ended, request_id)
+        if kind == _IS_HAD:
+            _, number, chance, granted, first_try, request_id, name, ended, got = _HAD.unpack(raw)
+            before: Given | Memory = Given(self._ground, name, ended, got)
+        elif kind == _PLAIN:
+            _, number, chance, first_try, request_id = _SHORT.unpack(raw)
+            granted, before = fence - 1, self._unknown
+        else:
+            return _decoder.decode(raw) if kind > _SHORT_MAX else self._long(raw, expiry_ns, fence)
+        name = fence.to_bytes(8, "big") + chance
+        age = Age(first_try_ns=first_try, request_id=request_id)
+        return Had(self._ground, before, self._holders[number], name, granted, expiry_ns, age, request_id)
+
+    def _is_ours(self, ground: Ground) -> bool:
+        """Whether it is that of a domain of which nothing is known."""
+        memory, ours = ground.memory, self._ground
+        return ground is ours or (ground.numbers, ground.setter, memory.hints) == (
+            ours.numbers,
+            ours.setter,
+            self._hints,
+        )
+
+    def _had(self, had: Had) -> bytes | None:
+        """Return a plain lease behind another in short; None: it says more than that, or is the first of its domain."""
+        before = had.before
+        if had.age.request_id != had.request_id or type(before) is not Given or not self._is_ours(had.ground):
+            return None
+        number = self._number(had.holder)
+        if number is None:
+            return None
+        return _HAD.pack(
+            _IS_HAD,
+            number,
+            had.correlation_id[8:],
+            had.granted_ns,
+            had.age.first_try_ns,
+            had.request_id,
+            before.correlation_id,
+            before.ended_ns,
+            before.request_id,
+        )
 
     def _short(self, memory: Memory, lease: Lease) -> bytes | None:
         """Return an ordinary state in short; None: it says more than that."""

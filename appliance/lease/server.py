@@ -435,7 +435,7 @@ class ShardServer:
     def _replies(self, requests: Sequence[Task], waiters: dict[int, HeldBack]) -> Sequence[Reply | Encoded | None]:
         """Take requests through a turn; where the tmpfs is full nothing of it happened, and all are told so."""
         try:
-            return self._shard.serve(requests, waiters)
+            return self._shard.encoded(requests, waiters)
         except Environment as problem:
             self.counts.full += 1
             return [

@@ -14,12 +14,12 @@ from timeagent.errors import BadRequest, BadTime, Environment
 
 from ..formats.hints import nothing_known
 from ..formats.names import check_domain
-from ..formats.sessionlease import SessionWitness
 from ..formats.witness import Entry, Stopped, Witness
 from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
 from .domain import Again, Bounds, Break, Command, Free, Grant, Memory, Nothing
 from .inspection import Inspected, welcome
 from .notary import Notary
+from .plainturn import EVERY_DOMAIN, PlainTurns, no_witness, replies
 from .recall import Recalls
 from .sessions import Sessions
 from .sessionwire import BeginSession, DropSession, RenewSession
@@ -44,6 +44,7 @@ from .wire import (
     Unavailable,
     Upgrade,
     Withdraw,
+    decode_reply,
 )
 
 if TYPE_CHECKING:
@@ -59,10 +60,12 @@ if TYPE_CHECKING:
     from ..formats.shardmap import ShardMap
     from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
+    from .plainturn import PlainLater
     from .ports import LedgerSink
     from .queue import Waiter
     from .store import LeaseStore
     from .waiting import Draft
+    from .wire import Encoded
 
 DOMAINS_MAX: Final = 1_000_000
 """How many domains a shard remembers: about three hundred bytes each."""
@@ -70,7 +73,6 @@ DOMAINS_MAX: Final = 1_000_000
 SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
 
-_GIVES_BACK: Final = (Relinquish, DropSession)
 _ABOUT_A_DOMAIN: Final = (Acquire, Relinquish, Renew, Upgrade, Revoke)
 _GRANTS_NOTHING: Final = (Relinquish, DropSession, Inspect, Hello)
 _NOBODY: Final[Mapping[int, Waiter]] = MappingProxyType({})
@@ -112,6 +114,7 @@ class Shard:
         self._settle_to_ns: Instant = 0
         self._notary = Notary(identity, signer, chain, ledger)
         self._holders = Holders()
+        self._plain = PlainTurns(store, randomness, self._holders.good, self._refused_new, self._answer)
         self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
         self._sessions = Sessions(store, randomness)
         self._shown = Inspected(identity, chain, store, self._notary, self._sessions, self._waiting)
@@ -165,7 +168,7 @@ class Shard:
                 self._apply(turn, domain, Break())
             self._sessions.sweep(turn, self._store.sessions)
             batch = self._notary.sign(turn.entries, turn.token)
-            self._write(turn, batch)
+            self._write(turn)
         self._notary.publish(batch)
         until = self._store.latest_expiry()
         if until is not None:
@@ -190,6 +193,12 @@ class Shard:
         return [reply for reply in self.serve(requests) if reply is not None]
 
     def serve(self, requests: Sequence[Task], waiters: Mapping[int, Waiter] = _NOBODY) -> list[Reply | None]:
+        """As ``encoded``, with replies that nobody has to decode."""
+        return [decode_reply(each) if isinstance(each, bytes) else each for each in self.encoded(requests, waiters)]
+
+    def encoded(
+        self, requests: Sequence[Task], waiters: Mapping[int, Waiter] = _NOBODY
+    ) -> Sequence[Reply | Encoded | None]:
         """Answer all requests, in their order; relinquishing goes first, so that others can have what it frees.
 
         ``waiters``: who takes an answer that is held back, by the request's position; the others want theirs at once.
@@ -212,32 +221,32 @@ class Shard:
             self._waiting.dismiss_due(*unavailable)
             return [self._answer_without_time(request, *unavailable) for request in requests]
         try:
-            drafts, batch, witnesses = self._written(turn, requests, waiters)
+            drafts, batch = self._written(turn, requests, waiters)
         except Environment as problem:
             self._waiting.dismiss(problem.code, problem.message)  # what they were told, and who waits, did not happen
             raise
         self._notary.publish(batch)
+        witness = no_witness if batch is None else batch.encoded_witnesses()
         for waiter, draft in self._waiting.take_woken():
-            waiter.answer(finished(draft, witnesses))
-        return [None if draft is None else finished(draft, witnesses) for draft in drafts]
+            waiter.answer(finished(draft, witness))
+        return replies(drafts, witness)
 
     def _written(
         self, turn: Turn, requests: Sequence[Task], waiters: Mapping[int, Waiter]
-    ) -> tuple[list[Draft | None], Batch | None, dict[int, bytes]]:
+    ) -> tuple[list[Draft | PlainLater | Encoded | None], Batch | None]:
         """Decide, sign and write. Raises Environment where the tmpfs is full: nothing has happened then."""
-        drafts: dict[int, Draft | None] = {}
         with self._store.transaction():
-            self._make_room(turn, sum(isinstance(request, Acquire) for request in requests))
+            if self._store.domains + len(requests) > self._domains_max:
+                self._make_room(turn, sum(isinstance(request, Acquire) for request in requests))
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
-            for early in (True, False):
-                for position, request in enumerate(requests):
-                    if isinstance(request, _GIVES_BACK) is early:
-                        drafts[position] = self._answer(turn, request, waiters.get(position))
+            queues = EVERY_DOMAIN if self._stopping else self._waiting.domains
+            recalled = self._waiting.recalls.asked
+            drafts = self._plain.answered(turn, requests, waiters, self._unknown(), queues, recalled)
             if self._waiting.count:
                 self._call_in(turn)
             batch = self._notary.sign(turn.entries, turn.token)
-            witnesses = self._write(turn, batch)
-        return [drafts[position] for position in range(len(requests))], batch, witnesses
+            self._write(turn)
+        return drafts, batch
 
     def due_in(self) -> Span | None:
         """Return how long until ``serve`` has to be called for those who wait; None: nobody waits."""
@@ -249,6 +258,7 @@ class Shard:
 
     def _call_in(self, turn: Turn) -> None:
         changed = [domain for domain, staged in turn.staged.items() if staged.state is not staged.before]
+        changed += self._store.changed
         changed += self._sessions.freed(turn)
 
         def again(request: Acquire | Upgrade) -> Draft:
@@ -287,7 +297,7 @@ class Shard:
                 return self._apply(turn, request.domain, request, request.request_id)
             case Revoke():
                 refused = holder_refused(request, request.by)
-                return refused or revoked(turn, request, self._apply(turn, request.domain, request))
+                return refused or revoked(turn, request, len(turn.entries), self._apply(turn, request.domain, request))
             case Withdraw():
                 for domain in request.domains:
                     self._apply(turn, domain, Break(gone=request.holder))
@@ -332,10 +342,13 @@ class Shard:
 
     def _acquire_refused(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
         """Check what is new: a holder, a domain that is not remembered."""
-        if (refused := self._holders.refused(request)) is not None:
-            return refused
-        if self._stage(turn, request.domain).revision:
-            return None
+        refused = self._holders.refused(request)
+        staged = self._stage(turn, request.domain)
+        known = staged.revision or staged.state is not staged.before
+        return refused or (None if known else self._refused_new(turn, request))
+
+    def _refused_new(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
+        """Check a domain that is not remembered."""
         try:
             check_domain(request.domain)
         except BadRequest as problem:
@@ -352,13 +365,16 @@ class Shard:
     def _stage(self, turn: Turn, domain: str) -> Staged:
         staged = turn.staged.get(domain)
         if staged is None:
-            state, revision = self._store.read(domain) or (self._unknown(), 0)
+            state, revision = self._store.read(domain) or (Free(memory=self._unknown()), 0)
             staged = turn.staged[domain] = Staged(state, revision, state)
+            if turn.granted and (plain := turn.granted.get(domain)) is not None:
+                staged.answers = {plain[0]: plain[1]}
         return staged
 
-    def _unknown(self) -> Free:
+    def _unknown(self) -> Memory:
+        """Return what a domain has that is not remembered."""
         hints = nothing_known(self._floor_ns)
-        return Free(memory=Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints))
+        return Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints)
 
     def _apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
         staged = turn.staged.get(domain) or self._stage(turn, domain)
@@ -401,18 +417,14 @@ class Shard:
             staged.answers = {**(staged.answers or {}), lease: entry}
         return Later(request_id, entry, hints_for(command, staged.state, lease))
 
-    def _write(self, turn: Turn, batch: Batch | None) -> dict[int, bytes]:
-        """Write every changed state; return the encoded witnesses of this turn that somebody waits for."""
-        witnesses: dict[int, bytes] = {}
-        if batch is not None:
-            for index, entry in enumerate(turn.entries):
-                if isinstance(entry, (Witness, SessionWitness)):
-                    witnesses[index] = batch.encoded_witness(index)
+    def _write(self, turn: Turn) -> None:
+        """Write every changed state. Plain ones are where they belong already, and are counted here."""
         for domain, staged in turn.staged.items():
             if staged.state is not staged.before:
                 self._store.write(domain, staged.revision, staged.before if staged.revision else None, staged.state)
+        self._store.domains += turn.plain_new
+        self._store.leases += turn.plain_leases
         self._sessions.write(turn)
-        return witnesses
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from functools import cache
 from importlib.resources import files
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -21,6 +20,7 @@ from timeagent.errors import Environment
 
 from ..formats.hints import NOTHING_WRITTEN
 from .domain import Free, Memory, State, Taken, hint_bytes
+from .plain import expanded
 from .rows import Rows
 from .sessionstate import Session
 
@@ -30,12 +30,17 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-UNWRITTEN_MAX: Final = 2048
-"""How many states may be missing in the file when a turn begins. With more, all but half as many are written: of small
-turns some milliseconds now and then, of large ones as much as each brings."""
+    from .plain import Plain
+
+UNWRITTEN_MAX: Final = 12_288
+"""How many states may be missing in the file when a turn begins. With more, all that are missing then are written, over
+the next turns, in the order of the domains: neighbours share pages, and no turn takes long."""
+
+SWEEP_MIN: Final = 512
+"""How many of them a turn writes at least: a millisecond."""
 
 RECENT_MAX: Final = 4096
-"""How many states are kept at least beside the file, of those that were read or written last."""
+"""How many states are kept at least beside the file, of those that were read from it or written to it last."""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = MEMORY",  # OFF would leave ROLLBACK undefined
@@ -53,7 +58,7 @@ _PUT: Final = (
     " settle_ns = excluded.settle_ns, state = excluded.state WHERE revision < excluded.revision"
 )
 
-type _Kept = tuple[State, int] | None
+type _Kept = tuple[State | Plain, int] | None
 """A state and its revision; None: nothing is remembered of the domain."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -78,12 +83,15 @@ class LeaseStore:
         self._rows = Rows()
         self._recent: dict[str, _Kept] = {}
         self._older: dict[str, _Kept] = {}
-        self._unwritten: dict[str, tuple[State, int]] = {}
+        self._unwritten: dict[str, tuple[State | Plain, int]] = {}
         self._turn: dict[str, _Kept] = {}
         """What the transaction that is under way has changed."""
-        self._in_turn = False
+        self._in_turn = self._forgotten = self._emptied = False
+        """Whether a transaction is under way; whether it has forgotten any domain, or all that were there before."""
         self._spilled: set[str] = set()
         """Of which domains it has written what was unwritten."""
+        self._sweep: list[str] = []
+        """What has still to be written of what was missing when there was too much, the first last."""
         self.domains = 0
         """How many domains are remembered."""
         self.leases = 0
@@ -123,8 +131,8 @@ class LeaseStore:
         numbers = self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions
         self._in_turn = True
         try:
-            if len(self._unwritten) > UNWRITTEN_MAX:
-                self._spill(len(self._unwritten) - UNWRITTEN_MAX // 2)
+            if self._sweep or len(self._unwritten) > UNWRITTEN_MAX:
+                self._sweep_on(max(SWEEP_MIN, len(self._unwritten) - UNWRITTEN_MAX))
             yield
             if self._connection.in_transaction:
                 self._execute("COMMIT")
@@ -133,6 +141,7 @@ class LeaseStore:
             if self._connection.in_transaction:  # a full file has rolled back by itself already
                 self._execute("ROLLBACK")
             self._turn.clear()
+            self._sweep.clear()
             self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions = numbers
             if isinstance(problem, apsw.FullError):
                 raise Environment(
@@ -142,21 +151,28 @@ class LeaseStore:
                 ) from None
             raise
         finally:
-            self._in_turn = False
+            self._in_turn = self._forgotten = self._emptied = False
             self._spilled.clear()
 
     def _adopt(self) -> None:
         """Let count what has been changed."""
-        for domain in self._spilled:
-            del self._unwritten[domain]
-        self._spilled.clear()
+        unwritten, turn = self._unwritten, self._turn
+        if self._emptied:
+            self._spilled.clear()
+            unwritten.clear()
+            self._emptied = False
         if len(self._recent) >= RECENT_MAX:
             self._older, self._recent = self._recent, {}
-        for domain, kept in self._turn.items():
-            self._recent[domain] = kept
-            self._unwritten.pop(domain, None)
-            if kept is not None:
-                self._unwritten[domain] = kept  # last: what has not changed for longest is written first
+        for domain in self._spilled:
+            self._recent[domain] = unwritten.pop(domain)
+        self._spilled.clear()
+        if self._forgotten:
+            for domain, kept in turn.items():
+                if kept is None:  # what was unwritten of it has been written before
+                    self._recent[domain] = None
+            self._forgotten = False
+            turn = {domain: kept for domain, kept in turn.items() if kept is not None}
+        unwritten.update(turn)  # type: ignore[arg-type]
         self._turn.clear()
 
     def _write(self) -> None:
@@ -164,30 +180,42 @@ class LeaseStore:
         if self._in_turn and not self._connection.in_transaction:
             self._execute("BEGIN IMMEDIATE")
 
-    def _spill(self, count: int | None = None) -> None:
-        """Write what is unwritten, or so much of it, in the order of the domains: neighbours share pages."""
+    def _sweep_on(self, count: int) -> None:
+        """Write so many of those that are missing in the file, or all."""
+        some: list[str] = []
+        while len(some) < count and len(some) < len(self._unwritten):
+            if not self._sweep:
+                self._sweep = sorted(self._unwritten.keys() - some, reverse=True)
+            domain = self._sweep.pop()
+            if domain in self._unwritten:
+                some.append(domain)
+        self._put(some)
+
+    def _spill(self) -> None:
+        """Write what is missing in the file."""
         if len(self._spilled) == len(self._unwritten):
             return
-        if not self._in_turn:
-            with self.transaction():
-                self._spill()
+        if self._in_turn:
+            self._put(sorted(self._unwritten.keys() - self._spilled))
             return
+        with self.transaction():
+            self._spill()
+
+    def _put(self, domains: list[str]) -> None:
         self._write()
-        row = self._rows.row
+        row, unwritten = self._rows.row, self._unwritten
         changes = self._connection.total_changes()
-        some = [each for each in islice(self._unwritten.items(), count) if each[0] not in self._spilled]
-        some.sort()
-        rows = [(domain, revision, *row(state)) for domain, (state, revision) in some]
+        rows = [(domain, (kept := unwritten[domain])[1], *row(kept[0])) for domain in domains]
         self._connection.executemany(_PUT, rows)
         assert self._connection.total_changes() - changes == len(rows), "a row changed under its only writer"
-        self._spilled.update(domain for domain, _ in some)
+        self._spilled.update(domains)
 
     # -- domains -------------------------------------------------------------------------------------------------------
 
     def look_up(self, domains: Iterable[str]) -> None:
         """Read together what will be asked for one by one."""
         recent, older, unwritten = self._recent, self._older, self._unwritten
-        missing = {each for each in domains if each not in recent and each not in older and each not in unwritten}
+        missing = {each for each in domains if each not in unwritten and each not in recent and each not in older}
         missing.difference_update(self._turn)  # what this turn has forgotten is there again if the turn fails
         if not missing:
             return
@@ -200,9 +228,28 @@ class LeaseStore:
         for domain, revision, raw, expiry, fence in found:
             recent[domain] = state(raw, expiry, fence), revision
 
+    @property
+    def changed(self) -> dict[str, _Kept]:
+        """What the transaction under way has changed: with a revision more than it had. For plain states too.
+
+        Who writes here counts domains and leases himself.
+        """
+        return self._turn
+
+    def newest(self, domain: str) -> _Kept:
+        """As ``read``, with a plain state as it is kept."""
+        found = self._turn.get(domain, _NOT_HERE)
+        if found is _NOT_HERE:
+            found = self._unwritten.get(domain) or self._recent.get(domain) or self._kept(domain)
+        return found
+
     def read(self, domain: str) -> tuple[State, int] | None:
         """Return a domain's state and its revision, or None where nothing is remembered."""
-        for place in (self._turn, self._recent, self._unwritten, self._older):
+        kept = self._kept(domain)
+        return kept and (expanded(kept[0]), kept[1])
+
+    def _kept(self, domain: str) -> _Kept:
+        for place in (self._turn, self._unwritten, self._recent, self._older):
             kept = place.get(domain, _NOT_HERE)
             if kept is not _NOT_HERE:
                 return kept
@@ -214,7 +261,7 @@ class LeaseStore:
 
         Without a state before, and with revision 0: a domain that was not remembered.
         """
-        kept = self.read(domain)
+        kept = self._kept(domain)
         assert revision == (0 if kept is None else kept[1]), f"{domain!r} changed under its only writer"
         self._turn[domain] = state, revision + 1
         if before is None:
@@ -242,11 +289,11 @@ class LeaseStore:
         """Return free domains all of whose numbers lie before an instant, the longest idle first."""
         self._spill()
         question = (
-            "SELECT domain, state, max(fence, coalesce(floor_ns, ?), coalesce(settle_ns, ?)) AS newest FROM entry"
-            " WHERE kind = 0 AND newest < ? ORDER BY newest, domain LIMIT ?"
+            "SELECT domain, state, fence, max(fence, coalesce(floor_ns, ?), coalesce(settle_ns, ?)) AS newest"
+            " FROM entry WHERE kind = 0 AND newest < ? ORDER BY newest, domain LIMIT ?"
         )
         rows = self._execute(question, (self._rows.floor_ns, self._rows.settle_to_ns, instant, limit))
-        return [(domain, self._rows.state(raw, 0, 0).memory) for domain, raw, _ in rows]
+        return [(domain, expanded(self._rows.state(raw, 0, fence)).memory) for domain, raw, fence, _ in rows]
 
     def forget(self, domain: str, memory: Memory) -> None:
         """Delete a domain that was free before this turn, of which this is the memory."""
@@ -255,6 +302,7 @@ class LeaseStore:
         self._execute("DELETE FROM entry WHERE domain = ? AND kind = 0", (domain,))
         assert self._connection.changes() == 1, f"{domain!r} is not free"
         self._turn[domain] = None
+        self._forgotten = True
         self.domains -= 1
         self.hint_bytes -= memory.hints.bytes
         if not self._in_turn:
@@ -265,9 +313,9 @@ class LeaseStore:
         self._write()
         self._execute("DELETE FROM entry")
         self._execute("DELETE FROM session")
-        for each in (self._recent, self._older, self._turn):
+        for each in (self._recent, self._older, self._turn, self._sweep):
             each.clear()
-        self._spilled.update(self._unwritten)
+        self._emptied = True
         if not self._in_turn:
             self._adopt()
         self.domains = self.leases = self.hint_bytes = self.dead_leases = self.sessions = 0
@@ -356,7 +404,7 @@ class LeaseStore:
         for domain, raw, expiry, fence in self._execute(question, (after, leases_max + 1)):
             if leases >= leases_max:
                 return found, True
-            state = self._rows.state(raw, expiry, fence)
+            state = expanded(self._rows.state(raw, expiry, fence))
             assert isinstance(state, Taken)
             found.append((domain, state))
             leases += len(state.leases)

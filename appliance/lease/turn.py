@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from timeagent.canonical import encode
 from timeagent.errors import BadRequest
 
 from ..formats.names import check_node, check_purpose
@@ -54,12 +55,19 @@ class Turn:
 
     bounds: Bounds
     token: SignedTime
-    entries: list[Entry]
+    entries: list[Entry | bytes]
+    """Bytes: one that is encoded already."""
     staged: dict[str, Staged] = field(default_factory=dict)
     sessions: dict[bytes, StagedSession] = field(default_factory=dict)
     """By session id."""
     new: int = 0
     """How many domains will be remembered that were not."""
+    plain_new: int = 0
+    """How many of them are plain."""
+    plain_leases: int = 0
+    """How many plain leases have been granted, less those that were given back."""
+    granted: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    """Plain leases that were granted in this turn, and their entries: by domain, the last of each."""
 
     def note_hints(self, before: State, after: State) -> None:
         """Take account of what a decision has added to the hints: it is not left for others of this turn."""
@@ -74,16 +82,17 @@ class Holders:
 
     def __init__(self) -> None:
         """Know of nobody."""
-        self._good: set[Holder] = set()
+        self.good: dict[Holder, bytes] = {}
+        """As they are encoded."""
 
     def refused(self, request: Acquire) -> Refused | None:
         """Refuse who says a bad name."""
-        if request.holder in self._good:
+        if request.holder in self.good:
             return None
         if (refused := holder_refused(request, request.holder)) is None:
-            if len(self._good) >= _HOLDERS_KNOWN:
-                self._good.clear()
-            self._good.add(request.holder)
+            if len(self.good) >= _HOLDERS_KNOWN:
+                self.good.clear()
+            self.good[request.holder] = encode(request.holder)
         return refused
 
 
@@ -97,9 +106,12 @@ def holder_refused(request: Acquire | Revoke | BeginSession, holder: Holder) -> 
     return None
 
 
-def revoked[Answer](turn: Turn, request: Revoke, answer: Answer) -> Answer:
-    """Have the ledger say who revoked a lease, and why, behind the end that this has brought; return the answer."""
-    last = turn.entries[-1] if turn.entries else None
+def revoked[Answer](turn: Turn, request: Revoke, entries: int, answer: Answer) -> Answer:
+    """Have the ledger say who revoked a lease, and why, behind the end that this has brought; return the answer.
+
+    ``entries``: how many there were before: what ended before is not this one's doing.
+    """
+    last = turn.entries[-1] if len(turn.entries) > entries else None
     if isinstance(last, Ended) and last.ending.correlation_id == request.correlation_id:
         said = Revoked(domain=request.domain, correlation_id=request.correlation_id, by=request.by)
         turn.entries.append(said)

@@ -19,7 +19,7 @@ from .sessionwire import SessionGranted
 from .wire import NO_REQUEST, Acquire, Denied, Granted, Page, Reply, Unavailable, Upgrade, Welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable
 
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
@@ -60,12 +60,12 @@ class LaterSession(msgspec.Struct, frozen=True, gc=False):
 type Draft = Reply | Later | LaterSession
 
 
-def finished(draft: Draft, witnesses: Mapping[int, bytes]) -> Reply:
-    """Return the reply of a draft, now that the turn is signed. ``witnesses``: encoded, by their entries."""
+def finished(draft: Draft, witness: Callable[[int], bytes]) -> Reply:
+    """Return the reply of a draft, now that the turn is signed. ``witness``: an encoded one, by its entry."""
     if isinstance(draft, Later):
-        return Granted(request_id=draft.request_id, signed=witnesses[draft.entry], hints=draft.hints)
+        return Granted(request_id=draft.request_id, signed=witness(draft.entry), hints=draft.hints)
     if isinstance(draft, LaterSession):
-        return SessionGranted(request_id=draft.request_id, signed=witnesses[draft.entry], leases=draft.leases)
+        return SessionGranted(request_id=draft.request_id, signed=witness(draft.entry), leases=draft.leases)
     return draft
 
 
@@ -83,6 +83,11 @@ class WaitingRoom:
     def count(self) -> int:
         """How many requests wait."""
         return self._queues.count
+
+    @property
+    def domains(self) -> Container[str]:
+        """The domains for which somebody waits, as they are whenever it is looked at."""
+        return self._queues.domains
 
     def waiting(self, domain: str) -> int:
         """Return how many requests wait for a domain."""
@@ -162,7 +167,7 @@ class WaitingRoom:
         ``changed``: domains on which something ended or was granted. ``again``: decide a request as it is now.
         """
         boot = self._time.boot_ns()
-        due = dict.fromkeys(each for each in changed if self._queues.waits_for(each))
+        due = dict.fromkeys(sorted(each for each in set(changed) if self._queues.waits_for(each)))
         due.update(dict.fromkeys(self._queues.due(boot)))
         for domain in due:
             self._call_in_firsts(domain, again, now, boot)

@@ -146,6 +146,7 @@ MUTANTS = {
         "max(memory.fence, bounds.shard_floor_ns, bounds.now.midpoint)",
         "bounds.now.midpoint",
         shard_tests.test_fences_grow_even_when_the_clock_goes_back,
+        (Mode.S,),
     ),
     "fence above the ceiling": Mutant(
         state,

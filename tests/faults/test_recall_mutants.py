@@ -98,7 +98,7 @@ MUTANTS: dict[str, Fault] = {
     "the ledger does not say who revoked": (
         shard,
         "Shard._answer",
-        "refused or revoked(turn, request, self._apply(turn, request.domain, request))",
+        "refused or revoked(turn, request, len(turn.entries), self._apply(turn, request.domain, request))",
         "refused or self._apply(turn, request.domain, request)",
         shard_tests.test_ledger_says_who_revoked_and_why_once,
     ),

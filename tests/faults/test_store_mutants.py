@@ -21,7 +21,7 @@ def rows_say_what_was(states: list[State]) -> None:
     row_tests.read_back(states)
 
 
-@settings(phases=[Stage.generate], max_examples=300)
+@settings(phases=[Stage.generate], max_examples=1000)
 @given(store_tests.TURNS)
 def one_dict(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
     store_tests.follow(turns)
@@ -68,14 +68,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         one_dict,
     ),
     "what is forgotten comes back": (store, "LeaseStore.forget", "self._turn[domain] = None", "pass", one_dict),
-    "what is unwritten is not looked at": (store, "LeaseStore.read", "self._unwritten", "self._recent", one_dict),
-    "what is unwritten is looked for in the file": (
-        store,
-        "LeaseStore.look_up",
-        "each not in unwritten",
-        "True",
-        one_dict,
-    ),
+    "what is unwritten is not looked at": (store, "LeaseStore._kept", "self._unwritten", "self._recent", one_dict),
     "what is forgotten in vain stays so": (
         store,
         "LeaseStore.look_up",
@@ -83,8 +76,22 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         "pass",
         one_dict,
     ),
+    "what is forgotten is remembered as read": (
+        store,
+        "LeaseStore._adopt",
+        "self._recent[domain] = None",
+        "pass",
+        one_dict,
+    ),
+    "what is written is not there any more": (
+        store,
+        "LeaseStore._adopt",
+        "self._recent[domain] = unwritten.pop(domain)",
+        "self._recent[domain] = unwritten.pop(domain) and None",
+        one_dict,
+    ),
     "a question about what is in the file alone": (store, "LeaseStore.past", "self._spill()", "pass", one_dict),
-    "the file keeps what was first": (store, "LeaseStore._adopt", "self._unwritten[domain] = kept", "pass", one_dict),
+    "the file keeps what was first": (store, "LeaseStore._adopt", "unwritten.update(turn)", "pass", one_dict),
 }
 
 

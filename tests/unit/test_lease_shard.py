@@ -149,12 +149,13 @@ def test_idle_shard_extends_its_ceiling_before_it_shortens_a_term(world: World) 
     assert sorted(world.chain.records) == [1, 2]
 
 
-def test_fences_grow_even_when_the_clock_goes_back(world: World) -> None:
+@pytest.mark.parametrize("mode", [Mode.X, Mode.S])
+def test_fences_grow_even_when_the_clock_goes_back(world: World, mode: Mode) -> None:
     shard = world.started()
-    first = granted(shard, acquire(world, "a"))
+    first = granted(shard, acquire(world, "a", mode=mode))
     one(shard, relinquish(world, first))
     world.time.midpoint_ns -= 100 * MS
-    second = granted(shard, acquire(world, "a"))
+    second = granted(shard, acquire(world, "a", mode=mode))
     assert second.fence == first.fence + 1
     assert second.correlation_id != first.correlation_id
 

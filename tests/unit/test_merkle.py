@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from appliance.formats.merkle import KnownPaths, leaf_hash, root, root_and_paths, root_of_path
+from appliance.formats.merkle import (
+    KnownPaths,
+    joined_paths,
+    leaf_hash,
+    root,
+    root_and_paths,
+    root_of_path,
+    tree,
+)
 
 # The leaves and roots that implementations of RFC 6962 are tested with.
 LEAVES = [
@@ -154,3 +162,10 @@ def test_known_paths_answer_as_if_they_knew_nothing(count: int, chance: random.R
         assert known.holds(leaf, index, path) is expected
         answers.add(expected)
     assert answers == {True, False}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_joined_paths_are_the_paths(count: int) -> None:
+    leaves = leaves_of(count)
+    _, paths = root_and_paths(leaves)
+    assert joined_paths(tree(leaves), b"x") == [b"".join(b"x" + each for each in path) for path in paths]

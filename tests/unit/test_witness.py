@@ -47,13 +47,14 @@ def test_signed_witness_proves_its_statement() -> None:
     assert one.batch_head().signed_time() == page_token()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 64])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 64, 300])
 def test_every_entry_of_a_batch_is_proved_by_its_own_path(count: int) -> None:
     of = batch([witness(f"accounts/{index}") for index in range(count)])
     for index in range(count):
         one = of.signed_witness(index)
         assert one.refused_by(keyring(), CLUSTER) is None
         assert one.witness().domain == f"accounts/{index}"
+        assert of.encoded_witnesses()(index) == encode(one)
         moved = msgspec.structs.replace(one, index=(index + 1) % count if count > 1 else 1)
         assert "not in the batch" in str(moved.refused_by(keyring(), CLUSTER))
 

@@ -1,0 +1,276 @@
+"""What a turn does with plain requests: what ``state.decide`` and the encoders do, without the values in between.
+
+A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``plain.py``). What is
+not plain, and all that is to be denied or refused, is left to the others of the turn, in its place among them. Replies,
+entries, states and numbers are those that ``decide`` would have made: tests/property/test_lease_plain.py holds the two
+against each other, and tests/faults/test_plain_mutants.py breaks each condition below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.canonical import array_head, bytes_head
+
+from ..formats.lease import LeaseOutcome, Mode, Phase
+from . import endings
+from .domain import Free
+from .plain import Given, Had, ground_of
+from .sessionwire import DropSession
+from .waiting import finished
+from .wire import Acquire, Relinquish
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ..formats.lease import Holder
+    from .domain import Memory, State
+    from .plain import Ground, Plain
+    from .queue import Waiter
+    from .store import LeaseStore
+    from .turn import Turn
+    from .waiting import Draft
+    from .wire import Encoded, Reply, Task
+
+    type Other = Callable[[Turn, Task, Waiter | None], Draft | None]
+    """Answers what is not plain."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_ID: Final = b"\xc4\x10"
+_INT: Final = b"\xcf"
+_NIL: Final = b"\xc0"
+_INTS_MIN: Final = 2**32
+"""From here on an integer is encoded in nine bytes, as all instants of this century are."""
+_INTS_MAX: Final = 2**63 - 1
+
+_GRANT: Final = array_head(17) + _encode("witness") + _encode("grant")
+_MODE: Final = _encode(Mode.X) + _encode(Phase.HELD)
+_END: Final = _NIL + _NIL + b"\x00" + _NIL  # watermark, its time, messages, chain head
+_NOTHING_ELSE: Final = b"\x00" + _NIL  # of others that ended
+_ENDED: Final = array_head(5) + _encode("ended")
+_ENDING: Final = array_head(7) + _ID
+_OUTCOME: Final = _encode(LeaseOutcome.RELINQUISHED)
+_OVER: Final = array_head(4) + _encode("over") + _ID
+_GRANTED: Final = array_head(4) + _encode("granted") + _ID
+
+
+_NO_PAST: Final = _NIL + _NIL + _NIL
+"""No grant before, none that ended, and the floor is the shard's."""
+
+
+class _Every:
+    """All domains: while they count as waited for, nothing is plain."""
+
+    def __contains__(self, domain: object) -> bool:
+        """Whether it is one of them."""
+        return True
+
+
+EVERY_DOMAIN: Final[Container[str]] = _Every()
+
+
+class PlainLater(msgspec.Struct, frozen=True, gc=False):
+    """A plain grant, of which the witness waits for the turn's signature."""
+
+    request_id: bytes
+    entry: int
+
+
+class PlainTurns:
+    """Answers the plain requests of one shard's turns."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        randomness: random.Random,
+        holders: Mapping[Holder, bytes],
+        refused_new: Callable[[Turn, Acquire], object | None],
+        other: Other,
+    ) -> None:
+        """Take the ports. ``holders``: those that were found good, encoded.
+
+        ``refused_new``: why a domain that is not remembered may not be granted here; None: it may. ``other``: answers
+        what is not plain.
+        """
+        self._store = store
+        self._randomness = randomness
+        self._holders = holders
+        self._refused_new = refused_new
+        self._other = other
+        self._unknown: Ground | None = None
+
+    def answered(
+        self,
+        turn: Turn,
+        requests: Sequence[Task],
+        waiters: Mapping[int, Waiter],
+        unknown: Memory,
+        queues: Container[str],
+        recalled: Container[bytes],
+    ) -> list[Draft | PlainLater | Encoded | None]:
+        """Answer all requests; relinquishing goes first. ``unknown``: what a domain has that is not remembered.
+
+        ``queues``: domains for which somebody waits, as they are when they are looked at; ``recalled``: leases that are
+        asked for.
+        """
+        if self._unknown is None or self._unknown.memory != unknown:
+            self._unknown = ground_of(unknown)
+        drafts: list[Draft | PlainLater | Encoded | None] = [None] * len(requests)
+        others = [n for n, request in enumerate(requests) if type(request) is not Relinquish]
+        if len(others) < len(requests) or any(type(requests[n]) is DropSession for n in others):
+            others = self._take_back(turn, requests, drafts, waiters, recalled)
+        if others:
+            self._grant(turn, requests, others, drafts, waiters, queues)
+        return drafts
+
+    def _take_back(
+        self,
+        turn: Turn,
+        requests: Sequence[Task],
+        drafts: list[Draft | PlainLater | Encoded | None],
+        waiters: Mapping[int, Waiter],
+        recalled: Container[bytes],
+    ) -> list[int]:
+        """Answer those who give back; return the positions of the others."""
+        rest: list[int] = []
+        staged, entries = turn.staged, turn.entries
+        changed, newest = self._store.changed, self._store.newest
+        ended_ns = turn.bounds.now.midpoint
+        in_range = _INTS_MIN <= ended_ns <= _INTS_MAX
+        end = _OUTCOME + _INT + ended_ns.to_bytes(8, "big") + _END
+        for position, request in enumerate(requests):
+            if type(request) is not Relinquish:
+                if type(request) is DropSession:
+                    drafts[position] = self._other(turn, request, waiters.get(position))
+                else:
+                    rest.append(position)
+                continue
+            domain, name = request.domain, request.correlation_id
+            found = None if domain in staged else newest(domain)
+            had = None if found is None else found[0]
+            if (
+                found is None
+                or type(had) is not Had
+                or had.correlation_id != name
+                or request.watermark_time is not None
+                or request.watermark_ns not in (None, had.ground.memory.floor_ns)
+                or request.messages
+                or request.chain_head is not None
+                or request.abandoned
+                or name in recalled
+                or not in_range
+            ):
+                drafts[position] = self._other(turn, request, waiters.get(position))
+                continue
+            ending = _ENDING + name + end
+            entries.append(b"".join((_ENDED, _encode(domain), ending, had.ground.numbers)))
+            drafts[position] = b"".join((_OVER, request.request_id, _OUTCOME, ending))
+            changed[domain] = Given(had.ground, name, ended_ns, had.request_id), found[1] + 1
+            turn.plain_leases -= 1
+        return rest
+
+    def _grant(
+        self,
+        turn: Turn,
+        requests: Sequence[Task],
+        positions: Sequence[int],
+        drafts: list[Draft | PlainLater | Encoded | None],
+        waiters: Mapping[int, Waiter],
+        queues: Container[str],
+    ) -> None:
+        """Answer the requests at these positions."""
+        bounds, staged, entries, granted = turn.bounds, turn.staged, turn.entries, turn.granted
+        changed, newest = self._store.changed, self._store.newest
+        chance, holders, unknown = self._randomness.randbytes, self._holders, self._unknown
+        assert unknown is not None
+        now, latest, term_max = bounds.now.midpoint, bounds.now.latest, bounds.term_ns_max
+        highest, ceiling = min(bounds.ceiling_ns, bounds.signed_ns_max), bounds.ceiling_ns
+        fence_min = max(bounds.shard_floor_ns, now)
+        in_range = now >= _INTS_MIN and ceiling <= _INTS_MAX
+        for position in positions:
+            request = requests[position]
+            if (
+                type(request) is not Acquire
+                or (domain := request.domain) in staged
+                or (who := holders.get(request.holder)) is None
+                or request.mode is not Mode.X
+                or request.phase is not Phase.HELD
+                or request.session_id is not None
+                or request.hints_wanted
+                or domain in queues
+                or not in_range
+            ):
+                drafts[position] = self._other(turn, request, waiters.get(position))
+                continue
+            found = newest(domain)
+            before: Given | Memory | None
+            if found is None:
+                before = unknown.memory if self._refused_new(turn, request) is None else None
+                ground, fence, revision, past = unknown, fence_min + 1, 0, _NO_PAST
+            else:
+                before, ground, fence, past = _past(found[0], request, unknown)
+                fence, revision = max(fence, fence_min) + 1, found[1]
+            expiry = min(now + min(request.term_ns, term_max), request.expiry_ns_max, highest)
+            if before is None or expiry <= latest or fence > ceiling:
+                drafts[position] = self._other(turn, request, waiters.get(position))
+                continue
+            stamp = fence.to_bytes(8, "big")
+            name = stamp + chance(8)
+            drafts[position] = PlainLater(request.request_id, len(entries))
+            granted[domain] = name, len(entries)
+            until = expiry.to_bytes(8, "big")
+            about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, ground.numbers, _NIL)
+            entries.append(b"".join((*about, past, _NOTHING_ELSE)))
+            lease = Had(ground, before, request.holder, name, now, expiry, request.age, request.request_id)
+            changed[domain] = lease, revision + 1
+            turn.plain_leases += 1
+            if not revision:
+                turn.new += 1
+                turn.plain_new += 1
+
+
+def _past(kept: State | Plain, request: Acquire, unknown: Ground) -> tuple[Given | Memory | None, Ground, int, bytes]:
+    """Return what a free domain is left with, its ground and fence, and what a witness says of the grant before.
+
+    None where it is not free, was not left plainly, or this request has had it.
+    """
+    if type(kept) is Given:
+        if kept.request_id == request.request_id:
+            return None, unknown, 0, b""
+        name = kept.correlation_id
+        ended = kept.ended_ns.to_bytes(8, "big")
+        past = b"".join((_ID, name, _ENDING, name, _OUTCOME, _INT, ended, _END, kept.ground.setter))
+        return kept, kept.ground, int.from_bytes(name[:8], "big"), past
+    if type(kept) is not Free:
+        return None, unknown, 0, b""
+    memory = kept.memory
+    if memory.before_last or memory.ended_request == request.request_id:
+        return None, unknown, 0, b""
+    said = endings.past_of(memory)
+    past = _encode(memory.previous_id) + _encode(said.last_ended) + _encode(said.floor_set_by)
+    return memory, ground_of(memory), memory.fence, past
+
+
+def no_witness(entry: int) -> bytes:
+    """Stand for the witnesses of a turn without entries."""
+    raise AssertionError(f"a turn without entries has no witness {entry}")
+
+
+def replies(
+    drafts: list[Draft | PlainLater | Encoded | None], witness: Callable[[int], bytes]
+) -> Sequence[Reply | Encoded | None]:
+    """Return the replies of drafts, now that the turn is signed. ``witness``: an encoded witness, by its entry."""
+    found: list[Reply | Encoded | None] = []
+    for draft in drafts:
+        if type(draft) is PlainLater:
+            signed = witness(draft.entry)
+            found.append(b"".join((_GRANTED, draft.request_id, bytes_head(len(signed)), signed, _NIL)))
+        elif draft is None or isinstance(draft, bytes):
+            found.append(draft)
+        else:
+            found.append(finished(draft, witness))  # type: ignore[arg-type]  # a PlainLater was seen above
+    return found

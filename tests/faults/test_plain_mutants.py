@@ -1,0 +1,141 @@
+"""Each condition of a plain turn, broken once: the property that compares with the general turn must notice."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from hypothesis import Phase as Stage
+from hypothesis import given, settings
+
+from appliance.lease import plain, plainturn, rows
+from tests.property import test_lease_plain as plain_tests
+from tests.property import test_lease_rows as row_tests
+from tests.support.mutants import plant
+
+
+def the_same() -> None:
+    for seed in range(60):
+        plain_tests.both(plain_tests.history(seed, 40))
+
+
+# Without the search for the smallest example: that takes longest, and nobody reads it here.
+@settings(phases=[Stage.generate], max_examples=2000)
+@given(row_tests.SOME_PLAIN)
+def rows_say_what_was(states: list[plain.Plain]) -> None:
+    row_tests.read_back_plain(states)
+
+
+BACK, GRANT = "PlainTurns._take_back", "PlainTurns._grant"
+MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
+    **{
+        f"given back although {condition}": (plainturn, BACK, condition, "False", the_same)
+        for condition in (
+            "had.correlation_id != name",
+            "request.watermark_time is not None",
+            "request.watermark_ns not in (None, had.ground.memory.floor_ns)",
+            "request.messages",
+            "request.chain_head is not None",
+            "request.abandoned",
+            "name in recalled",
+            "domain in staged",
+        )
+    },
+    **{
+        f"granted although {condition}": (plainturn, GRANT, condition, "False", the_same)
+        for condition in (
+            "request.mode is not Mode.X",
+            "request.phase is not Phase.HELD",
+            "request.session_id is not None",
+            "request.hints_wanted",
+            "domain in queues",
+            "expiry <= latest",
+            "fence > ceiling",
+        )
+    },
+    "granted beside what the turn has staged": (
+        plainturn,
+        GRANT,
+        "(domain := request.domain) in staged",
+        "(domain := request.domain) in ()",
+        the_same,
+    ),
+    "new although it may not be": (plainturn, GRANT, "self._refused_new(turn, request) is None", "True", the_same),
+    "term longer than the longest": (plainturn, GRANT, "min(request.term_ns, term_max)", "request.term_ns", the_same),
+    "expiry later than asked for": (plainturn, GRANT, "request.expiry_ns_max", "highest", the_same),
+    "expiry above the ceiling": (
+        plainturn,
+        GRANT,
+        "min(bounds.ceiling_ns, bounds.signed_ns_max)",
+        "bounds.signed_ns_max",
+        the_same,
+    ),
+    "expiry later than the signed time allows": (
+        plainturn,
+        GRANT,
+        "min(bounds.ceiling_ns, bounds.signed_ns_max)",
+        "bounds.ceiling_ns",
+        the_same,
+    ),
+    "fence of the domain forgotten": (plainturn, GRANT, "max(fence, fence_min) + 1", "fence_min + 1", the_same),
+    "fence of the shard forgotten": (plainturn, GRANT, "max(bounds.shard_floor_ns, now)", "now", the_same),
+    "granted twice to one request": (
+        plainturn,
+        "_past",
+        "kept.request_id == request.request_id",
+        "False",
+        the_same,
+    ),
+    "granted again after a general end": (
+        plainturn,
+        "_past",
+        "memory.ended_request == request.request_id",
+        "False",
+        the_same,
+    ),
+    "others that ended are left out": (plainturn, "_past", "memory.before_last", "False", the_same),
+    "new domains are not counted": (plainturn, GRANT, "turn.plain_new += 1", "pass", the_same),
+    "new domains of the turn are not counted": (plainturn, GRANT, "turn.new += 1", "pass", the_same),
+    "leases are not counted": (plainturn, GRANT, "turn.plain_leases += 1", "pass", the_same),
+    "ends are not counted": (plainturn, BACK, "turn.plain_leases -= 1", "pass", the_same),
+    "the witness of this turn is forgotten": (
+        plainturn,
+        GRANT,
+        "granted[domain] = (name, len(entries))",
+        "pass",
+        the_same,
+    ),
+    "who asked last is forgotten": (plain, "memory_of", "given.request_id", "None", the_same),
+    "the floor's lease is forgotten": (plainturn, "_past", "kept.ground.setter", "_NIL", the_same),
+    "rows: short on another ground": (rows, "Rows._is_ours", "ground.numbers", "ours.numbers", rows_say_what_was),
+    "rows: short with a floor that was set": (
+        rows,
+        "Rows._is_ours",
+        "ground.setter",
+        "ours.setter",
+        rows_say_what_was,
+    ),
+    "rows: short with hints": (rows, "Rows._is_ours", "memory.hints", "self._hints", rows_say_what_was),
+    "rows: short with another age": (
+        rows,
+        "Rows._had",
+        "had.age.request_id != had.request_id",
+        "False",
+        rows_say_what_was,
+    ),
+    "rows: short behind what is not plain": (
+        rows,
+        "Rows._had",
+        "type(before) is not Given",
+        "False",
+        rows_say_what_was,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_plain_turn_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, function, old, new, caught_by = MUTANTS[name]
+    plant(monkeypatch, module, function, old, new)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - an assertion of the property, or of the code under it
+        caught_by()
+    assert not isinstance(caught.value, NameError | SyntaxError), caught.value

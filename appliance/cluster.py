@@ -351,6 +351,9 @@ class Cluster:
             return
         with self._lock:
             self._closed = True
+            sessions = list(self._sessions)
+        for session in sessions:  # all before any gives back: what one gives back no other waits for any more
+            session.take_no_more()
         with contextlib.ExitStack() as everything:
             everything.callback(self.maps.close)
             everything.callback(self.policy.close)
@@ -359,7 +362,7 @@ class Cluster:
             if self._routes is not None:
                 everything.callback(self._routes.close)
             everything.callback(self._door.close)
-            for session in list(self._sessions):
+            for session in sessions:
                 everything.callback(session.close)
 
     def __enter__(self) -> Self:

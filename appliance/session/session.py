@@ -19,8 +19,9 @@ from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain, check_purpose
 from appliance.lease.client import Granted
 from timeagent.errors import BadRequest, Damaged, LeaseholdError
-from timeagent.units import MS, SECOND, span_text
+from timeagent.units import MS, SECOND
 
+from .asking import Asking, chosen_term
 from .given import ATTEMPT_ID_BYTES, checked_attempt, checked_batch, chosen_together, refuse_readers
 from .keeping import Keeping
 from .leases import Leases
@@ -85,13 +86,13 @@ class Session:
         self._together = session_leases
         self._process = os.getpid()
         self._lock = RLock()
-        self._closed = False
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
         self._stamper = Stamper(context.time, policy, self._state, context.records.policy)
         time = context.time
         self._leasing = Leasing(
             time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness, self._lock
         )
+        self._asking = Asking(time, policy, self._lock)
         self._keeping = Keeping(context.time, policy, self._leasing, context.parallel, self._lock)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
@@ -153,33 +154,27 @@ class Session:
             raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
         for domain in domains:
             check_domain(domain)
-        term = min(each for each in (self._policy.lease_term_max_ns, term_ns, hold_ns_max) if each is not None)
-        if term <= self._policy.holder_margin_ns:
-            raise BadRequest(
-                "term-too-short",
-                f"a term of {span_text(term)} is over before it is of use: a holder stops "
-                f"{span_text(self._policy.holder_margin_ns)} before the expiry",
-                hint="ask for a longer term",
-            )
+        term = chosen_term(self._policy, term_ns, hold_ns_max)
         answer = chosen_recall(recall, sticky_ns)
         wanted = wanted_modes(domains, mode)
         together = chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_within_ns))
-        leases, misfits = self._shelf.take(wanted)
-        if misfits:
-            self._give_back(misfits)
-        leases = leases or self._leasing.acquire(wanted, term, timeout_ns, given_up, together=together)
-        try:
-            with self._lock:
-                self._check_open()
-                for lease in leases:
-                    lease.recall, lease.sticky_ns = answer, sticky_ns
-                self._keeping.adopt(leases, hold_ns_max, progress_within_ns)
-                if self._background:
-                    self._renewal.start(self._keeping.period_ns(term))
-        except LeaseholdError:
-            self._keeping.forget(leases)
-            self._leasing.relinquish(leases)
-            raise
+        with self._asking.under_way(given_up) as over:
+            leases, misfits = self._shelf.take(wanted)
+            if misfits:
+                self._give_back(misfits)
+            leases = leases or self._leasing.acquire(wanted, term, timeout_ns, over, together=together)
+            try:
+                with self._lock:
+                    self._check_open()
+                    for lease in leases:
+                        lease.recall, lease.sticky_ns = answer, sticky_ns
+                    self._keeping.adopt(leases, hold_ns_max, progress_within_ns)
+                    if self._background:
+                        self._renewal.start(self._keeping.period_ns(term))
+            except LeaseholdError:
+                self._keeping.forget(leases)
+                self._leasing.relinquish(leases)
+                raise
         self._recalls.attend(leases)
         if outside_record:
             outlive_earlier_holders(self, self._context.time, leases, until, given_up)
@@ -233,7 +228,7 @@ class Session:
         with self._lock:
             self._refuse_foreign(leases)
             undecided = {lease for publication in self._pending.values() for lease in publication.leases}
-            over = [each for each in leases if self._closed or each in undecided or not self._shelf.put(each)]
+            over = [each for each in leases if self._asking.over or each in undecided or not self._shelf.put(each)]
         self._give_back(over)
 
     def _give_back(self, leases: Sequence[Lease]) -> None:
@@ -251,12 +246,17 @@ class Session:
         self._leasing.relinquish([lease for lease in mine if lease not in doubtful])
         self._leasing.abandon([lease for lease in mine if lease in doubtful])
 
+    def take_no_more(self) -> None:
+        """Take no lease any more: who waits for one gives up soon. Idempotent; does not wait. ``close`` begins so."""
+        if self._process == os.getpid():
+            self._asking.end()
+
     def close(self) -> None:
         """Give everything back and stop renewing. Idempotent. In a child after fork: nothing."""
         if self._process != os.getpid():
             return
-        with self._lock:
-            self._closed = True
+        self.take_no_more()
+        self._asking.wait()
         self._renewal.stop()
         self._recalls.stop()
         with self._lock:
@@ -456,8 +456,7 @@ class Session:
                 f"this session belongs to process {self._process}, this is its child {os.getpid()}",
                 hint="open the cluster in the child",
             )
-        if self._closed:
-            raise BadRequest("session-closed", "this session is closed", hint="begin another one")
+        self._asking.check()
 
     def _refuse_foreign(self, leases: Sequence[Lease]) -> None:
         for lease in leases:

@@ -18,14 +18,15 @@ from appliance.formats.paths import chain_path
 from appliance.registers import StoredChain
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from timeagent.clock import SystemClock
-from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TryAgain
-from timeagent.units import MS
+from timeagent.errors import BadRequest, LeaseholdError, LeaseLost, NotTrusted, TryAgain
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from appliance.cluster import Cluster
+    from appliance.session.session import Session
 
 ROUNDS = 12
 
@@ -273,3 +274,57 @@ def test_assumed_time_is_asked_last_and_only_where_the_policy_states_a_radius() 
     assert [
         source.name for source in time_sources(clock, msgspec.structs.replace(fast_policy(), assumed_radius_ns=0))
     ] == ["kernel"]
+
+
+# What one session gives back while the cluster is closed must not be granted to another that ends as well: nobody
+# would give that back, and the shard, which stops in good order, would wait until it expires.
+def test_cluster_closes_while_a_session_waits_for_what_another_has(site: Site) -> None:
+    told: list[object] = []
+    waits = Event()
+
+    def wait_for_it(session: Session) -> None:
+        def asked() -> bool:
+            waits.set()
+            return False
+
+        try:
+            told.append(session.acquire("a", timeout_ns=3600 * SECOND, given_up=asked))
+        except LeaseholdError as problem:
+            told.append(problem.code)
+
+    cluster = site.open()
+    cluster.session().acquire("a")
+    threads = [Thread(target=wait_for_it, args=(cluster.session(),), daemon=True) for _ in range(3)]
+    for each in threads:
+        each.start()
+    assert waits.wait(60)
+    cluster.close()
+    for each in threads:
+        each.join(60)
+    assert told == ["session-closed"] * 3
+    assert kinds(site)[-1] is CeilingKind.ORDERLY
+
+
+# Somebody who hangs in the middle of asking does not keep a session from ending.
+def test_session_does_not_wait_for_ever_for_who_asks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks, goes_on = Event(), Event()
+
+    def hang(*_: object, **__: object) -> list[object]:
+        asks.set()
+        goes_on.wait(60)
+        return []
+
+    def ask(session: Session) -> None:
+        with pytest.raises(BadRequest):
+            session.acquire("a")
+
+    with site.open() as cluster:
+        session = cluster.session()
+        monkeypatch.setattr(session._leasing, "acquire", hang)
+        thread = Thread(target=ask, args=(session,))
+        thread.start()
+        assert asks.wait(60)
+        session.close()
+        assert thread.is_alive()
+        goes_on.set()
+        thread.join(60)

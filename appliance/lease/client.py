@@ -1,8 +1,8 @@
 """The holder's side: ask one shard for leases, and judge what it says (docs/protocol/lease.md, "The holder").
 
 Every request is asked up to three times under the same id when no answer comes. A witness is believed unless it breaks
-what the holder knows itself (``_suspicion``). Results are values, one for each thing asked for, in order; only BadTime,
-and BadRequest for a call over its limits, are raised.
+what the holder knows itself (``judging.Come``). Results are values, one for each thing asked for, in order; only
+BadTime, and BadRequest for a call over its limits, are raised.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from timeagent.canonical import decode
 from timeagent.errors import Damaged, ShardUnavailable
-from timeagent.rules import r2_holds
 from timeagent.units import rfc3339, span_text
 
 from ..formats.hints import Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
+from .judging import Come, opened, opened_alone
 from .patience import Patience
-from .sessionwire import SessionGranted
 from .wire import PROTOCOL_VERSION, REQUESTS_MAX, Age, Refused, Welcome
 
 if TYPE_CHECKING:
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.sessionlease import SessionWitness
+    from .judging import Opened
     from .transport import Transport
 
 ATTEMPTS: Final = 3
@@ -134,15 +133,6 @@ class Suspect:
     reason: str
     signed: SignedWitness
     witness: Witness
-
-
-@dataclass(frozen=True, slots=True)
-class _Come:
-    """When an answer had come; and what time its heads state, by their bytes: many witnesses share one."""
-
-    now: TimeInterval
-    token: SignedTime
-    head_times: dict[bytes, SignedTime]
 
 
 type Result = Granted | Denied | Ended | Unavailable | Suspect | Refused
@@ -376,13 +366,19 @@ class LeaseClient:
                 results += [Unavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
                 continue
             come = self._come() if any(isinstance(reply, wire.Granted) for reply in replies) else None
-            for reply, domain, ask in zip(replies, domains[start:end], asks[start:end], strict=True):
-                results.append(self._judge(reply, domain, ask, before if ask is None else ask.time, come))
+            parts = zip(replies, opened(replies), domains[start:end], asks[start:end], strict=True)
+            for reply, both, domain, ask in parts:
+                asked = before if ask is None else ask.time
+                if isinstance(reply, wire.Granted):
+                    assert come is not None
+                    results.append(self._judge_witness(reply, both, domain, ask, asked, come))
+                else:
+                    results.append(self._judge(reply, domain, ask))
         return results
 
-    def _come(self) -> _Come:
+    def _come(self) -> Come:
         """Read the clock once for all witnesses of an answer that has come."""
-        return _Come(self._time.now(), self._time.token(), {})
+        return Come(self._time.now(), self._time.token(), self._policy)
 
     def _call(
         self, requests: list[wire.Request], wait_ns: Span = 0, give_up_ns: Instant | None = None
@@ -403,11 +399,8 @@ class LeaseClient:
                 why = problem.message
         return f"{ATTEMPTS} attempts: {why}"
 
-    def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None, before: SignedTime, come: _Come | None) -> Result:
+    def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None) -> Result:
         match reply:
-            case wire.Granted():
-                assert come is not None
-                return self._judge_witness(reply, domain, ask, before, come)
             case wire.Denied():
                 return Denied(
                     domain,
@@ -424,51 +417,26 @@ class LeaseClient:
                 return reply
             case wire.Unavailable():
                 return Unavailable(domain, reply.code, reply.message, ask)
-            case Welcome() | wire.Page() | wire.Recalled() | SessionGranted():
+            case _:
                 return Unavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask)
 
     def _judge_witness(
-        self, reply: wire.Granted, domain: str, ask: Ask | None, before: SignedTime, come: _Come
+        self, reply: wire.Granted, both: Opened | None, domain: str, ask: Ask | None, before: SignedTime, come: Come
     ) -> Result:
+        """Believe a witness, or say why not. ``before``: this node's signed time before the request was sent."""
         where = f"the shard's witness on {domain!r}"
         try:
-            signed = decode(SignedWitness, reply.signed, where)
-            witness = signed.witness(where)
-            head_time = come.head_times.get(signed.head)
-            if head_time is None:
-                head_time = come.head_times[signed.head] = signed.batch_head(where).signed_time(where)
+            signed, witness = both or opened_alone(reply.signed, where)
+            head_time = come.head_time(signed, where)
         except Damaged as problem:
             return Unavailable(domain, "answer-damaged", problem.message, ask)
-        reason = self._suspicion(witness, domain, head_time, before, come)
-        return Granted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
-
-    def _suspicion(
-        self, witness: Witness, domain: str, head_time: SignedTime, before: SignedTime, come: _Come
-    ) -> str | None:
-        """Return why this holder must refuse the witness, or None.
-
-        ``before`` was signed before the request was sent, the witness before it had come: R2 holds between each two of
-        the three, or a clock is out of its bounds. The expiry is no later than any honest shard's clock could make it.
-        """
         if witness.domain != domain or witness.holder != self._holder:
-            return f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
-        return self._time_suspicion(witness.expiry_ns, head_time, before, come)
-
-    def _time_suspicion(self, expiry_ns: Instant, head_time: SignedTime, before: SignedTime, come: _Come) -> str | None:
-        if not r2_holds(before, head_time):
-            return (
-                f"the shard signed at {rfc3339(head_time.interval.latest)} at the latest what was asked for "
-                f"at {rfc3339(before.interval.earliest)} at the earliest"
+            reason: str | None = (
+                f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
             )
-        if not r2_holds(head_time, come.token):
-            return (
-                f"the shard signed at {rfc3339(head_time.interval.earliest)} at the earliest what was here "
-                f"at {rfc3339(come.token.interval.latest)} at the latest"
-            )
-        bound = come.now.latest + self._policy.granted_ns_max
-        if expiry_ns > bound:
-            return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(bound)}"
-        return None
+        else:
+            reason = come.suspicion(witness.expiry_ns, head_time, before)
+        return Granted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
 
     def _too_late(self, witness: Witness | SessionWitness, now: TimeInterval) -> bool:
         return not now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns)

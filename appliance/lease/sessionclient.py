@@ -120,7 +120,7 @@ class SessionClient(LeaseClient):
         try:
             signed = decode(SignedWitness, reply.signed, where)
             witness = signed.statement(where)
-            head_time = signed.batch_head(where).signed_time(where)
+            head_time = come.head_time(signed, where)
         except Damaged as problem:
             return Unavailable("", "answer-damaged", problem.message)
         if (
@@ -129,7 +129,7 @@ class SessionClient(LeaseClient):
             or session_id not in (None, witness.session_id)
         ):
             return SuspectSession("it is about another session lease, or another holder")
-        reason = self._time_suspicion(witness.expiry_ns, head_time, before, come)
+        reason = come.suspicion(witness.expiry_ns, head_time, before)
         if reason is not None:
             return SuspectSession(reason)
         if self._too_late(witness, self._time.now()):

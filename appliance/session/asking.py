@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from threading import RLock
 
-    from appliance.formats.policy import Policy
+    from appliance.formats.policy import PolicyNumbers
     from timeagent.clock import NodeTime
     from timeagent.units import Span
 
@@ -30,10 +30,10 @@ _LOOK_NS: Final = 5 * MS
 class Asking:
     """The threads of one session that ask. Shares the session's lock."""
 
-    def __init__(self, time: NodeTime, policy: Policy, lock: RLock) -> None:
+    def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
         """Nobody asks yet."""
         self._time = time
-        self._patience_ns = ATTEMPTS_WAITED_FOR * policy.attempt_timeout_ns
+        self._policy = policy
         self._lock = lock
         self._count = 0
         self.over = False
@@ -69,12 +69,12 @@ class Asking:
 
     def wait(self) -> None:
         """Wait for those who ask to have given up: as long as that may take, and no longer."""
-        until = self._time.boot_ns() + self._patience_ns
+        until = self._time.boot_ns() + ATTEMPTS_WAITED_FOR * self._policy.attempt_timeout_ns
         while self._count and self._time.boot_ns() < until:
             self._time.sleep(_LOOK_NS)
 
 
-def chosen_term(policy: Policy, *asked_ns: Span | None) -> Span:
+def chosen_term(policy: PolicyNumbers, *asked_ns: Span | None) -> Span:
     """Return the term to ask for: the shortest of those given and the policy's. Raises BadRequest if it is useless."""
     term = min(each for each in (policy.lease_term_max_ns, *asked_ns) if each is not None)
     if term <= policy.holder_margin_ns:

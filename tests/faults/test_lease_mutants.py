@@ -12,7 +12,7 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
 from appliance.formats.lease import Mode, Phase
-from appliance.lease import ceiling, client, domain, endings, shard, state, store, waiting
+from appliance.lease import ceiling, domain, endings, judging, shard, state, store, waiting
 from appliance.lease.client import Suspect
 from appliance.session import keeping, leasing, session
 from tests.faults import test_lease_ceiling as chain_tests
@@ -307,25 +307,25 @@ MUTANTS = {
         shard_tests.test_deposed_shard_forgets_everything_and_grants_nothing,
     ),
     "holder believes a contradicted witness": Mutant(
-        client,
-        "LeaseClient._time_suspicion",
+        judging,
+        "Come._contradiction",
         "not r2_holds(before, head_time)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_past_is_refused,
         (-260 * MS - 1, Suspect),
     ),
     "holder believes a witness from its future": Mutant(
-        client,
-        "LeaseClient._time_suspicion",
-        "not r2_holds(head_time, come.token)",
+        judging,
+        "Come._contradiction",
+        "not r2_holds(head_time, self._token)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
         (260 * MS + 1, Suspect),
     ),
     "holder believes any expiry": Mutant(
-        client,
-        "LeaseClient._time_suspicion",
-        "expiry_ns > bound",
+        judging,
+        "Come.suspicion",
+        "expiry_ns > self._expiry_max_ns",
         "False",
         client_tests.test_expiry_that_no_clock_within_bounds_gives_is_refused,
         (1, Suspect),

@@ -258,11 +258,13 @@ class Batch(msgspec.Struct, frozen=True):
     def encoded_witnesses(self) -> Callable[[int], bytes]:
         """Return a function of an index: ``encode(signed_witness(index))``, for all that a turn has granted."""
         entries = self.entries
-        paths = joined_paths(self.levels, bytes_head(DIGEST_BYTES))
+        paths: list[bytes] = []
         rest = _encode(self.head) + _encode(self.signature)
         hash_bytes = len(bytes_head(DIGEST_BYTES)) + DIGEST_BYTES
 
         def encoded(index: int) -> bytes:
+            if not paths:  # many turns end leases only, of which nobody asks for a witness
+                paths.extend(joined_paths(self.levels, bytes_head(DIGEST_BYTES)))
             entry, path = entries[index], paths[index]
             return b"".join(
                 (

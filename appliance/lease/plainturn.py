@@ -80,6 +80,10 @@ class PlainLater(msgspec.Struct, frozen=True, gc=False):
     entry: int
 
 
+type Drafts = list[Draft | PlainLater | Encoded | None]
+"""What is to be said in answer to each request of a turn; None: it is held back."""
+
+
 class PlainTurns:
     """Answers the plain requests of one shard's turns."""
 
@@ -111,7 +115,7 @@ class PlainTurns:
         unknown: Memory,
         queues: Container[str],
         recalled: Container[bytes],
-    ) -> list[Draft | PlainLater | Encoded | None]:
+    ) -> Drafts:
         """Answer all requests; relinquishing goes first. ``unknown``: what a domain has that is not remembered.
 
         ``queues``: domains for which somebody waits, as they are when they are looked at; ``recalled``: leases that are
@@ -119,7 +123,7 @@ class PlainTurns:
         """
         if self._unknown is None or self._unknown.memory != unknown:
             self._unknown = ground_of(unknown)
-        drafts: list[Draft | PlainLater | Encoded | None] = [None] * len(requests)
+        drafts: Drafts = [None] * len(requests)
         others = [n for n, request in enumerate(requests) if type(request) is not Relinquish]
         if len(others) < len(requests) or any(type(requests[n]) is DropSession for n in others):
             others = self._take_back(turn, requests, drafts, waiters, recalled)
@@ -131,7 +135,7 @@ class PlainTurns:
         self,
         turn: Turn,
         requests: Sequence[Task],
-        drafts: list[Draft | PlainLater | Encoded | None],
+        drafts: Drafts,
         waiters: Mapping[int, Waiter],
         recalled: Container[bytes],
     ) -> list[int]:
@@ -178,7 +182,7 @@ class PlainTurns:
         turn: Turn,
         requests: Sequence[Task],
         positions: Sequence[int],
-        drafts: list[Draft | PlainLater | Encoded | None],
+        drafts: Drafts,
         waiters: Mapping[int, Waiter],
         queues: Container[str],
     ) -> None:
@@ -260,9 +264,7 @@ def no_witness(entry: int) -> bytes:
     raise AssertionError(f"a turn without entries has no witness {entry}")
 
 
-def replies(
-    drafts: list[Draft | PlainLater | Encoded | None], witness: Callable[[int], bytes]
-) -> Sequence[Reply | Encoded | None]:
+def replies(drafts: Drafts, witness: Callable[[int], bytes]) -> Sequence[Reply | Encoded | None]:
     """Return the replies of drafts, now that the turn is signed. ``witness``: an encoded witness, by its entry."""
     found: list[Reply | Encoded | None] = []
     for draft in drafts:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ..formats.shardmap import ShardMap
     from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
-    from .plainturn import PlainLater
+    from .plainturn import Drafts
     from .ports import LedgerSink
     from .queue import Waiter
     from .store import LeaseStore
@@ -208,8 +208,7 @@ class Shard:
         unavailable: tuple[str, str] | None = None
         turn = None
         try:
-            self._make_reach(requests)
-            turn = self._begin_turn()
+            turn = self._begin_turn(self._make_reach(requests))
         except BadTime as problem:
             unavailable = ("bad-time", f"no usable time at node {self._identity.node}: {problem.message}")
         if self._chain.deposed is not None:
@@ -233,15 +232,14 @@ class Shard:
 
     def _written(
         self, turn: Turn, requests: Sequence[Task], waiters: Mapping[int, Waiter]
-    ) -> tuple[list[Draft | PlainLater | Encoded | None], Batch | None]:
+    ) -> tuple[Drafts, Batch | None]:
         """Decide, sign and write. Raises Environment where the tmpfs is full: nothing has happened then."""
         with self._store.transaction():
-            if self._store.domains + len(requests) > self._domains_max:
-                self._make_room(turn, sum(isinstance(request, Acquire) for request in requests))
+            self._make_room(turn, requests)
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
             queues = EVERY_DOMAIN if self._stopping else self._waiting.domains
-            recalled = self._waiting.recalls.asked
-            drafts = self._plain.answered(turn, requests, waiters, self._unknown(), queues, recalled)
+            recalled, unknown = self._waiting.recalls.asked, self._unknown()
+            drafts = self._plain.answered(turn, requests, waiters, unknown, queues, recalled)
             if self._waiting.count:
                 self._call_in(turn)
             batch = self._notary.sign(turn.entries, turn.token)
@@ -266,9 +264,9 @@ class Shard:
 
         self._waiting.call_in(changed, again, turn.bounds.now)
 
-    def _begin_turn(self) -> Turn:
-        """Read the clock, once. Raises BadTime."""
-        now, token = self._time.now(), self._time.token()
+    def _begin_turn(self, now: TimeInterval | None = None) -> Turn:
+        """Read the clock, if it was not read just now. Raises BadTime."""
+        now, token = now or self._time.now(), self._time.token()
         if not token.status.usable or max(now.radius, token.radius_ns) > self._policy.radius_ns_max:
             raise BadTime(
                 "unusable-time",
@@ -458,24 +456,28 @@ class Shard:
         """How much higher the ceiling of a record linked now would be."""
         return now.latest + self._policy.lease_term_max_ns + self._policy.ceiling_ahead_ns - self._chain.ceiling_ns
 
-    def _make_reach(self, requests: Sequence[Task]) -> None:
-        """Extend the ceiling before the turn if it would shorten a term, or lies at the shard floor. Raises BadTime."""
-        if self._stopping or self._chain.number == 0 or self._chain.deposed is not None:
-            return
-        grants = self._waiting.count or any(not isinstance(each, _GRANTS_NOTHING) for each in requests)
-        if not grants:
-            return
-        gain = self._gain_ns(self._time.now())
+    def _make_reach(self, requests: Sequence[Task]) -> TimeInterval | None:
+        """Extend the ceiling before the turn if it would shorten a term, or lies at the shard floor. Raises BadTime.
+
+        Returns the time, where that was asked and none has passed since.
+        """
+        nobody = not self._waiting.count and all(isinstance(each, _GRANTS_NOTHING) for each in requests)
+        if nobody or self._stopping or self._chain.number == 0 or self._chain.deposed is not None:
+            return None
+        now = self._time.now()
+        gain = self._gain_ns(now)
         if gain > self._policy.ceiling_ahead_ns or (gain > 0 and self._floor_ns >= self._chain.ceiling_ns):
             self._linked(self._chain.extend())
+            return None
+        return now
 
-    def _make_room(self, turn: Turn, acquires: int) -> None:
+    def _make_room(self, turn: Turn, requests: Sequence[Task]) -> None:
         """Evict what is long past before more domains come in than are remembered; the shard floor covers it.
 
         Leases are never evicted; those surely past are broken, and can be evicted later.
         """
-        excess = self._store.domains + acquires - self._domains_max
-        if excess <= 0:
+        excess = self._store.domains + len(requests) - self._domains_max
+        if excess <= 0 or (excess := excess - sum(not isinstance(each, Acquire) for each in requests)) <= 0:
             return
         policy = self._policy
         earliest = turn.bounds.now.earliest
@@ -487,8 +489,6 @@ class Shard:
         self._sessions.sweep(turn)
         for domain in [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead(turn)]:
             self._apply(turn, domain, Break())
-
-    # -- answers that change nothing -----------------------------------------------------------------------------------
 
     def _answer_without_time(self, request: Task, code: str, message: str) -> Reply:
         match request:

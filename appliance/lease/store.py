@@ -36,8 +36,8 @@ UNWRITTEN_MAX: Final = 12_288
 """How many states may be missing in the file when a turn begins. With more, all that are missing then are written, over
 the next turns, in the order of the domains: neighbours share pages, and no turn takes long."""
 
-SWEEP_MIN: Final = 512
-"""How many of them a turn writes at least: a millisecond."""
+SWEEP_MIN: Final = 256
+"""How many of them a turn writes at least: half a millisecond, or a little more."""
 
 RECENT_MAX: Final = 4096
 """How many states are kept at least beside the file, of those that were read from it or written to it last."""

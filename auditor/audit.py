@@ -65,11 +65,13 @@ class Audit:
     cluster_id: bytes
     root_key: bytes | None
     pinned: bool
+    hashed: bool = True
+    """Whether every byte was hashed."""
 
     @property
     def exit_status(self) -> int:
-        """0: nothing found; 3: something could not be verified, and no violation; 1: anything else."""
-        if self.summary.unverifiable and not self.summary.violations:
+        """0: nothing found; 3: something was not verified, and no violation found; 1: anything else."""
+        if (self.summary.unverifiable or not self.hashed) and not self.summary.violations:
             return 3
         return 1 if self.findings else 0
 
@@ -87,6 +89,8 @@ class Options:
     narrowing: Narrowing = WHOLE
     columns: bool = True
     """Whether what is clean is judged by columns. What is found does not depend on it."""
+    hashed: bool = True
+    """Whether every byte of data files and packs is hashed. Without that, what was altered in them may be missed."""
 
 
 _DEFAULT: Final = Options()
@@ -129,14 +133,14 @@ def _audit(
 ) -> Audit:
     store = None
     if options.index_file is not None:
-        state = environment(tree, root_key, columns=options.columns)
+        state = environment(tree, root_key, columns=options.columns, hashed=options.hashed)
         store = PartStore(index, state, reread=options.reread)
     findings: list[Finding] = []
 
     def load(jobs: int, store: PartStore | None) -> tuple[ClusterRecords, Loaded]:
         records, found_records = load_records(tree, signatures, root_key)
         findings[:] = found_records
-        way = Way(options.narrowing, jobs, store, progress, columns=options.columns)
+        way = Way(options.narrowing, jobs, store, progress, columns=options.columns, hashed=options.hashed)
         walk = Walk(tree, records, signatures, index, findings.append, way)
         return records, walk.run()
 
@@ -168,7 +172,7 @@ def _audit(
         ledger_gaps=gaps,
     )
     root = records.root
-    return Audit(summary, ordered, records.cluster_id, root.public if root else None, records.pinned)
+    return Audit(summary, ordered, records.cluster_id, root.public if root else None, records.pinned, options.hashed)
 
 
 def _judge(

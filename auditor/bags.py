@@ -60,8 +60,14 @@ class BagWalk:
         index: Rows,
         report: Callable[[Finding], None],
         columns: FrameColumns | None = None,
+        *,
+        hashed: bool = True,
     ) -> None:
-        """Take where evidence comes from and findings go to. ``columns``: judge the frames of clean files at once."""
+        """Take where evidence comes from and findings go to. ``columns``: judge the frames of clean files at once.
+
+        ``hashed``: hash every byte of data files and packs.
+        """
+        self._hashed = hashed
         self._tree = tree
         self._records = records
         self._signatures = signatures
@@ -78,7 +84,7 @@ class BagWalk:
         """The log that is being walked."""
         self.unknown_keys: list[Finding] = []
         """Stamps of births and seals by a key of no trust record: these do not say which record they go by."""
-        self._judge = FrameJudge(frames, index, report, self.counts, self.trust_named, columns)
+        self._judge = FrameJudge(frames, index, report, self.counts, self.trust_named, columns, hashed=hashed)
 
     def begin(self, log: str) -> Grid | None:
         """Read a log's birth record. None where there is none that holds: then all that the log holds is unread."""
@@ -236,7 +242,7 @@ class BagWalk:
         return seal
 
     def _pack(self, listing: RackListing, seal: SealFacts) -> RackPack | None:
-        pack = RackPack(self._tree, listing, seal.raw)
+        pack = RackPack(self._tree, listing, seal.raw, hashed=self._hashed)
         wrong = f"{pack.path} is a directory" if listing.pack_directory else pack.misplaced()
         if wrong is None:
             return pack
@@ -438,7 +444,9 @@ class BagWalk:
             findings = (
                 []
                 if path in self._tree.unreadable
-                else list(bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at))
+                else list(
+                    bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at, hashed=self._hashed)
+                )
             )
             self._report_all(findings)
             if data is None or any(finding.code == "altered-file" for finding in findings):

@@ -243,7 +243,7 @@ class Index(Rows):
         inline = "rows, raw" if raw else "rows, x''"
         sql = (
             f"SELECT base, names, {inline}, process, at, row_bytes, raw_bytes FROM chunk"  # noqa: S608
-            " WHERE kind = ? AND bucket = ? ORDER BY part"
+            " WHERE kind = ? AND bucket = ? ORDER BY part, rowid"
         )
         for base, names, rows, entries, *place in self.db.execute(sql, (kind, number)):
             if not place[0]:
@@ -400,7 +400,7 @@ class Index(Rows):
         sql = (
             "SELECT c.writer, c.incarnation, c.sequence, c.named, c.path, c.offset, c.length FROM committed c"
             " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
-            " AND f.digest = c.digest WHERE f.writer IS NULL ORDER BY 1, 2, 3, 5, 6"
+            " AND (f.digest = c.digest OR c.digest = zeroblob(32)) WHERE f.writer IS NULL ORDER BY 1, 2, 3, 5, 6"
         )
         for _, naming in itertools.groupby(list(self.db.execute(sql)), key=lambda row: row[:3]):
             writer, incarnation, sequence, named, path, offset, length = next(naming)

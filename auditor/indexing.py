@@ -11,11 +11,18 @@ if TYPE_CHECKING:
 
 
 def index_frame(
-    index: Rows, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int
+    index: Rows,
+    frame: FrameEvidence,
+    digest: bytes,
+    accepted: int,
+    span: tuple[int, int],
+    rank: int,
+    *,
+    hashed: bool = True,
 ) -> None:
     """Remember a frame. ``accepted``: how many of its messages are in the record; ``span``: their first and last.
 
-    ``rank``: how many frames were read before it.
+    ``rank``: how many frames were read before it; ``hashed``: whether frames are known by their digests.
     """
     head, where = frame.frame.head, frame.where
     writer = (head.writer, head.incarnation)
@@ -23,7 +30,7 @@ def index_frame(
     stamps = (int(timestamps[0]), int(timestamps[-1]))
     index.add("frame", *writer, head.sequence, digest, where=where, rest=stamps)
     if head.committed is not None:
-        named = (*writer, head.committed.sequence, head.committed.digest)
+        named = (*writer, head.committed.sequence, head.committed.digest if hashed else bytes(32))
         index.add("committed", *named, where=where, rest=(int(timestamps[-1]),))
     first, last = span
     stamped = frame.token.interval.latest + frame.token.staleness_ns

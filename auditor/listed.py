@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.framing import Piece, piece_at
+from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
 
+from .columns.cutting import NO_CHECK
 from .coverage import later
+from .finding import Evidence
 from .indexing import index_frame
 from .rules import bags as bag_rules
 from .rules.registry import found
@@ -41,8 +43,14 @@ class FrameJudge:
         counts: BagCounts,
         trust_named: set[int],
         columns: FrameColumns | None,
+        *,
+        hashed: bool = True,
     ) -> None:
-        """Take who reads frames, and who is told what of them. ``counts``, ``trust_named``: are added to."""
+        """Take who reads frames, and who is told what of them. ``counts``, ``trust_named``: are added to.
+
+        ``hashed``: know frames by their digests; else by their checksums, as they stand.
+        """
+        self._hashed = hashed
         self._frames = frames
         self._index = index
         self._report = report
@@ -88,7 +96,11 @@ class FrameJudge:
         for number, place, offset in read.doubtful:
             file = files[number]
             piece = piece_at(file.data, offset)
-            assert isinstance(piece, Piece)
+            if isinstance(piece, str):  # nobody looked at its checksum before
+                where = Evidence(file.where.path, file.where.offset + offset, len(file.data) - offset)
+                reason = f"{where.path}, offset {where.offset}: {piece}"
+                self._report(found("damaged-frame", where.path, reason, [where]))
+                continue
             self._frame(self._frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
         self._rank = begins[-1]
 
@@ -121,7 +133,7 @@ class FrameJudge:
         )
         self._report_all(judgement.findings)
         # An attempt that was repeated: equal frames within a bag count once.
-        digest = frame.frame.digest
+        digest = frame.frame.digest if self._hashed else pack(Kind.FRAME, frame.frame.raw)[-CHECKSUM_BYTES:] + NO_CHECK
         if digest in seen:
             return
         accepted, first, last = judgement.span(frame.frame.timestamps)
@@ -143,7 +155,7 @@ class FrameJudge:
             self._newest_of_frames = frame.token
             self.newest = later(self.newest, frame.token)
         self._trust_named.add(frame.frame.head.trust_number)
-        index_frame(self._index, frame, digest, accepted, span, rank)
+        index_frame(self._index, frame, digest, accepted, span, rank, hashed=self._hashed)
 
     def _report_all(self, findings: Iterable[Finding]) -> None:
         for finding in findings:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class RackPack:
     """The pack of a sealed rack."""
 
-    def __init__(self, tree: Tree, listing: RackListing, seal_raw: bytes) -> None:
-        """Take the bytes of a seal that holds. Touches nothing yet."""
+    def __init__(self, tree: Tree, listing: RackListing, seal_raw: bytes, *, hashed: bool = True) -> None:
+        """Take the bytes of a seal that holds. Touches nothing yet. ``hashed``: hash all files, and check the index."""
         self._tree = tree
         self.path = f"{listing.rack.path}/{PACK}"
         self._maker = PackMaker(seal_raw, f"{listing.rack.path}/{SEAL}")
@@ -43,7 +43,7 @@ class RackPack:
             offset += each.entry.size
         self._index_at = offset
         self._taken = 0
-        self._whole = True
+        self._whole = hashed
 
     def misplaced(self) -> str | None:
         """Return why the pack is not that of the rack's seal, or None: it is, or its head cannot be read."""
@@ -70,7 +70,7 @@ class RackPack:
         number, offset = self._at[bag, entry.name]
         data = self._tree.read_range(self.path, offset, entry.size) or b""
         try:
-            if number == self._taken:
+            if number == self._taken and self._whole:
                 self._maker.add(data)
                 self._taken += 1
             else:

@@ -32,7 +32,7 @@ def json_fields(audit: Audit) -> dict[str, Any]:
         "root_key_pinned": audit.pinned,
         "summary": asdict(audit.summary),
         "findings": [finding.fields() for finding in audit.findings],
-    }
+    } | ({} if audit.hashed else {"payloads_hashed": False})
 
 
 def json_bytes(audit: Audit) -> bytes:
@@ -60,6 +60,8 @@ def text_lines(audit: Audit) -> Iterator[str]:
     yield ""
     if audit.findings:
         yield "To see the evidence in words: leasehold explain FINDING PATH"
+    if not audit.hashed:
+        yield "Payloads were not hashed: what was altered inside data files may be missed"
     yield summary_line(audit.summary)
 
 

@@ -79,7 +79,7 @@ def exit_status(audit: Audit, fail_on: FailOn) -> int:
         case FailOn.INDETERMINATE:
             return int(summary.violations + summary.indeterminate > 0)
         case FailOn.UNVERIFIABLE:
-            if summary.unverifiable and not summary.violations:
+            if (summary.unverifiable or not audit.hashed) and not summary.violations:
                 return 3
             return int(summary.violations + summary.indeterminate > 0)
         case FailOn.ANY:

@@ -94,12 +94,14 @@ class PartStore:
             self._db.execute("DELETE FROM part WHERE unit = ?", (name,))
 
 
-def environment(tree: Tree, root_key: bytes | None, *, columns: bool = True) -> bytes:
+def environment(tree: Tree, root_key: bytes | None, *, columns: bool = True, hashed: bool = True) -> bytes:
     """Return a digest of what every part depends on: the cluster's records, the pinned root key, and the judge.
 
-    ``columns``: whether parts hold columns.
+    ``columns``: whether parts hold columns; ``hashed``: whether every byte was hashed.
     """
-    state = hashlib.sha256((root_key or b"none") + (b" columns" if columns else b" rows"))
+    state = hashlib.sha256(
+        (root_key or b"none") + (b" columns" if columns else b" rows") + (b"" if hashed else b" unhashed")
+    )
     place = Path(__file__).parents[1]
     for package in _PACKAGES:
         for file in sorted((place / package).rglob("*.py")):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .bags import BagWalk
 from .columns.frames import FrameColumns
+from .columns.layout import Chunk
 from .columns.ledgers import LedgerColumns
 from .finding import Finding
 from .frames import FrameReader
@@ -53,9 +54,15 @@ class PartReader:
         *,
         columns: bool = True,
         spool: Spool | None = None,
+        hashed: bool = True,
     ) -> None:
-        """Take where evidence comes from. ``columns``: judge what is clean by columns, which wait in ``spool``."""
+        """Take where evidence comes from. ``columns``: judge what is clean by columns, which wait in ``spool``.
+
+        ``hashed``: hash every byte of data files and packs.
+        """
         self._spool = spool
+        self._keep = spool.keep if spool else list[Chunk]
+        self._hashed = hashed
         self._by_columns = columns
         self.grids: dict[str, Grid] = {}
         """Of the logs that are read: known before the first rack is."""
@@ -79,8 +86,17 @@ class PartReader:
 
     def _rack(self, unit: RackUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        columns = FrameColumns(self._frames, rows) if self._by_columns else None
-        bags = BagWalk(self._tree, self._records, self._signatures, self._frames, rows, findings.append, columns)
+        columns = FrameColumns(self._frames, rows, self._keep, hashed=self._hashed) if self._by_columns else None
+        bags = BagWalk(
+            self._tree,
+            self._records,
+            self._signatures,
+            self._frames,
+            rows,
+            findings.append,
+            columns,
+            hashed=self._hashed,
+        )
         grid = self.grids[unit.log]
         listing = self._tree.listing(grid, unit.rack)
         seal = bags.rack(grid, listing)
@@ -100,7 +116,7 @@ class PartReader:
 
     def _ledger(self, unit: LedgerUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        columns = LedgerColumns() if self._by_columns else None
+        columns = LedgerColumns(self._keep) if self._by_columns else None
         shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, columns)
         shards.ledger(unit.file)
         ledgers = shards.ledgers
@@ -137,6 +153,8 @@ class Way:
     """Told how many parts are done, of how many, how many messages they held, and which was the last."""
     columns: bool = True
     """Whether what is clean is judged by columns."""
+    hashed: bool = True
+    """Whether every byte of data files and packs is hashed."""
 
 
 class Walk:
@@ -160,7 +178,7 @@ class Walk:
         self._store = way.store
         self._progress = way.progress
         spool = None if way.store else index.spool  # what is kept for the next audit holds its columns itself
-        self._reader = PartReader(tree, records, signatures, columns=way.columns, spool=spool)
+        self._reader = PartReader(tree, records, signatures, columns=way.columns, spool=spool, hashed=way.hashed)
         frames = FrameReader(signatures, records.cluster_id)
         self._bags = BagWalk(tree, records, signatures, frames, index, report)
         self._shards = ShardWalk(tree, records, signatures, index, report)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 type Column = NDArray[np.int64]
 
 _START: Final = pack(Kind.FRAME, b"")[:8]
+NO_CHECK: Final = bytes(16)
+"""Behind a checksum, where that stands for a digest."""
 _SHORTEST: Final = 8
 """Bytes of a payload that holds the length of a head, and how many messages follow."""
 
@@ -53,10 +55,11 @@ def _prefix(length: int) -> bytes:
     return signed_bytes("frame", bytes(length))[: -length or None]
 
 
-def cut(files: Sequence[bytes]) -> Cut:
+def cut(files: Sequence[bytes], *, hashed: bool = True) -> Cut:
     """Cut files into frames, check their checksums, and that they are made as frames are, but for their heads.
 
-    Raises NotPlain where one of them holds anything else than whole frames.
+    ``hashed``: else no checksum is checked, and stands for the digest of its frame. Raises NotPlain where one of them
+    holds anything else than whole frames.
     """
     whole = files[0] if len(files) == 1 else b"".join(files)
     view = memoryview(whole)
@@ -73,10 +76,13 @@ def cut(files: Sequence[bytes]) -> Cut:
             after = body_end + CHECKSUM_BYTES
             if after > end or whole[at : at + 8] != _START:
                 raise NotPlain
-            if sha256(view[at:body_end]).digest()[:CHECKSUM_BYTES] != whole[body_end:after]:
-                raise NotPlain
-            body = at + HEADER_BYTES
-            digests.append(sha256(_prefix(body_end - body) + view[body:body_end]).digest())
+            if hashed:
+                if sha256(view[at:body_end]).digest()[:CHECKSUM_BYTES] != whole[body_end:after]:
+                    raise NotPlain
+                body = at + HEADER_BYTES
+                digests.append(sha256(_prefix(body_end - body) + view[body:body_end]).digest())
+            else:
+                digests.append(whole[body_end:after] + NO_CHECK)
             begins.append(at)
             ends.append(body_end)
             at = after

@@ -93,12 +93,23 @@ class FramesRead:
 class FrameColumns:
     """Gathers the columns of one rack."""
 
-    def __init__(self, frames: FrameReader, index: IndexRows) -> None:
-        """Take who checks signatures, and who is told of batch heads."""
+    def __init__(
+        self,
+        frames: FrameReader,
+        index: IndexRows,
+        keep: Callable[[list[Chunk]], list[Chunk]] = list,
+        *,
+        hashed: bool = True,
+    ) -> None:
+        """Take who checks signatures, and who is told of batch heads.
+
+        ``keep``: puts finished chunks where they take no memory; ``hashed``: look at every byte of a frame.
+        """
         self._frames = frames
         self._index = index
-        self._rows = ChunkMaker(FRAMES)
-        self._uses = ChunkMaker(USES)
+        self._hashed = hashed
+        self._rows = ChunkMaker(FRAMES, keep)
+        self._uses = ChunkMaker(USES, keep)
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
         self._shapes = WitnessShapes()
 
@@ -118,7 +129,7 @@ class FrameColumns:
         if any(file.by.keyring is not by.keyring or file.by.policy is not by.policy for file in files):
             return None
         try:
-            batch = _Batch(files, cut([file.data for file in files]), self._heads)
+            batch = _Batch(files, cut([file.data for file in files], hashed=self._hashed), self._heads)
             witnesses = Witnesses(batch.heads, self._frames, by.keyring, self._shapes)
             tokens = _Tokens(batch, self._frames)
         except (NotPlain, Damaged, ValueError):
@@ -151,7 +162,8 @@ class FrameColumns:
         rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], cut.first[chosen], cut.last[chosen]
         rows["digest"] = numbers(b"".join(cut.digests), 4)[chosen]
         rows["committed"] = batch.heads.number("committed.sequence", NOTHING)[chosen]
-        rows["committed_digest"] = batch.heads.identifiers("committed.digest", 4)[chosen]
+        if self._hashed:  # else no frame's digest is known
+            rows["committed_digest"] = batch.heads.identifiers("committed.digest", 4)[chosen]
         rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], cut.length[chosen], rank + chosen
         self._rows.add(rows)
 

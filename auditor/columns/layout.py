@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Sequence
+    from collections.abc import Buffer, Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -170,12 +170,21 @@ class Numbering[T]:
         return np.fromiter(map(self.of, values), np.uint32)
 
 
+CHUNK_ROWS: Final = 65_536
+"""So many rows are gathered before they are cut into chunks: a part may hold millions."""
+
+
 class ChunkMaker:
     """Gathers rows of one kind, and cuts them into chunks."""
 
-    def __init__(self, kind: str) -> None:
-        """Hold nothing."""
+    def __init__(self, kind: str, keep: Callable[[list[Chunk]], list[Chunk]] = list) -> None:
+        """Hold nothing. ``keep``: puts finished chunks where they take no memory."""
         self.kind = kind
+        self._keep = keep
+        self._done: list[Chunk] = []
+        self._buckets: list[int] = []
+        """Of each name."""
+        self._waiting = 0
         self.names: Numbering[Any] = Numbering()
         self.paths: Numbering[str] = Numbering()
         self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
@@ -186,14 +195,22 @@ class ChunkMaker:
         """Take rows whose names, paths and heads have this maker's numbers. ``raw``: the bytes of each, if any."""
         self._rows.append(rows)
         self._raw += raw
+        self._waiting += len(rows)
+        if self._waiting >= CHUNK_ROWS:
+            self._done += self._keep(self._cut())
 
     def chunks(self) -> list[Chunk]:
-        """Return everything, bucket by bucket, in the order in which it came."""
+        """Return everything, in the order in which it came, but for what is in different buckets."""
+        done, self._done = self._done, []
+        return [*done, *self._cut()]
+
+    def _cut(self) -> list[Chunk]:
         if not self._rows:
             return []
         rows = np.concatenate(self._rows)
         names, paths, heads = list(self.names.values), list(self.paths.values), list(self.heads.values)
-        buckets = np.fromiter((bucket_of(n if isinstance(n, str) else n[0]) for n in names), np.uint8, len(names))
+        self._buckets += [bucket_of(n if isinstance(n, str) else n[0]) for n in names[len(self._buckets) :]]
+        buckets = np.array(self._buckets, np.uint8)
         of_row = buckets[rows["name"]]
         order = np.argsort(of_row, kind="stable")
         rows = rows[order]
@@ -217,7 +234,7 @@ class ChunkMaker:
                 heads=_renumbered(cut, "head", heads) if heads else [],
             )
             found.append(Chunk(self.kind, bucket, msgspec.msgpack.encode(told), cut.tobytes(), raw))
-        self._rows, self._raw = [], []
+        self._rows, self._raw, self._waiting = [], [], 0
         return found
 
 

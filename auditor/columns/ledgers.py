@@ -20,7 +20,7 @@ from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, 
 from .records import Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -50,9 +50,9 @@ class BlockPlace:
 class LedgerColumns:
     """Gathers the columns of one ledger file."""
 
-    def __init__(self) -> None:
-        """Hold nothing."""
-        self._maker = ChunkMaker(ENTRIES)
+    def __init__(self, keep: Callable[[list[Chunk]], list[Chunk]] = list) -> None:
+        """Hold nothing. ``keep``: puts finished chunks where they take no memory."""
+        self._maker = ChunkMaker(ENTRIES, keep)
         self._shapes = Shapes(decode_entry)
 
     def read(self, entries: Sequence[bytes]) -> Records:

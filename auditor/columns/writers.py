@@ -40,6 +40,7 @@ def judge_writers(frames: Bucket, by_rows: AbstractSet[Writer]) -> list[Writer]:
         at = np.minimum(np.searchsorted(run["sequence"], naming["committed"]), len(run) - 1)
         there = (run["sequence"][at] == naming["committed"]) & (
             (run["digest"][at] == naming["committed_digest"]).all(axis=1)
+            | ~naming["committed_digest"].any(axis=1)  # which one it was is not known: no digest is
         )
         if not there.all():
             bad[number] = True

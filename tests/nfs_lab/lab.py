@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 from tests.nfs_lab.channel import MachineError, reach
 from tests.nfs_lab.machine import MEMORY_MB, OWN_DISK_BYTES, Machine, Place, accelerator
 from tests.nfs_lab.share import make_disk
+from tests.nfs_lab.usermode import USERMODE, UsermodeMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +80,7 @@ def made_image(work: Path) -> Path:
 
 def take_snapshot(image: Path) -> None:
     """Boot a machine once and keep it as it is then, unless that was done: memory in one file, its disk in another."""
-    key = json.dumps([accelerator(), MEMORY_MB, (image / "root.ext4").stat().st_mtime_ns])
+    key = json.dumps([accelerator(image), MEMORY_MB, (image / "root.ext4").stat().st_mtime_ns])
     stamp = image / "snapshot.json"
     with (image / "snapshot.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -132,14 +133,17 @@ class Lab:
         """
         work = work_directory()
         image = made_image(work)
-        take_snapshot(image)
+        self.engine = accelerator(image)
+        if self.engine != USERMODE:
+            take_snapshot(image)
         self.vers = vers
         self._options = options
         self.run = Path(tempfile.mkdtemp(prefix=f"run-{vers}-", dir=work))
         make_disk(self.run / "share.img", dict(versions or {}), given, self.run)
         place = Place(image, self.run)
         names = [SERVER, *(f"node{number}" for number in range(1, clients + 1))]
-        self.machines = {name: Machine(place, name, number) for number, name in enumerate(names, start=1)}
+        kind = UsermodeMachine if self.engine == USERMODE else Machine
+        self.machines = {name: kind(place, name, number) for number, name in enumerate(names, start=1)}
         for machine in self.machines.values():
             sparse(machine.disk, OWN_DISK_BYTES)
         self._cut: set[tuple[str, str]] = set()

@@ -37,14 +37,21 @@ KERNEL_WORDS: Final = (
 )
 
 
-def accelerator() -> str:
-    """Return kvm only where Debian's kernel runs under it: the device and the processor's own flag.
+def accelerator(image: Path) -> str:
+    """Return what runs the machines: kvm, usermode (processes of the host) or tcg (emulation).
+
+    kvm only where Debian's kernel runs under it: the device and the processor's own flag.
 
     A host that virtualises without the processor's help may have a /dev/kvm in which an ordinary kernel hangs.
+    NFS_LAB_ACCELERATOR says otherwise.
     """
+    if wanted := os.environ.get("NFS_LAB_ACCELERATOR"):
+        return wanted
     flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     usable = os.access("/dev/kvm", os.R_OK | os.W_OK) and (" vmx" in flags or " svm" in flags)
-    return os.environ.get("NFS_LAB_ACCELERATOR") or ("kvm" if usable else "tcg")
+    if usable:
+        return "kvm"
+    return "usermode" if (image / "linux.uml").exists() and (image / "usermode.so").exists() else "tcg"
 
 
 def drive(file: Path, name: str, form: str = "raw", *, forgets: bool = False) -> list[str]:
@@ -97,7 +104,7 @@ class Machine:
         for name in ("nic", "agent", "monitor"):
             (run / f"{name}-{self.name}").unlink(missing_ok=True)
         engine = {"kvm": ["-M", "q35,accel=kvm", "-cpu", "host"]}.get(
-            accelerator(), ["-M", "q35", "-accel", "tcg,tb-size=128", "-cpu", "max"]
+            accelerator(image), ["-M", "q35", "-accel", "tcg,tb-size=128", "-cpu", "max"]
         )
         ends = f"local.type=unix,local.path=nic-{self.name},remote.type=unix,remote.path=port-{self.name}"
         words = [
@@ -165,6 +172,10 @@ class Machine:
                 f"lab-identity {self.number}; systemctl restart systemd-journald; "
                 "blockdev --flushbufs /dev/vdb; blockdev --flushbufs /dev/vdc"
             )
+        self.mount_disks()
+
+    def mount_disks(self) -> None:
+        """Mount its own disk and the host's. Raises MachineError."""
         self.shell("mount -o ro /dev/vdc /opt/leasehold && mkdir -p /disk && mount /dev/vdb /disk")
 
     def cut_power(self) -> None:
@@ -173,10 +184,14 @@ class Machine:
         if not self.on:
             return
         self.cuts += 1
-        self._process.kill()
+        self._end()
         self._process.wait()
         if self._channel is not None:
             self._channel.close()
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self._process.kill()
 
     def last_words(self) -> str:
         """What it wrote to its console last, for whom it may help."""

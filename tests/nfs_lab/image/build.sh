@@ -1,5 +1,6 @@
 #!/bin/bash
-# Make what every machine of the lab boots from, of Debian's packages: kernel, initrd.img, root.ext4 in the directory $1.
+# Make what every machine of the lab boots from, of Debian's packages: kernel, initrd.img, root.ext4 in the directory $1;
+# linux.uml and usermode.so for machines that are processes of the host, where there is a C compiler.
 # Needs root, and a Debian host whose apt works: kernel and packages are those of its release. TRACE=1 says each step.
 set -euo pipefail
 PS4="+\${SECONDS} "
@@ -17,6 +18,12 @@ release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 case $release in bookworm | trixie) ;; *) refuse "needs Debian 12 or 13, this is ${release:-something else}" ;; esac
 mkdir -p "$out"
 cd "$out"
+# One at a time: what another one still has mounted below root/ (its /dev/shm is this machine's) must never be removed.
+exec 8>build.lock
+flock 8
+[ ! -e root.ext4 ] || exit 0
+grep -qF " $PWD/root/" /proc/self/mountinfo && refuse "something is mounted below $PWD/root: umount it first"
+sweep() { rm -rf --one-file-system fetched root initrd; }
 
 need=()
 for package in qemu-system-x86 qemu-utils mmdebstrap e2fsprogs cpio; do
@@ -30,20 +37,28 @@ fi
 # 1. Debian's kernel for virtual machines: unpacked, not installed
 kernel=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends:/{print $2; exit}')
 [ -n "$kernel" ] || refuse 'apt knows no linux-image-cloud-amd64: apt-get update first'
-rm -rf fetched root initrd
+sweep
 mkdir fetched
 chmod 777 fetched
 (
     cd fetched
-    apt-get download "$kernel" busybox-static >../apt.log 2>&1
+    apt-get download "$kernel" busybox-static user-mode-linux >../apt.log 2>&1
     dpkg -x "$kernel"_*.deb kernel
+    dpkg -x user-mode-linux_*.deb usermode
     dpkg -x busybox-static_*.deb busybox
 )
 cp fetched/kernel/boot/vmlinuz-* kernel
+rm -f linux.uml usermode.so
+if command -v cc >/dev/null; then
+    # Without AVX and lazy binding: that kernel's stacks have no room for what they would save there.
+    cc -O2 -mno-avx -shared -fPIC -Wl,-z,now -o usermode.so "$here/usermode.c"
+    cp fetched/usermode/usr/bin/linux.uml linux.uml
+fi
 say "kernel $kernel"
 
 # 2. a root file system with systemd, the kernel's NFS tools and chrony; python3 is for the lab's agent
-mmdebstrap --variant=minbase --skip=cleanup/apt/lists \
+# In a mount namespace of its own: what it mounts is mounted nowhere else, and gone with it.
+unshare --mount --propagation private mmdebstrap --variant=minbase --skip=cleanup/apt/lists \
     --include=systemd,systemd-sysv,dbus,udev,kmod,iproute2,nftables,nfs-common,nfs-kernel-server,chrony,python3,procps,netbase \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' "$release" root >mmdebstrap.log 2>&1 ||
@@ -55,11 +70,14 @@ cp -a fetched/kernel/lib/modules/* root/usr/lib/modules/ 2>/dev/null || cp -a fe
     cd root/usr/lib/modules/*/kernel
     rm -rf drivers/infiniband drivers/gpu drivers/scsi arch/x86/kvm arch/x86/crypto sound drivers/net/ethernet drivers/hv
 )
-chroot root depmod "$(ls root/usr/lib/modules)"
+cp -a fetched/usermode/usr/lib/uml/modules/* root/usr/lib/modules/
+rm -rf root/usr/lib/modules/*/kernel/{drivers/usb,drivers/media,drivers/staging,sound}
+for modules in root/usr/lib/modules/*; do chroot root depmod "$(basename "$modules")"; done
 say 'root file system'
 
 # 3. the lab's own: agent, identity, the command; and only those units that a test needs, for under emulation each costs
 install -m755 "$here/agent.py" root/usr/local/sbin/lab-agent
+install -m755 "$here/usermode-init.sh" root/usr/local/sbin/usermode-init
 install -m755 "$here/identity.sh" root/usr/local/sbin/lab-identity
 install -m755 "$here/leasehold.sh" root/usr/bin/leasehold
 install -m644 "$here"/*.service root/etc/systemd/system/
@@ -98,7 +116,7 @@ modules=(virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_p
 {
     echo '#!/bin/busybox sh'
     for module in "${modules[@]}"; do
-        found=$(find root/usr/lib/modules -name "$module.ko*" | head -1)
+        found=$(find fetched/kernel -name "$module.ko*" | head -1)
         [ -n "$found" ] || continue # built in
         case $found in *.xz) xz -dc "$found" >"initrd/$module.ko" ;; *) cp "$found" "initrd/$module.ko" ;; esac
         echo "/bin/busybox insmod /$module.ko"
@@ -115,5 +133,5 @@ rm -f root.ext4 root.new
 truncate -s 1500M root.new
 mke2fs -q -F -t ext4 -O ^has_journal -E lazy_itable_init=1,nodiscard -d root root.new
 mv root.new root.ext4
-rm -rf root fetched initrd
+sweep
 say "ready in $out"

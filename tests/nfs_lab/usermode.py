@@ -50,7 +50,14 @@ class UsermodeMachine(Machine):
             *("setpriv", "--pdeathsig", "KILL", str(image / "linux.uml")),
             *(f"mem={MEMORY_MB}M", f"umid=lab-{os.getpid()}-{self.name}", f"uml_dir={run}/"),
             *(f"ubd0=cow-{self.name},{image / 'root.ext4'}", f"ubd1={self.disk.name}", "ubd2rc=share.img"),
-            *("root=/dev/ubda", "rw", "init=/usr/local/sbin/usermode-init", "quiet", "systemd.show_status=0"),
+            *(
+                "root=/dev/ubda",
+                "rw",
+                "init=/usr/local/sbin/usermode-init",
+                "quiet",
+                "selinux=0",
+                "systemd.show_status=0",
+            ),
             *(
                 "panic=1",
                 f"lab.id={self.number}",

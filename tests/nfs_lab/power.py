@@ -17,7 +17,7 @@ NEXT: Final = "next"
 
 def cut(stage: Stage, node: Machine, others: list[Machine]) -> str:
     """Cut a node's power in the middle of its work; say how long what it held was away."""
-    stage.tellers.await_progress(node, count=1)
+    stage.tellers.await_holding(node)
     node.cut_power()
     at = time.monotonic()
     takeover = stage.tellers.await_takeover(at)

@@ -78,7 +78,12 @@ def play(stage: Stage, referee: Referee, scenario: Scenario, say: Narrator) -> d
         for node in stage.lab.nodes:
             if node.on:
                 say(f"{node.name} said: {stage.site.journal(node)}")
-    row: dict[str, Any] = {"scenario": scenario.name, "vers": stage.lab.vers, "shown": shown}
+    row: dict[str, Any] = {
+        "scenario": scenario.name,
+        "vers": stage.lab.vers,
+        "engine": stage.lab.engine,
+        "shown": shown,
+    }
     if not objections:
         played = time.monotonic()
         found = referee.judge(scenario.may, scenario.must, anew=scenario.anew)

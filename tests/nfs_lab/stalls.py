@@ -22,7 +22,7 @@ CLOCK_CODES: Final = frozenset({"r2-breach", "r1-breach"})
 def pause(stage: Stage, *, clocks: bool) -> str:
     """Let a node stand still in mid-work, beyond its leases and bags; its clocks run on, or stand still with it."""
     node = stage.writer
-    stage.tellers.await_progress(node, count=1)
+    stage.tellers.await_holding(node)
     at = time.monotonic()
     if clocks:
         node.freeze()

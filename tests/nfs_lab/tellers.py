@@ -47,6 +47,7 @@ class Tellers:
         self._running: dict[str, int] = {}
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
+        self._held_at: dict[str, float] = {}
 
     def open_accounts(self) -> None:
         """Bring all money into being, by one command."""
@@ -102,6 +103,8 @@ class Tellers:
             if said["event"] == "acknowledged":
                 entry = Acknowledged(said["id"], node, now, said["waited_ms"], said["after_expiry"])
                 self.acknowledged.append(entry)
+            elif said["event"] == "holding":
+                self._held_at[node] = now
             elif said["event"] == "interrupted":
                 self.interruptions[said["code"]] += 1
             elif said["event"] == "not-acknowledged":
@@ -128,6 +131,16 @@ class Tellers:
             )
         except MachineError as problem:
             raise MachineError(f"{problem}; {dict(self.events)}, {dict(self.interruptions)}") from None
+
+    def await_holding(self, node: Machine) -> None:
+        """Wait until a node's teller has leases, and is not about to give them back. Raises MachineError."""
+        begun = time.monotonic()
+
+        def holds() -> bool:
+            self.keep_going()
+            return self._held_at.get(node.name, 0.0) > begun
+
+        await_true(holds, f"{node.name} to hold leases", every_s=0.02)
 
     def await_takeover(self, since: float, patience_s: float = 900) -> float:
         """Wait until a message is acknowledged under a domain that the dead held; return the seconds since then."""

@@ -6,15 +6,33 @@ import argparse
 import select
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.cluster import Cluster
 from appliance.demo.teller import Teller, say, told_to_stop
 from timeagent.errors import LeaseholdError
 from timeagent.units import SECOND
 
+if TYPE_CHECKING:
+    from appliance.demo.bank import Books
+    from appliance.session.leases import Leases
+
 WAIT_NS = 5 * SECOND
-PAUSE_S = 1.5
+HOLD_S = 0.7
+"""How long the leases are held after the books were read: time enough to cut the power of a holder."""
+
+PAUSE_S = 0.5
 """Between two customers: emulated machines have better things to do than to be busy."""
+
+
+class LabTeller(Teller):
+    """Says when it holds leases, and keeps them for a while."""
+
+    def _balances(self, leases: Leases) -> Books:
+        books = super()._balances(leases)
+        say(event="holding")
+        select.select([], [], [], HOLD_S)
+        return books
 
 
 def main() -> int:
@@ -25,7 +43,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     with Cluster.open(options.root) as cluster, cluster.session("bank teller") as session:
-        teller = Teller(cluster, session, options.accounts, Path("/dev/null"), options.seed, WAIT_NS)
+        teller = LabTeller(cluster, session, options.accounts, Path("/dev/null"), options.seed, WAIT_NS)
         say(event="ready", incarnation=session.incarnation.hex())
         while not told_to_stop():
             try:

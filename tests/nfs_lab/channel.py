@@ -9,13 +9,17 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SLACK_S = 120.0
 """How much longer than a command may take its answer may take: the host may be busy."""
+
+
+NUMBERS: Final = itertools.count(1)
+"""Of requests. One of a connection that is over is never one of the next."""
 
 
 class MachineError(RuntimeError):
@@ -43,7 +47,7 @@ class Channel:
         """Read in the background from now on."""
         self._name = name
         self._connection = connection
-        self._numbers = itertools.count(1)
+        self._first = next(NUMBERS)
         self._answers: dict[int, dict[str, Any]] = {}
         self._listeners: dict[int, Callable[[str], None]] = {}
         self._news = threading.Condition()
@@ -77,7 +81,7 @@ class Channel:
 
     def ask(self, listener: Callable[[str], None] | None = None, **request: object) -> int:
         """Send a request; return its number."""
-        number = next(self._numbers)
+        number = next(NUMBERS)
         if listener is not None:
             self._listeners[number] = listener
         try:
@@ -99,9 +103,9 @@ class Channel:
             return self._answers.pop(number)
 
     def answered(self, number: int) -> bool:
-        """Whether an answer is there, or never will be."""
+        """Whether an answer is there, or never will be: also of what was asked before the machine was switched on again."""
         with self._news:
-            return self._over or number in self._answers
+            return self._over or number < self._first or number in self._answers
 
     def close(self) -> None:
         """End it."""

@@ -16,13 +16,13 @@ OPEN_S: Final = 15.0
 def grace(stage: Stage) -> str:
     """Restart the NFS server while one of the clients that it knows is dead: on v4 it waits for that one."""
     stage.tellers.await_progress(*stage.lab.nodes, count=1)
-    stage.tellers.await_holding(stage.writer)
+    held = stage.tellers.await_holding(stage.writer)
     stage.writer.cut_power()
     at = time.monotonic()
     stage.lab.server.shell("systemctl restart nfs-server", 600)
     stage.tellers.await_progress(*stage.others(stage.writer), count=1)
     first = time.monotonic() - at
-    stage.tellers.await_takeover(at)
+    stage.tellers.await_takeover(held, at)
     stage.site.back(stage.writer)
     stage.tellers.keep_going()
     stage.tellers.await_progress(*stage.lab.nodes)

@@ -17,10 +17,10 @@ NEXT: Final = "next"
 
 def cut(stage: Stage, node: Machine, others: list[Machine]) -> str:
     """Cut a node's power in the middle of its work; say how long what it held was away."""
-    stage.tellers.await_holding(node)
+    held = stage.tellers.await_holding(node)
     node.cut_power()
     at = time.monotonic()
-    takeover = stage.tellers.await_takeover(at)
+    takeover = stage.tellers.await_takeover(held, at)
     stage.site.back(node)
     stage.tellers.keep_going()
     stage.tellers.await_progress(*stage.lab.nodes)

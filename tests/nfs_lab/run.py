@@ -11,8 +11,10 @@ in the work directory, one JSON object a line; ``--write`` puts the newest of ea
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -201,6 +203,7 @@ def main() -> int:
         chosen = [scenario for scenario in SCENARIOS if scenario.name in options.only]
     else:
         chosen = [scenario for scenario in SCENARIOS if scenario.short or not options.short]
+    faulthandler.register(signal.SIGUSR1)  # what it waits for, on stderr
     say = Narrator()
     rows: list[dict[str, Any]] = []
     try:

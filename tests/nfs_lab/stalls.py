@@ -22,13 +22,13 @@ CLOCK_CODES: Final = frozenset({"r2-breach", "r1-breach"})
 def pause(stage: Stage, *, clocks: bool) -> str:
     """Let a node stand still in mid-work, beyond its leases and bags; its clocks run on, or stand still with it."""
     node = stage.writer
-    stage.tellers.await_holding(node)
+    held = stage.tellers.await_holding(node)
     at = time.monotonic()
     if clocks:
         node.freeze()
     else:
         node.stop_with_clocks()
-    takeover = stage.tellers.await_takeover(at)
+    takeover = stage.tellers.await_takeover(held, at)
     stage.hold(max(0.0, PAUSE_S - (time.monotonic() - at)))
     before = stage.tellers.interruptions.copy()
     if clocks:

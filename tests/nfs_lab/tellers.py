@@ -47,7 +47,7 @@ class Tellers:
         self._running: dict[str, int] = {}
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
-        self._held_at: dict[str, float] = {}
+        self._held: dict[str, tuple[float, set[str]]] = {}
 
     def open_accounts(self) -> None:
         """Bring all money into being, by one command."""
@@ -104,7 +104,7 @@ class Tellers:
                 entry = Acknowledged(said["id"], node, now, said["waited_ms"], said["after_expiry"])
                 self.acknowledged.append(entry)
             elif said["event"] == "holding":
-                self._held_at[node] = now
+                self._held[node] = now, set(said["domains"])
             elif said["event"] == "interrupted":
                 self.interruptions[said["code"]] += 1
             elif said["event"] == "not-acknowledged":
@@ -132,24 +132,25 @@ class Tellers:
         except MachineError as problem:
             raise MachineError(f"{problem}; {dict(self.events)}, {dict(self.interruptions)}") from None
 
-    def await_holding(self, node: Machine) -> None:
-        """Wait until a node's teller has leases, and is not about to give them back. Raises MachineError."""
+    def await_holding(self, node: Machine) -> set[str]:
+        """Wait until a node's teller has leases, and is not about to give them back; return their domains."""
         begun = time.monotonic()
 
         def holds() -> bool:
             self.keep_going()
-            return self._held_at.get(node.name, 0.0) > begun
+            return node.name in self._held and self._held[node.name][0] > begun
 
         await_true(holds, f"{node.name} to hold leases", every_s=0.02)
+        return self._held[node.name][1]
 
-    def await_takeover(self, since: float, patience_s: float = 900) -> float:
-        """Wait until a message is acknowledged under a domain that the dead held; return the seconds since then."""
+    def await_takeover(self, domains: set[str], since: float, patience_s: float = 900) -> float:
+        """Wait until a message is acknowledged under one of the domains that the dead held; return how long it took."""
         found: list[Acknowledged] = []
 
         def taken() -> bool:
             self.keep_going()
-            found[:] = [entry for entry in self.heard() if entry.heard_at > since and entry.after_expiry]
+            found[:] = [entry for entry in self.heard() if entry.heard_at > since and domains & set(entry.after_expiry)]
             return bool(found)
 
-        await_true(taken, "somebody to take over what the dead held", patience_s)
+        await_true(taken, f"somebody to take over {', '.join(sorted(domains))}", patience_s)
         return found[0].heard_at - since

@@ -30,7 +30,7 @@ class LabTeller(Teller):
 
     def _balances(self, leases: Leases) -> Books:
         books = super()._balances(leases)
-        say(event="holding")
+        say(event="holding", domains=[lease.domain for lease in leases])
         select.select([], [], [], HOLD_S)
         return books
 

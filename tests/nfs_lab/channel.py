@@ -103,7 +103,7 @@ class Channel:
             return self._answers.pop(number)
 
     def answered(self, number: int) -> bool:
-        """Whether an answer is there, or never will be: also of what was asked before the machine was switched on again."""
+        """Whether an answer is there, or never will be, as of what an earlier connection asked."""
         with self._news:
             return self._over or number < self._first or number in self._answers
 

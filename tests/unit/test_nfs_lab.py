@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from appliance.demo.bank import Opening, Transfer, encode
 from tests.nfs_lab import loopback, referee, run, table
+from tests.nfs_lab.channel import Channel
 from tests.nfs_lab.share import dependencies, make_disk
 
 OPENINGS = [Opening(id=f"open-{n}", account=f"account/{n}", amount=100) for n in range(2)]
@@ -80,6 +82,24 @@ def test_referee_goes_on_where_each_node_stopped_and_reads_all_of_it_when_told_t
     assert sorted(site.asked) == [("node1", ""), ("node1", "3"), ("node2", ""), ("node2", "3")]
     site.there = WHOLE[:4]
     assert judge.read(anew=True) == {"node1": WHOLE[:4], "node2": WHOLE[:4]}
+
+
+# Whoever follows a program of a machine that lost its power must not wait for it when the machine is back.
+def test_what_was_asked_by_a_connection_that_is_over_has_ended_for_the_next_one() -> None:
+    machines, hosts = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+    try:
+        first = Channel("node1", hosts[0])
+        asked = first.ask(follow="sleep 1000")
+        assert not first.answered(asked)
+        machines[0].close()
+        assert first.awake(30) is False
+        assert first.answered(asked)
+        second = Channel("node1", hosts[1])
+        assert second.answered(asked)
+        assert not second.answered(second.ask(follow="sleep 1000"))
+    finally:
+        for each in (*machines, *hosts):
+            each.close()
 
 
 def row(**fields: object) -> dict[str, object]:

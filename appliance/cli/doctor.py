@@ -80,7 +80,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         ("server clock", True, lambda: _server_clock(path)),
         ("user", False, _user),
         ("tmpfs", False, _tmpfs),
-        ("clock", False, lambda: _clock(path, node_dir)),
+        ("clock", False, lambda: _clock(None if hangs else path, node_dir)),
         ("randomness", False, _randomness),
         ("node", True, lambda: _node(path, node_dir)),
     ]
@@ -94,7 +94,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         try:
             found += within(patience_s, look)
         except MountHangsError:
-            hangs = on_mount
+            hangs = hangs or on_mount
             found.append(
                 failed(name, f"no answer within {patience_s:g} s", "is the server up, and reached? dmesg; nfsstat -c")
             )
@@ -236,7 +236,8 @@ def _tmpfs() -> list[Check]:
     return [judge_runtime(str(SHARED_MEMORY), mount.kind if mount else "nothing")]
 
 
-def _clock(path: Path, node_dir: Path | None) -> list[Check]:
+def _clock(path: Path | None, node_dir: Path | None) -> list[Check]:
+    """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
     from appliance.cli.agent import find_agent
     from appliance.doctor.machine import judge_clock
     from timeagent.agentsettings import FILE, load_agent_settings, parse_agent_settings
@@ -245,7 +246,7 @@ def _clock(path: Path, node_dir: Path | None) -> list[Check]:
     from timeagent.wiring import own_sources
 
     clock = SystemClock()
-    directory = find_agent(str(path), str(node_dir) if node_dir else None)
+    directory = find_agent(str(path), str(node_dir) if node_dir else None) if path else find_agent(None, None)
     if directory is not None:
         known = known_by_agent(directory, clock)
     else:

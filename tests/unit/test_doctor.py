@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.probe import Directory, Linked, Probe, Room, directory_of, room_of
+from appliance.cli import agent
 from appliance.cli import doctor as command
 from appliance.doctor import directory as judged
 from appliance.doctor import machine
@@ -282,7 +283,13 @@ def test_mount_that_hangs_fails_one_line_and_is_asked_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = threading.Event()
+
+    def find_agent(root: str | None, _node_dir: str | None) -> None:
+        if root is not None:
+            answer.wait()  # it reads there whose agent it wants
+
     monkeypatch.setattr(command, "_files", lambda _path: answer.wait() or [])
+    monkeypatch.setattr(agent, "find_agent", find_agent)
     try:
         found = {check.name: check for check in command.look_at(tmp_path, None, patience_s=2.0)}
     finally:
@@ -291,6 +298,21 @@ def test_mount_that_hangs_fails_one_line_and_is_asked_nothing_more(
     assert "no answer" in found["files"].reason
     assert (found["room"].verdict, found["node"].verdict) == (Verdict.UNSURE, Verdict.UNSURE)
     assert found["tmpfs"].verdict is Verdict.PASS
+    assert "no answer within" not in found["clock"].reason
+
+
+def test_line_about_the_machine_that_hangs_does_not_make_the_mount_answer_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    for name in ("_files", "_clock"):
+        monkeypatch.setattr(command, name, lambda *_: answer.wait() or [])
+    try:
+        found = {check.name: check for check in command.look_at(tmp_path, None, patience_s=2.0)}
+    finally:
+        answer.set()
+    assert (found["files"].verdict, found["clock"].verdict) == (Verdict.FAIL, Verdict.FAIL)
+    assert (found["node"].verdict, found["node"].reason) == (Verdict.UNSURE, "not asked: the mount hangs")
 
 
 def test_refusal_of_the_operating_system_fails_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

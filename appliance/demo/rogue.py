@@ -82,7 +82,9 @@ def late_writer(root: str, node_dir: str) -> None:
 
 def forged_witness(root: str, node_dir: str) -> None:
     """Write one message under a witness that no shard signed."""
-    appliance.session.stamping._refuse_untrusted = lambda *_: None  # noqa: SLF001 - a forger does not ask
+    stamping = appliance.session.stamping
+    stamping._refuse_untrusted = lambda *_: None  # noqa: SLF001 - a forger does not ask
+    stamping.Stamper._judging = lambda self, newest, *_: self._numbered(newest)  # type: ignore[method-assign]  # noqa: SLF001 - nor which policy
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster,
         cluster.session("forger") as session,

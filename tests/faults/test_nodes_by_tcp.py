@@ -182,25 +182,27 @@ def test_orderly_end_waits_for_a_lease_that_another_node_has_and_takes_it_back(d
 
 
 def test_systemd_is_told_and_people_are_answered(daemons: Daemons, tmp_path: Path) -> None:
-    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    systemd.settimeout(60)
-    systemd.bind(str(tmp_path / "notify"))
+    said: list[str] = []
     port = free_port()
     settings = daemons.site.node_dir("node1") / "node.toml"
     settings.write_text(settings.read_text().replace("listen =", f'http = "127.0.0.1:{port}"\nlisten ='))
-    daemons.start("node1", environment={"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"})
-    assert daemons.said["node1"]["http"] == f"127.0.0.1:{port}"
-    said = [systemd.recv(4096).decode()]
-    assert said[0].startswith("READY=1")
-    assert "STATUS=node1" in said[0]
-    while "WATCHDOG=1" not in said:
-        said.append(systemd.recv(4096).decode())
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20) as answer:
-        assert answer.read() == b"ok\n"
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        assert b'leasehold_shard_up{shard="0"} 1.0' in answer.read()
-    assert daemons.stop("node1") == 0
-    while not any(each.startswith("STOPPING=1") for each in said):
-        said.append(systemd.recv(4096).decode())
-    systemd.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.settimeout(60)
+        systemd.bind(str(tmp_path / "notify"))
+
+        def until_said(word: str) -> str:
+            while not any(each.startswith(word) for each in said):
+                said.append(systemd.recv(4096).decode())
+            return next(each for each in said if each.startswith(word))
+
+        daemons.start("node1", environment={"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"})
+        assert daemons.said["node1"]["http"] == f"127.0.0.1:{port}"
+        assert "STATUS=node1" in until_said("READY=1")
+        until_said("WATCHDOG=1")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20) as answer:
+            assert answer.read() == b"ok\n"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            assert b'leasehold_shard_up{shard="0"} 1.0' in answer.read()
+        assert daemons.stop("node1") == 0
+        until_said("STOPPING=1")
     assert not (daemons.site.tmpfs / "node1" / "http.sock").exists()

@@ -61,7 +61,7 @@ async def open_findings(pilot: Pilot[None], app: TopApp) -> FindingsScreen:
     await until(pilot, lambda: isinstance(app.screen, FindingsScreen) and app.shelf.archive is not None)
     screen = app.screen
     assert isinstance(screen, FindingsScreen)
-    await until(pilot, lambda: "Findings" in title(app, FindingTable) and not app.shelf.busy)
+    await until(pilot, lambda: bool(codes(app)) or any("every promise was kept" in line for line in seen(app)))
     await pilot.pause()
     return screen
 

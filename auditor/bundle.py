@@ -141,7 +141,7 @@ def _choices(finding: Finding, tree: Tree, context: Context) -> Iterator[set[str
 def _companions(path: str) -> Iterator[str]:
     """Yield what says what counts of a path in a log: birth record, the bag's lock file, the rack's seal."""
     parts = path.split("/")
-    if parts[0] != LOGS or len(parts) < 2:  # noqa: PLR2004
+    if parts[0] != LOGS or len(parts) < 2:  # noqa: PLR2004 - logs, and the name of one
         return
     yield "/".join([*parts[:2], BIRTH])
     if len(parts) > _RACK_PARTS:

@@ -153,7 +153,7 @@ def _duckdb() -> _DuckDb:
         ) from None
 
 
-def _write(connection: Any, name: str, rows: Iterable[Row], directory: Path) -> int:  # noqa: ANN401
+def _write(connection: Any, name: str, rows: Iterable[Row], directory: Path) -> int:  # noqa: ANN401 - the library is an extra, its types too
     columns, count = _TABLES[name], 0
     with NamedTemporaryFile("wb", suffix=".jsonl") as file:
         for row in rows:
@@ -165,7 +165,7 @@ def _write(connection: Any, name: str, rows: Iterable[Row], directory: Path) -> 
         source = f"read_json('{_quoted(file.name)}', format='newline_delimited', columns={{{kinds}}})"
         shown = ", ".join(_shown(column) for column in columns)
         target = _quoted(str(directory / f"{name}.parquet"))
-        connection.execute(f"COPY (SELECT {shown} FROM {source}) TO '{target}' (FORMAT parquet)")  # noqa: S608
+        connection.execute(f"COPY (SELECT {shown} FROM {source}) TO '{target}' (FORMAT parquet)")  # noqa: S608 - the names are ours, the path is quoted
     return count
 
 

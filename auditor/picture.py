@@ -165,7 +165,7 @@ class Picture:
         times = sorted(self._finding.times, key=lambda named: (named.earliest_ns, named.latest_ns))
         first, last = min(each.earliest_ns for each in times), max(each.latest_ns for each in times)
         whole = self._context.last_ns - self._context.first_ns
-        if len(times) < 2 or not 0 < last - first < whole // 20:  # noqa: PLR2004
+        if len(times) < 2 or not 0 < last - first < whole // 20:  # noqa: PLR2004 - one instant spans nothing
             return
         self._section(f"The same, {whole // (last - first)} times as large")
         low_x, high_x = LEFT + 40, WIDTH - RIGHT - 200
@@ -182,7 +182,7 @@ class Picture:
 
     def _span_mark(self, low: float, high: float, y: float, kind: str) -> None:
         """Draw an interval as |----|; one that is too narrow for that as a diamond."""
-        if high - low < 3:  # noqa: PLR2004
+        if high - low < 3:  # noqa: PLR2004 - narrower than the marks at its ends
             x = (low + high) / 2
             filled = "red" if kind == "redline" else kind
             self._parts.append(f'<path d="M {x:.1f} {y - 6:.1f} l 5 6 l -5 6 l -5 -6 z" class="{filled}"/>')

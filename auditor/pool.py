@@ -84,7 +84,7 @@ def in_order[T](work: Callable[[T], bytes], units: Sequence[T], jobs: int) -> It
         while told < len(units):
             for reader in sorted(readers, key=lambda each: len(each.asked)):
                 # One more than it is at, so that it need not wait until this process comes back to it.
-                while len(reader.asked) < 2 and asked < min(len(units), told + AHEAD * len(readers)):  # noqa: PLR2004
+                while len(reader.asked) < 2 and asked < min(len(units), told + AHEAD * len(readers)):  # noqa: PLR2004 - the one that it is at, and one more
                     reader.ask(asked)
                     asked += 1
             busy = {reader.ours: reader for reader in readers if reader.asked}

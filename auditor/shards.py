@@ -154,7 +154,7 @@ class ShardWalk:
         where = Evidence(file.path, piece.offset, piece.end - piece.offset)
         try:
             if piece.kind is not Kind.LEDGER:
-                raise Damaged("piece-damaged", f"{file.path} holds a {piece.kind.name.lower()}")  # noqa: TRY301
+                raise Damaged("piece-damaged", f"{file.path} holds a {piece.kind.name.lower()}")  # noqa: TRY301 - caught with all that is wrong with a block
             block = open_block(piece, file.path)
             head = block.batch_head(file.path)
             head.signed_time(file.path)

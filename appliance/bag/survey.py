@@ -57,7 +57,7 @@ def racks(context: BagContext, grid: Grid, *, newest_first: bool = False) -> Ite
     """Yield the racks of a log that are there, in order. Touches the mount."""
     days = context.storage.list_afresh(grid.log_path) or []
     for day in sorted(days, reverse=newest_first):
-        names = context.storage.list_afresh(f"{grid.log_path}/{day}") or [] if day.count("-") == 2 else []  # noqa: PLR2004
+        names = context.storage.list_afresh(f"{grid.log_path}/{day}") or [] if day.count("-") == 2 else []  # noqa: PLR2004 - year, month and day have two between them
         found = [rack for name in names if (rack := grid.parse_rack(day, name)) is not None]
         yield from sorted(found, reverse=newest_first)
 

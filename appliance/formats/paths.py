@@ -156,7 +156,7 @@ class Grid:
 
     def _parsed_rack(self, day: str, name: str) -> Rack | None:
         parts = name.split("-")
-        if not _DAY.fullmatch(day) or len(parts) not in (2, 3) or not all(len(p) == 2 and p.isdecimal() for p in parts):  # noqa: PLR2004
+        if not _DAY.fullmatch(day) or len(parts) not in (2, 3) or not all(len(p) == 2 and p.isdecimal() for p in parts):  # noqa: PLR2004 - hours, minutes, and seconds where a rack has them
             return None
         hours, minutes, seconds = (*map(int, parts), 0)[:3]
         try:
@@ -185,7 +185,7 @@ class Grid:
 
     def _parsed_bag(self, rack: Rack, name: str) -> Bag | None:
         parts = re.split(r"[-.]", name, maxsplit=3)
-        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in parts[:3]):  # noqa: PLR2004
+        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in parts[:3]):  # noqa: PLR2004 - hours, minutes, seconds, the rest
             return None
         millis = parts[3][:3]
         if not (millis.isascii() and millis.isdecimal()):

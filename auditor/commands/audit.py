@@ -110,7 +110,7 @@ def _bundle(manifest: dict[str, Any], result: Audit, form: str) -> int:
 
 
 def _diff(reports: list[Path], form: str) -> int:
-    if len(reports) != 2 or form not in ("text", "json"):  # noqa: PLR2004
+    if len(reports) != 2 or form not in ("text", "json"):  # noqa: PLR2004 - two reports
         raise BadRequest(
             "bad-diff", "audit diff compares two reports, in text or JSON", hint="audit diff A.json B.json"
         )

@@ -140,10 +140,10 @@ class BagReading:
         there = {each.bag.name: each for each in listing.bags}
         try:
             if data is None:
-                raise Damaged("no-seal", f"{path} is not there")  # noqa: TRY301
+                raise Damaged("no-seal", f"{path} is not there")  # noqa: TRY301 - caught with all that is wrong with a seal
             seal, stamped = open_seal(data, path)
             if misplaced_seal(seal, listing.rack, self._records.cluster_id):
-                raise Damaged("misplaced", f"{path} is of another rack")  # noqa: TRY301
+                raise Damaged("misplaced", f"{path} is of another rack")  # noqa: TRY301 - caught with all that is wrong with a seal
         except Damaged:
             for each in listing.bags:
                 yield from self._bag(grid, each, None, None, None)

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 class _NothingMissing(Coverage):
     """Says nothing about what is not there: a lens takes nothing away."""
 
-    def missing(self, at_ns: int) -> Verdict | None:  # noqa: ARG002
+    def missing(self, at_ns: int) -> Verdict | None:  # noqa: ARG002 - the interface of Coverage
         return None
 
-    def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:  # noqa: ARG002
+    def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:  # noqa: ARG002 - the interface of Coverage
         return None
 
 

@@ -250,8 +250,7 @@ class Index(Rows):
                 found.take(base, names, rows, entries)
                 continue
             assert self.spool is not None
-            waiting, behind = self.spool.read(Place(*place))
-            found.take(base, names, waiting, behind if raw else b"")
+            found.take(base, names, *self.spool.read(Place(*place), raw=raw))
         return found
 
     def column_bytes(self) -> int:

@@ -1,12 +1,12 @@
 """Where columns wait between the reading of the parts and the judging of the buckets: files that every process sees.
 
-Each process that reads appends to a file of its own, and tells the others where its rows stand; whoever judges maps the
-files. Rows go through no pipe and no database, and are in nobody's memory twice.
+Each process that reads appends to a file of its own, and tells the others where its rows stand. Rows go through no pipe
+and no database; whoever judges a bucket has no more than that one in memory.
 """
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,8 @@ class Spool:
         self._directory = directory
         self._own: tuple[int, FileIO] | None = None
         """The process that writes, and its file."""
-        self._maps: dict[int, memoryview] = {}
+        self._files: dict[int, FileIO] = {}
+        """Of each process, open for reading at places: it does not matter who else has the same descriptor."""
 
     def keep(self, chunks: Iterable[Chunk]) -> list[Chunk]:
         """Write what chunks hold; return them with the places instead, and as they are where they do not fit."""
@@ -41,16 +42,16 @@ class Spool:
         place = Place(os.getpid(), at, len(chunk.rows), len(chunk.raw))
         return Chunk(chunk.kind, chunk.bucket, chunk.names, b"", b"", place)
 
-    def read(self, place: Place) -> tuple[memoryview, memoryview]:
-        """Return rows and raw bytes. Raises OSError."""
-        known = self._maps.get(place.process)
-        end = place.at + place.rows + place.raw
-        if known is None or len(known) < end:
-            with (self._directory / str(place.process)).open("rb") as file:
-                known = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            self._maps[place.process] = known
-        middle = place.at + place.rows
-        return known[place.at : middle], known[middle:end]
+    def read(self, place: Place, *, raw: bool) -> tuple[bytes, bytes]:
+        """Return rows and, if they are asked for, raw bytes. Raises OSError."""
+        file = self._files.get(place.process)
+        if file is None:
+            file = self._files[place.process] = (self._directory / str(place.process)).open("rb", buffering=0)
+        wanted = place.rows + (place.raw if raw else 0)
+        found = os.pread(file.fileno(), wanted, place.at)
+        if len(found) != wanted:
+            raise OSError(errno.EIO, f"{len(found)} of {wanted} bytes of columns are there", str(file.name))
+        return (found[: place.rows], found[place.rows :]) if raw else (found, b"")
 
     def _write(self, data: bytes) -> int:
         process = os.getpid()
@@ -68,4 +69,6 @@ class Spool:
         if self._own is not None and self._own[0] == os.getpid():
             self._own[1].close()
         self._own = None
-        self._maps.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

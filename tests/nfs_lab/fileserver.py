@@ -67,7 +67,7 @@ def squash(stage: Stage) -> str:
 
 def forged(stage: Stage) -> str:
     """Let an application write a million under a witness that it made up: the referee has to say so."""
-    place = stage.first.shell("ls -d /var/lib/leasehold/.config/leasehold/*").strip()
+    place = stage.first.shell("dirname $(find /etc/leasehold /var/lib/leasehold -name node.toml)").strip()
     words = f"--program -m appliance.demo.rogue forged-witness --root {MOUNT} --node-dir {place}"
     said = stage.site.command(stage.first, words)
     stage.tellers.await_progress(*stage.lab.nodes)

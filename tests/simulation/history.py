@@ -187,6 +187,8 @@ class History:
     said: list[Said] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     """Every ledger block that a shard handed on, whether or not it reached the mount."""
+    asked: dict[object, Instant] = field(default_factory=dict)
+    """Until when each lease and session lease was asked for at most, by what named it: that of ``network.py``."""
     stopping: set[bytes] = field(default_factory=set)
     """Runs (incarnations) that were told to stop, and have not come back from that with their last block written."""
     rejected: list[tuple[str, str]] = field(default_factory=list)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.lease.wire import decode_answer, decode_call, encode_answer, encode_call
+from appliance.lease.sessionwire import BeginSession, RenewSession
+from appliance.lease.wire import Acquire, Renew, Upgrade, decode_answer, decode_call, encode_answer, encode_call
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND
 
@@ -66,6 +67,8 @@ class Network:
         self.cut: dict[tuple[str, str], Instant] = {}
         """Until when nothing gets from one machine to another."""
         self.lost = 0
+        self.asked: dict[object, Instant] = {}
+        """Until when a lease or session lease was asked for at most, by what named it in the request."""
         self.random = scheduler.stream("network")
 
     def serve(self, shard: int, endpoint: Endpoint) -> None:
@@ -107,6 +110,7 @@ class SimulatedTransport:
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
         network, scheduler = self._network, self._network.scheduler
         scheduler.step("call", f"shard {self._shard}: {_names(requests)}" if scheduler.trace is not None else "")
+        _note_asked(network.asked, requests)
         endpoint = self._address(network.random)
         if endpoint is not None:
             sent = decode_call(encode_call(requests)[4:]) if network.encoded else requests
@@ -148,6 +152,22 @@ def answer(network: Network, endpoint: Endpoint, call: Call, replies: list[Reply
             network.scheduler.wake(call.caller)
 
     network.send(endpoint.machine, call.process.machine, arrive)
+
+
+def _note_asked(asked: dict[object, Instant], requests: list[Request]) -> None:
+    for request in requests:
+        match request:
+            case Acquire():
+                names: object = (request.holder.incarnation, request.domain)
+            case Renew() | Upgrade():
+                names = request.correlation_id
+            case BeginSession():
+                names = request.holder.incarnation
+            case RenewSession():
+                names = request.session_id
+            case _:
+                continue
+        asked[names] = max(asked.get(names, 0), request.expiry_ns_max)
 
 
 def _names(requests: list[Request]) -> str:

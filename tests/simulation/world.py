@@ -109,6 +109,7 @@ class World:
         self.server.delegates = conditions.delegations
         self.server.lease_ns = 2 * SECOND
         self.network = Network(self.scheduler, conditions.network, encoded=conditions.encoded)
+        self.history.asked = self.network.asked
         self.machines = {name: Machine(name) for name in NODES}
         self.lying = False
         """Whether any clock's interval ever failed to hold true time."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.checkers import (
     agreement,
+    asked,
     committed,
     complete,
     empty,
@@ -51,6 +52,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "kept": kept.check,
     "handed": handed.check,
     "sessions": sessions.check,
+    "asked": asked.check,
 }
 
 

@@ -1,0 +1,54 @@
+"""Wrong versions of what is done with requests that arrive late, twice, or in another order than they were sent."""
+
+from __future__ import annotations
+
+from appliance.lease import domain, sessionstate, state
+from tests.simulation.mutant import Mutant, one
+
+RENEWALS: tuple[Mutant, ...] = (
+    Mutant(
+        "a renewal of a session lease that an older one overtakes is undone by it",
+        one(
+            sessionstate,
+            "renewed",
+            "expiry = max(expiry, bounds.expiry(request.term_ns, request.expiry_ns_max))",
+            "expiry = bounds.expiry(request.term_ns, request.expiry_ns_max)",
+        ),
+        "sessions",
+        "together",
+    ),
+    Mutant(
+        "a renewal of a lease that an older one overtakes is undone by it",
+        one(
+            state,
+            "_later_expiry",
+            "expiry = max(expiry, bounds.expiry(command.term_ns, command.expiry_ns_max))",
+            "expiry = bounds.expiry(command.term_ns, command.expiry_ns_max)",
+        ),
+        "endings",
+        "shares",
+    ),
+    Mutant(
+        "a late duplicate hits whoever has the domain by now",
+        one(state, "named", "if each.correlation_id == correlation_id:", "if each.correlation_id:"),
+        "asked",
+        "leases",
+    ),
+    Mutant(
+        "a request that was long on its way counts from when it arrives",
+        one(domain, "Bounds.expiry", "self.now.midpoint + term, expiry_ns_max,", "self.now.midpoint + term,"),
+        "asked",
+        "leases",
+    ),
+    Mutant(
+        "a renewal of a session lease that was long on its way counts from when it arrives",
+        one(
+            sessionstate,
+            "renewed",
+            "bounds.expiry(request.term_ns, request.expiry_ns_max)",
+            "bounds.expiry(request.term_ns, 2**62)",
+        ),
+        "asked",
+        "together",
+    ),
+)

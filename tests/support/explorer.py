@@ -68,6 +68,8 @@ class Port:
 
     def ask(self, *request: Any) -> Any:  # noqa: ANN401 - the answer belongs to the request
         """Ask for something that others can see, or that others decide."""
+        if len(self.asked) > len(self._answers):
+            raise Suspended  # it cleans up, on its way out of the last question: that is no part of the run
         self.asked.append(request)
         if len(self.asked) > len(self._answers):
             raise Suspended

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import pytest
 
@@ -32,12 +33,15 @@ from tests.simulation.exhaustive.birth_casts import ONE_BIRTH, BirthCast, creato
 from tests.simulation.exhaustive.chain_casts import EARLY as LOW
 from tests.simulation.exhaustive.chain_casts import LATE as HIGH
 from tests.simulation.exhaustive.chain_casts import MIDDLE, ChainCast, contender, shard, terminator
+from tests.simulation.exhaustive.lease_casts import LeaseCast
+from tests.simulation.exhaustive.lease_table import LEASE_LONG, LEASE_MUTANTS, LEASE_SHORT
 from tests.simulation.exhaustive.nodes import DUE, EARLY, NEXT_RACK, PAST
 from tests.simulation.exhaustive.tree import Mount, TreeWorld
+from tests.simulation.planting import Planter
 from tests.support.explorer import Explored
 from tests.support.mutants import plant
 
-type Cast = BagCast | ChainCast | BirthCast
+type Cast = BagCast | ChainCast | BirthCast | LeaseCast
 
 PIECES = Mount(pieces=True)
 ABSENCES = Mount(absences=True)
@@ -87,6 +91,7 @@ SHORT: dict[str, Cast] = {
         )
     ),
     "chain, 2 shards": ChainCast((shard("a"), shard("b"))),
+    **LEASE_SHORT,
 }
 
 LONG: dict[str, Cast] = {
@@ -182,6 +187,7 @@ LONG: dict[str, Cast] = {
     ),
     "chain, 2 shards, 1 fault": ChainCast((shard("a"), shard("b")), ANY_FAULT, faults=1),
     "chain, 3 shards": ChainCast((shard("a"), shard("b"), shard("c", orderly=False))),
+    **LEASE_LONG,
 }
 
 VERY_LONG: dict[str, Cast] = {
@@ -212,6 +218,10 @@ def _in_shard(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch
 
 def _in_succession(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: plant(patch, succession, function, old, new)
+
+
+def _in(module: ModuleType, function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: Planter(patch).plant(module, function, old, new)
 
 
 def rack_looked_at_before_publishing_only(self: MaildirWriter, file: FrameFile) -> Outcome:
@@ -424,6 +434,7 @@ MUTANTS: dict[str, Mutant] = {
         ChainCast((shard("a"), shard("b"))),
         chains.ONE_OWNER,
     ),
+    **{name: Mutant(_in(*where), cast, breaks) for name, (where, cast, breaks) in LEASE_MUTANTS.items()},
 }
 
 

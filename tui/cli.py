@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PATIENCE_NS: Final = 5 * SECOND
 """How long one snapshot waits for an answer."""
 
+PORT: Final = 7480
+"""Where pages are served unless another is named."""
+
 START_PATIENCE_NS: Final = SECOND
 """How long the screen waits for the mount before it opens without it; until then a wrong path is refused at once."""
 
@@ -42,14 +45,25 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
         "--write", action="store_true", help="leases may be revoked from the screen; without it nothing can be changed"
     )
     parser.add_argument(
+        "--serve",
+        metavar="PORT",
+        type=int,
+        nargs="?",
+        const=PORT,
+        help=f"show the screens to browsers of this machine (default: port {PORT}); needs leasehold[serve]",
+    )
+    parser.add_argument("--in-browser", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
         "--once", action="store_true", help="print one snapshot as text and exit; also where stdout is no terminal"
     )
 
 
 def run_top(options: argparse.Namespace) -> int:
     """Show the screen until it is left, or print one snapshot."""
-    if options.write and (options.offline is not None or _as_text(options)):
+    if options.write and (options.offline is not None or options.serve is not None or _as_text(options)):
         raise BadRequest("cannot-write", "--write is for the live screen", hint="leave out one of the options")
+    if options.serve is not None:
+        return _serve(options)
     if options.offline is not None:
         return _offline(options)
     from appliance.cluster import root_path  # noqa: PLC0415 - the cluster's library, only when called
@@ -84,7 +98,19 @@ def _offline(options: argparse.Namespace) -> int:
     return _open_screen(source)
 
 
+def _serve(options: argparse.Namespace) -> int:
+    """Let a program be started like this one for each page."""
+    from .serving import serve  # noqa: PLC0415 - an extra
+
+    named = (("--offline", options.offline), ("--root", options.root), ("--node-dir", options.node_dir))
+    words = [word for option, value in named if value for word in (option, str(Path(value).absolute()))]
+    words += ["--allow-root"] if options.allow_root else []
+    return serve([*words, *([str(Path(options.path).absolute())] if options.path else [])], options.serve)
+
+
 def _as_text(options: argparse.Namespace) -> bool:
+    if options.in_browser:
+        return False
     return bool(options.once or options.json or not (sys.stdout.isatty() and sys.stdin.isatty()))
 
 

@@ -1,14 +1,14 @@
 """``leasehold status``: whether the cluster works, as seen from this machine. A line for each thing, and what to do.
 
-Exit codes as of `doctor`: 0 all is well; 1 something does not work; 3 it works, and something should be known.
+``tui/statuswatch.py`` has the command, and ``--watch``. Exit codes as of `doctor`: 0 all is well; 1 something does not work; 3 it works, and something should be known.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, counted
+from appliance.cli.opening import open_cluster
+from timeagent.console import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -93,6 +93,3 @@ def _nodes(cluster: Cluster) -> list[Check]:
     answers = [node for node, release in others.items() if release is not None]
     silent = [node for node, release in others.items() if release is None]
     return [judge_reached(answers, silent), judge_releases(known)]
-
-
-COMMANDS: Final = {"status": Command("Whether the cluster works, as seen from here.", add_cluster_options, run_status)}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from appliance.doctor.mounts import Mount
     from appliance.registers import Registers
     from appliance.settings import Settings
+    from timeagent.units import Span
 
 PATIENCE_S: Final = 20.0
 """How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
@@ -239,7 +240,7 @@ def _tmpfs() -> list[Check]:
 def _clock(path: Path | None, node_dir: Path | None) -> list[Check]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
     from appliance.cli.agent import find_agent
-    from appliance.doctor.machine import judge_clock
+    from appliance.doctor.machine import ASSUMED_WORDS, judge_clock
     from timeagent.agentsettings import FILE, load_agent_settings, parse_agent_settings
     from timeagent.clock import SystemClock
     from timeagent.showing import known_by_agent, known_without_agent
@@ -253,9 +254,26 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[Check]:
         settings = load_agent_settings(node_dir) if node_dir else parse_agent_settings("", Path(FILE))
         sources = own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
         known = known_without_agent(clock, sources, 0)
+        if known.problem:
+            known = known_without_agent(clock, sources, _assumed_radius(path))
     why = "; ".join(f"{each.source}: {each.reason}" for each in known.sources if each.interval is None)
     radius = None if known.problem else known.now.radius
-    return [judge_clock(radius, why or "no source", f"by {known.source}")]
+    return [judge_clock(radius, why or "no source", ASSUMED_WORDS if known.assumed else f"by {known.source}")]
+
+
+def _assumed_radius(path: Path) -> Span:
+    """Return the radius that the policy of a root states; 0 where there is none. Touches the mount."""
+    from appliance.bag.posix import PosixStorage
+    from appliance.formats.paths import MARKER
+    from appliance.founding import read_marker
+    from appliance.registers import Registers
+    from timeagent.keys import Verifier
+
+    storage = PosixStorage(path)
+    if not storage.look(".", [MARKER]):
+        return 0
+    marker = read_marker(storage, path)
+    return Registers(storage, marker.cluster_id, Verifier(marker.root_key)).newest_policy().assumed_radius_ns
 
 
 def _randomness() -> list[Check]:

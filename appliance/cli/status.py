@@ -1,6 +1,7 @@
 """``leasehold status``: whether the cluster works, as seen from this machine. A line for each thing, and what to do.
 
-``tui/statuswatch.py`` has the command, and ``--watch``. Exit codes as of `doctor`: 0 all is well; 1 something does not work; 3 it works, and something should be known.
+``tui/statuswatch.py`` has the command, and ``--watch``.
+Exit codes as of `doctor`: 0 all is well; 1 something does not work; 3 it works, and something should be known.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ def run_status(options: argparse.Namespace) -> int:
 
 def _time(cluster: Cluster) -> list[Check]:
     from appliance.cli.node import time_words
-    from appliance.doctor.machine import judge_clock
+    from appliance.doctor.machine import ASSUMED_WORDS, judge_clock
     from timeagent.errors import BadTime
+    from timeagent.signedtime import TimeFlags
 
     try:
-        radius, why = cluster.time.now().radius, ""
+        radius, token = cluster.time.now().radius, cluster.time.token()
     except BadTime as problem:
-        radius, why = None, problem.message
-    return [judge_clock(radius, why, time_words(cluster), cluster.policy.radius_ns_max)]
+        return [judge_clock(None, problem.message, "", cluster.policy.radius_ns_max)]
+    source = ASSUMED_WORDS if token.flags & TimeFlags.ASSUMED else time_words(cluster)
+    return [judge_clock(radius, "", source, cluster.policy.radius_ns_max)]
 
 
 def _daemon(cluster: Cluster) -> list[Check]:

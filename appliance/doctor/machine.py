@@ -53,10 +53,15 @@ def judge_runtime(where: str, kind: str) -> Check:
     return passed("tmpfs", f"{where} is on {kind}")
 
 
+ASSUMED_WORDS: Final = "assumed: the policy states it, nothing measures it"
+"""Of a radius that ``init --assume-radius`` put into the policy: right where all processes share one clock."""
+
+
 def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = RADIUS_NS_MAX) -> Check:
     """Say whether this machine's clock has a bound. ``radius``: None where nothing bounds it, and ``why``."""
     if radius is None:
-        return failed("clock", f"no bound: {why}", "run chrony with rtcsync, or the time agent: leasehold time run")
+        way_out = "run chrony with rtcsync, or the time agent: leasehold time run; or state one: init --assume-radius"
+        return failed("clock", f"no bound: {why}", way_out)
     if radius > radius_max:
         return failed(
             "clock",

@@ -1,4 +1,4 @@
-"""``status --watch``: the overview as text, redrawn in a terminal; in a pipe a line a second; as JSON an object a line."""
+"""``status --watch``: the overview as text, redrawn in a terminal; a line a second in a pipe; objects as JSON."""
 
 import json
 import random

@@ -62,11 +62,11 @@ def check_cells(check: Check) -> tuple[Cell, ...]:
     """Return a check: mark, what, value, limit."""
     mark, tone = CHECKED[check.holds]
     plain = Tone.PLAIN if check.holds else tone
-    limit = f"   {'limit ' if check.holds is not False else 'but must be '}{check.limit}" if check.limit else ""
+    limit = f"{'limit ' if check.holds is not False else 'but must be '}{check.limit}" if check.limit else ""
     return (
         Cell(f"{mark} ", tone),
         Cell(f"{check.what}: ", Tone.DIM if check.holds else tone),
-        Cell(printable(check.value), plain),
+        Cell(printable(check.value) + ("   " if limit else ""), plain),
         Cell(printable(limit), Tone.DIM if check.holds else tone),
     )
 

@@ -126,16 +126,16 @@ def summary_cells(summary: Summary) -> list[Cell]:
     """Say what the audit came to, in one line; every number also says what of."""
     bad = Tone.BAD if summary.violations else Tone.GOOD
     parts = [
-        Cell(f"{'✗' if summary.violations else '●'} {_counted(summary.violations, 'violation')}", bad),
-        Cell(f"  {summary.indeterminate} indeterminate", Tone.WARN if summary.indeterminate else Tone.PLAIN),
-        Cell(f"  {summary.unverifiable} unverifiable", Tone.WARN if summary.unverifiable else Tone.PLAIN),
-        Cell(f"  {summary.informational} to know"),
-        Cell(f"   {summary.messages:,} messages", Tone.DIM),
-        Cell(f"  {summary.bags:,} bags ({summary.provisional:,} provisional)", Tone.DIM),
-        Cell(f"  {summary.witnesses:,} witnesses", Tone.DIM),
+        Cell(f"{'✗' if summary.violations else '●'} {_counted(summary.violations, 'violation')}  ", bad),
+        Cell(f"{summary.indeterminate} indeterminate  ", Tone.WARN if summary.indeterminate else Tone.PLAIN),
+        Cell(f"{summary.unverifiable} unverifiable  ", Tone.WARN if summary.unverifiable else Tone.PLAIN),
+        Cell(f"{summary.informational} to know   "),
+        Cell(f"{summary.messages:,} messages  ", Tone.DIM),
+        Cell(f"{summary.bags:,} bags ({summary.provisional:,} provisional)  ", Tone.DIM),
+        Cell(f"{summary.witnesses:,} witnesses", Tone.DIM),
     ]
     if summary.rejected:
-        parts.insert(5, Cell(f"  {summary.rejected:,} rejected", Tone.WARN))
+        parts.insert(5, Cell(f"{summary.rejected:,} rejected  ", Tone.WARN))
     return parts
 
 

@@ -18,7 +18,7 @@ from tui.screens.registry import ENTRIES
 
 PICTURES = Path(__file__).parents[2] / "docs/pictures"
 SIZE = (120, 30)
-MORE = {"bags": ("f",)}
+MORE = {"bags": ("f",), "replay": ("5", "t")}
 """Keys that bring what is worth a picture under the cursor."""
 
 

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.screens import HandFeed, RecordedSource, busy_state
+from timeagent.clock import SystemClock
 from tui.app import TopApp
+from tui.feed import Feed
+from tui.record import RecordSource
 from tui.screens import base
+from tui.screens.findings import FindingsScreen
 from tui.screens.registry import ENTRIES
+from tui.screens.replay import ReplayScreen
+from tui.widgets.chain_table import ChainTable
 from tui.widgets.keys_line import KeysLine
 
 KEPT = Path(__file__).with_name("snapshots")
@@ -28,7 +34,51 @@ PICTURES = {
 }
 
 
+TREE = Path(__file__).parents[1] / "golden/trees/early-grant"
+RECORDED = {
+    f"{screen}-{width}x{height}": ((width, height), keys)
+    for screen, keys in (("findings", ("5",)), ("replay", ("5", "t")))
+    for width, height in ((80, 24), (120, 36), (200, 60))
+}
+ROUNDS_MAX = 3_000
+
+
+def recorded_picture(name: str) -> str:
+    """The screens that read evidence, on a golden tree: its instants are fixed too."""
+    size, keys = RECORDED[name]
+    source = RecordSource(TREE, SystemClock())
+    source._path = Path("/srv/copy")  # not where this checkout is
+    source.reading.put()
+
+    async def run() -> str:
+        app = TopApp(Feed(source, SystemClock()))
+        async with app.run_test(size=size) as pilot:
+            for key in keys:
+                await pilot.press(key)
+                for _ in range(ROUNDS_MAX):
+                    await pilot.pause(0.01)
+                    if settled(app):
+                        break
+                else:
+                    raise AssertionError(f"{name} never settled after {key}")
+            app.screen.query_one(KeysLine).styles.visibility = "hidden"
+            await pilot.pause()
+            return app.export_screenshot()
+
+    return asyncio.run(run())
+
+
+def settled(app: TopApp) -> bool:
+    """Whether everything that was asked for has come."""
+    screen = app.screen
+    if isinstance(screen, ReplayScreen):
+        return screen.idle
+    return isinstance(screen, FindingsScreen) and screen.query_one(ChainTable).link is not None
+
+
 def picture(name: str) -> str:
+    if name in RECORDED:
+        return recorded_picture(name)
     size, keys = PICTURES[name]
 
     async def run() -> str:
@@ -48,7 +98,7 @@ def picture(name: str) -> str:
         return asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", [*PICTURES, *RECORDED])
 def test_screen_looks_as_it_did(name: str, tmp_path: Path) -> None:
     kept = (KEPT / f"{name}.svg").read_text(encoding="utf-8")
     now = picture(name)
@@ -65,5 +115,5 @@ def test_picture_that_differs_in_one_letter_is_noticed() -> None:
 
 if __name__ == "__main__":
     KEPT.mkdir(exist_ok=True)
-    for each in PICTURES:
+    for each in (*PICTURES, *RECORDED):
         (KEPT / f"{each}.svg").write_text(picture(each), encoding="utf-8")

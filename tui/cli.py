@@ -40,6 +40,11 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
         metavar="TREE",
         help="a copy, a part of one or a tar file: read and audited as a whole, any instant",
     )
+    parser.add_argument(
+        "--db",
+        metavar="FILE",
+        help="with --offline: the index of `audit --db`; what it holds is not audited again, what is new is added",
+    )
     add_cluster_options(parser)
     parser.add_argument(
         "--write", action="store_true", help="leases may be revoked from the screen; without it nothing can be changed"
@@ -62,6 +67,8 @@ def run_top(options: argparse.Namespace) -> int:
     """Show the screen until it is left, or print one snapshot."""
     if options.write and (options.offline is not None or options.serve is not None or _as_text(options)):
         raise BadRequest("cannot-write", "--write is for the live screen", hint="leave out one of the options")
+    if options.db is not None and options.offline is None:
+        raise BadRequest("no-copy", "--db is the index of a copy's audit", hint="name the copy: --offline COPY")
     if options.serve is not None:
         return _serve(options)
     if options.offline is not None:
@@ -87,7 +94,8 @@ def _offline(options: argparse.Namespace) -> int:
 
     if options.path or options.root:
         raise BadRequest("two-roots", f"both {options.path or options.root} and --offline are named", hint="name one")
-    source = RecordSource(Path(options.offline).absolute(), SystemClock())
+    index_file = Path(options.db).absolute() if options.db else None
+    source = RecordSource(Path(options.offline).absolute(), SystemClock(), index_file)
     if _as_text(options):
         source.reading.put()
         if source.reading.error is not None:
@@ -102,7 +110,8 @@ def _serve(options: argparse.Namespace) -> int:
     """Let a program be started like this one for each page."""
     from .serving import serve  # noqa: PLC0415 - an extra
 
-    named = (("--offline", options.offline), ("--root", options.root), ("--node-dir", options.node_dir))
+    options_of = ("offline", "db", "root", "node_dir")
+    named = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in options_of]
     words = [word for option, value in named if value for word in (option, str(Path(value).absolute()))]
     words += ["--allow-root"] if options.allow_root else []
     return serve([*words, *([str(Path(options.path).absolute())] if options.path else [])], options.serve)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.bag.survey import BagState
 from appliance.formats.policy import Policy
-from auditor.audit import audit
+from auditor.audit import Options, audit
 from auditor.finding import Verdict, printable
 from auditor.opening import open_tree
 from auditor.records import load_records
@@ -75,9 +75,10 @@ class ReadingQuestion:
     name = "record"
     period_ns: Span = DAY
 
-    def __init__(self, path: Path) -> None:
-        """Read nothing yet."""
+    def __init__(self, path: Path, index_file: Path | None = None) -> None:
+        """Read nothing yet. ``index_file``: of ``audit --db``; what that has read is not read again for the audit."""
         self.path = path
+        self._options = Options(index_file=index_file)
         self.answer: Record | None = None
         self.error: LeaseholdError | None = None
         self._words = "reading the copy"
@@ -103,7 +104,7 @@ class ReadingQuestion:
         tree = open_tree(self.path)
         signatures = Signatures()
         records, _ = load_records(tree, signatures, None)
-        result = audit(tree, signatures=signatures, progress=self._audited)
+        result = audit(tree, signatures=signatures, options=self._options, progress=self._audited)
         timeline = read_timeline(tree, signatures=signatures, findings=result.findings, progress=self._folded)
         policy = records.newest_policy or Policy(number=0, cluster_id=records.cluster_id)
         return Record(tree, result, timeline, policy)
@@ -120,11 +121,11 @@ class ReadingQuestion:
 class RecordSource:
     """A StateSource over a copied tree. Made without touching it."""
 
-    def __init__(self, path: Path, machine: MachineClock) -> None:
-        """Read nothing yet."""
+    def __init__(self, path: Path, machine: MachineClock, index_file: Path | None = None) -> None:
+        """Read nothing yet. ``index_file``: where the audit keeps what it has read."""
         self._path = path
         self._machine = machine
-        self.reading = ReadingQuestion(path)
+        self.reading = ReadingQuestion(path, index_file)
         self._lock = threading.Lock()
         self._last: tuple[Instant, ClusterState] | None = None
 

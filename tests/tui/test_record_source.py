@@ -7,6 +7,7 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.place import set_up_place
+from leasehold.__main__ import main
 from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, LeaseholdError
@@ -52,6 +53,28 @@ def test_tree_that_is_none_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     source.reading.put()
     assert isinstance(source.reading.error, Damaged)
     assert source.state_at().mount.reach is Reach.SILENT
+
+
+def test_copy_that_was_audited_into_a_file_shows_the_same(copy: Path, tmp_path: Path) -> None:
+    index_file = tmp_path / "index"
+    assert main(["audit", str(copy), "--db", str(index_file)]) == 0
+    source = RecordSource(copy, HandMachine(), index_file)
+    source.reading.put()
+    assert source.record is not None
+    assert source.state_at() == read(copy).state_at()
+
+
+def test_index_that_is_none_is_an_error_with_a_way_out(copy: Path, tmp_path: Path) -> None:
+    (tmp_path / "index").write_text("no index")
+    source = RecordSource(copy, HandMachine(), tmp_path / "index")
+    source.reading.put()
+    assert source.reading.error is not None
+    assert source.reading.error.code == "not-an-index"
+
+
+def test_index_is_of_a_copy(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", str(copy), "--db", "index"]) == 2
+    assert "[no-copy]" in capsys.readouterr().err
 
 
 def test_end_of_a_copy_has_what_the_audit_found(copy: Path) -> None:

@@ -13,6 +13,8 @@ import tui.widgets.pick_table
 import tui.words
 from tests.support.mutants import plant
 from tests.tui import test_screens as screens
+from tests.tui import test_screens_bags as bags
+from tests.tui import test_screens_details as details
 from tests.tui import test_top_screen as shell
 from tests.tui import test_words as words
 
@@ -33,9 +35,9 @@ def test_leases_of_a_silent_shard_counted_as_none_are_caught(monkeypatch: pytest
 def test_source_that_is_read_on_the_screens_thread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = "Thread(target=self._guarded, args=(body, failed), daemon=True, name='top details').start()"
     plant(monkeypatch, tui.feed, "Feed.look_up", asking, "self._guarded(body, failed)")
-    monkeypatch.setattr(screens.Hanging, "patience_s", 0.5)
+    monkeypatch.setattr(details.Hanging, "patience_s", 0.5)
     with pytest.raises(AssertionError):
-        screens.test_hung_mount_leaves_details_waiting_in_words_and_the_keys_alive()
+        details.test_hung_mount_leaves_details_waiting_in_words_and_the_keys_alive()
 
 
 def test_hung_mount_taken_for_one_that_is_slow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,19 +56,19 @@ def test_cursor_that_keeps_its_place_and_loses_its_lease_is_caught(monkeypatch: 
 def test_answer_about_another_subject_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tui.widgets.detail_table, "DetailTable.ask", "number == self._asked", "True")
     with pytest.raises(AssertionError):
-        screens.test_answer_that_is_overtaken_is_not_shown()
+        details.test_answer_that_is_overtaken_is_not_shown()
 
 
 def test_damage_hidden_by_a_coarse_zoom_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tui.grid, "Grid.cell", "any((bag.damage for bag in bags))", "bags[0].damage")
     with pytest.raises(AssertionError):
-        screens.test_coarser_zoom_keeps_what_most_wants_to_be_looked_at()
+        bags.test_coarser_zoom_keeps_what_most_wants_to_be_looked_at()
 
 
 def test_clock_that_went_silent_shown_as_good_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tui.clocks, "_standing", "clock.age_ns > STALE_NS", "False")
     with pytest.raises(AssertionError):
-        screens.test_clocks_stand_on_one_axis_with_what_is_wrong_in_words()
+        bags.test_clocks_stand_on_one_axis_with_what_is_wrong_in_words()
 
 
 def test_pause_that_does_not_hold_the_picture_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,88 +1,32 @@
-"""The screens behind the numbers, driven by the pilot: keys, filters, drill-down, what is empty, wrong or hung."""
+"""The screens behind the numbers, driven by the pilot: the shell, the leases, what is empty."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from threading import Event
 
 import pytest
 from textual.pilot import Pilot
 
-from tests.support.machine import HandMachine
 from tests.support.screens import (
-    NOW_NS,
     HandFeed,
     RecordedSource,
     busy_state,
     later,
     lease,
-    log,
-    node_clock,
     silent,
     state,
 )
-from timeagent.errors import Environment
+from tests.tui.piloting import SIZES, drive, press, rows, screen, seen
 from timeagent.units import SECOND
-from tui.app import TopApp
 from tui.arranging import Group, Order
 from tui.book import Leases
-from tui.feed import Feed
 from tui.screens.bags import BagsScreen
-from tui.screens.base import TopScreen
 from tui.screens.detail import DetailScreen
 from tui.screens.leases import LeasesScreen
 from tui.screens.overview import OverviewScreen
 from tui.screens.registry import ENTRIES
 from tui.state import ClusterState, Freshness, Reach, View
-from tui.subjects import BagSubject, ClockSubject, Details, DomainSubject, LeaseSubject, NodeSubject, Subject
-from tui.widgets.bag_grid import BagGrid
-from tui.widgets.detail_table import DetailTable
+from tui.subjects import LeaseSubject
 from tui.widgets.filter_field import FilterField
 from tui.widgets.lease_list import INLINE_MAX, LeaseList
-
-SIZES = ((80, 24), (120, 36), (200, 60))
-
-type Course = Callable[[Pilot[None], HandFeed], Awaitable[None]]
-
-
-def drive(
-    course: Course,
-    shown: ClusterState | None = None,
-    *,
-    size: tuple[int, int] = (120, 36),
-    source: RecordedSource | None = None,
-) -> None:
-    async def run() -> None:
-        feed = HandFeed(source or RecordedSource(shown or busy_state()))
-        async with TopApp(feed).run_test(size=size) as pilot:
-            await pilot.pause()
-            await course(pilot, feed)
-
-    asyncio.run(run())
-
-
-def screen(pilot: Pilot[None]) -> TopScreen:
-    found = pilot.app.screen
-    assert isinstance(found, TopScreen)
-    return found
-
-
-def seen(pilot: Pilot[None]) -> str:
-    """What the terminal shows, as text."""
-    strips = pilot.app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
-
-
-async def press(pilot: Pilot[None], *keys: str) -> str:
-    await pilot.press(*keys)
-    await pilot.pause()
-    return seen(pilot)
-
-
-def rows(pilot: Pilot[None]) -> list[str]:
-    table = screen(pilot).query_one(LeaseList)
-    return [table.text_at(y + 1) for y in range(min(table.count, table.size.height - 1))]
-
 
 # -- the shell ---------------------------------------------------------------------------------------------------------
 
@@ -276,212 +220,6 @@ def test_many_leases_are_arranged_behind_the_screen() -> None:
         assert "account/005000" in table.text_at(1)
 
     drive(course, state(leases=many))
-
-
-# -- bags --------------------------------------------------------------------------------------------------------------
-
-
-def damaged_state() -> ClusterState:
-    bags = list(log("bank", "sscccco").bags)
-    bags[3] = replace(bags[3], damage="1 of 2 listed files missing or altered")
-    return state(logs=(replace(log("bank"), bags=tuple(bags)), log("index", "cco")))
-
-
-def test_bags_are_gone_through_by_keys() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        text = await press(pilot, "3")
-        grid = screen(pilot).query_one(BagGrid)
-        bags = damaged_state().logs[0].bags
-        assert "✗ damaged or rejected" in text
-        assert "log bank (1 of 2)" in text
-        assert grid.bag == bags[-1]
-        await press(pilot, "left", "h")
-        assert grid.bag == bags[-3]
-        text = await press(pilot, "f")
-        assert grid.bag == bags[3]
-        assert "✗ 1 of 2 listed files missing or altered" in text
-        await press(pilot, "o")
-        assert grid.bag == bags[-1]
-        await press(pilot, "G")
-        assert grid.bag == bags[0]
-        await press(pilot, "left")
-        assert grid.bag == bags[0]
-        text = await press(pilot, "n")
-        assert "log index (2 of 2)" in text
-
-    drive(course, damaged_state())
-
-
-def test_coarser_zoom_keeps_what_most_wants_to_be_looked_at() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        text = await press(pilot, "3", "minus")
-        assert "10 bags a cell" in text
-        grid = screen(pilot).query_one(BagGrid)
-        strip = "".join(grid.text_at(y)[10:] for y in range(grid.size.height))
-        assert "✗" in strip
-        assert strip.strip(" ✗▯■▣·") == ""
-
-    drive(course, damaged_state())
-
-
-def test_bag_opens_with_enter_from_the_grid_and_its_lines_from_below() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        await press(pilot, "3", "enter")
-        assert isinstance(screen(pilot), DetailScreen)
-        assert isinstance(screen(pilot).about, BagSubject)  # type: ignore[attr-defined]
-        await press(pilot, "escape", "tab")
-        assert isinstance(pilot.app.focused, DetailTable)
-        assert "about bank" in await press(pilot, "enter")
-
-    drive(course)
-
-
-def test_newest_bag_is_followed_until_the_cursor_is_moved() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        await press(pilot, "3")
-        grid = screen(pilot).query_one(BagGrid)
-        longer = state(logs=(log("bank", "ssscc.cooo"),))
-        feed.source = RecordedSource(longer)
-        feed.hand_over()
-        await pilot.pause()
-        assert grid.bag == longer.logs[0].bags[-1]
-
-    drive(course, state())
-
-
-# -- time --------------------------------------------------------------------------------------------------------------
-
-
-def test_clocks_stand_on_one_axis_with_what_is_wrong_in_words() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        text = await press(pilot, "4")
-        assert "● node1" in text
-        assert "◐ node2" in text
-        assert "nothing newer signed" in text
-        assert "◐ node3" in text
-        assert "◂" in text
-        assert "chrony" in text
-        assert "together" in text
-        assert "peer node3" in text
-        assert "silent: no answer within" in text
-        assert "outside witnesses: roughtime.example agrees" in text
-
-    drive(course)
-
-
-def test_history_of_a_radius_grows_with_new_readings_only() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        await press(pilot, "4")
-        for step in range(1, 4):
-            clock = node_clock("node1", 620_000 * step, midpoint_ns=NOW_NS + step)
-            feed.source = RecordedSource(replace(busy_state(), clocks=(clock,)))
-            feed.hand_over()
-            feed.hand_over()
-            await pilot.pause()
-        assert "last 4 readings" in seen(pilot)
-        assert "±620 us to ±1.86 ms" in seen(pilot)
-
-    drive(course)
-
-
-def test_silent_sources_of_time_are_named_with_since_when() -> None:
-    shown = replace(busy_state(), times=replace(busy_state().times, freshness=silent(9 * SECOND, "the agent is gone")))  # type: ignore[type-var]
-
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        assert "no answer for 9.0 s: the agent is gone" in await press(pilot, "4")
-
-    drive(course, shown)
-
-
-# -- details that fail, or do not come ---------------------------------------------------------------------------------
-
-
-class Failing(RecordedSource):
-    def details(self, subject: Subject, instant: int | None = None) -> Details:
-        del subject, instant
-        raise Environment("gone", "the mount is gone", hint="see whether its file server answers")
-
-
-def test_details_that_cannot_be_had_say_why_and_how_out() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        text = await press(pilot, "enter")
-        assert "no answer: the mount is gone. see whether its file server answers" in text
-        await press(pilot, "escape")
-        assert isinstance(screen(pilot), OverviewScreen)
-
-    drive(course, source=Failing(busy_state()))
-
-
-class Hanging(RecordedSource):
-    """Its details hang until they are let go."""
-
-    patience_s = 60.0
-
-    def __init__(self, *states: ClusterState) -> None:
-        super().__init__(*states)
-        self.asked, self.let_go = Event(), Event()
-
-    def details(self, subject: Subject, instant: int | None = None) -> Details:
-        self.asked.set()
-        assert self.let_go.wait(self.patience_s)
-        return super().details(subject, instant)
-
-
-def test_hung_mount_leaves_details_waiting_in_words_and_the_keys_alive() -> None:
-    source = Hanging(busy_state())
-
-    async def run() -> None:
-        app = TopApp(Feed(source, HandMachine()))
-        async with app.run_test(size=(80, 24)) as pilot:
-            for _ in range(500):
-                await pilot.pause(0.01)
-                if app.state is not None:
-                    break
-            await pilot.press("enter")
-            assert source.asked.wait(60)
-            assert "asking …" in seen(pilot)
-            screen(pilot).show(later(busy_state(), 4 * SECOND), paused=False)
-            assert "no answer for 4.0 s" in await press(pilot)
-            await press(pilot, "question_mark", "escape", "escape", "2")
-            assert isinstance(screen(pilot), LeasesScreen)
-            await press(pilot, "1", "enter")
-            source.let_go.set()
-            for _ in range(500):
-                await pilot.pause(0.01)
-                if "about account/01" in seen(pilot):
-                    break
-            assert "about account/01" in seen(pilot)
-
-    try:
-        asyncio.run(run())
-    finally:
-        source.let_go.set()
-
-
-# Of two that were asked for, the one that was asked last is shown, whichever comes first.
-def test_answer_that_is_overtaken_is_not_shown() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        await press(pilot, "3")
-        pane = screen(pilot).query_one(DetailTable)
-        takes = []
-        pane.ask(NodeSubject("old"), lambda _subject, take: takes.append(take))
-        pane.ask(NodeSubject("new"), lambda _subject, take: takes.append(take))
-        source = RecordedSource(state())
-        takes[1](source.details(NodeSubject("new")))
-        takes[0](source.details(NodeSubject("old")))
-        await pilot.pause()
-        assert "about new" in seen(pilot)
-
-    drive(course)
-
-
-def test_subjects_of_the_screens_lead_where_they_say() -> None:
-    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        assert screen(pilot).subject() == DomainSubject("account/01")
-        await press(pilot, "4")
-        assert screen(pilot).subject() == ClockSubject("node1")
-
-    drive(course)
 
 
 # -- a copy ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,137 @@
+"""The screens of bags and of time, driven by the pilot."""
+
+from dataclasses import replace
+
+from textual.pilot import Pilot
+
+from tests.support.screens import (
+    NOW_NS,
+    HandFeed,
+    RecordedSource,
+    busy_state,
+    log,
+    node_clock,
+    silent,
+    state,
+)
+from tests.tui.piloting import drive, press, screen, seen
+from timeagent.units import SECOND
+from tui.screens.detail import DetailScreen
+from tui.state import ClusterState
+from tui.subjects import BagSubject
+from tui.widgets.bag_grid import BagGrid
+from tui.widgets.detail_table import DetailTable
+
+# -- bags --------------------------------------------------------------------------------------------------------------
+
+
+def damaged_state() -> ClusterState:
+    bags = list(log("bank", "sscccco").bags)
+    bags[3] = replace(bags[3], damage="1 of 2 listed files missing or altered")
+    return state(logs=(replace(log("bank"), bags=tuple(bags)), log("index", "cco")))
+
+
+def test_bags_are_gone_through_by_keys() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        text = await press(pilot, "3")
+        grid = screen(pilot).query_one(BagGrid)
+        bags = damaged_state().logs[0].bags
+        assert "✗ damaged or rejected" in text
+        assert "log bank (1 of 2)" in text
+        assert grid.bag == bags[-1]
+        await press(pilot, "left", "h")
+        assert grid.bag == bags[-3]
+        text = await press(pilot, "f")
+        assert grid.bag == bags[3]
+        assert "✗ 1 of 2 listed files missing or altered" in text
+        await press(pilot, "o")
+        assert grid.bag == bags[-1]
+        await press(pilot, "G")
+        assert grid.bag == bags[0]
+        await press(pilot, "left")
+        assert grid.bag == bags[0]
+        text = await press(pilot, "n")
+        assert "log index (2 of 2)" in text
+
+    drive(course, damaged_state())
+
+
+def test_coarser_zoom_keeps_what_most_wants_to_be_looked_at() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        text = await press(pilot, "3", "minus")
+        assert "10 bags a cell" in text
+        grid = screen(pilot).query_one(BagGrid)
+        strip = "".join(grid.text_at(y)[10:] for y in range(grid.size.height))
+        assert "✗" in strip
+        assert strip.strip(" ✗▯■▣·") == ""
+
+    drive(course, damaged_state())
+
+
+def test_bag_opens_with_enter_from_the_grid_and_its_lines_from_below() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "3", "enter")
+        assert isinstance(screen(pilot), DetailScreen)
+        assert isinstance(screen(pilot).about, BagSubject)  # type: ignore[attr-defined]
+        await press(pilot, "escape", "tab")
+        assert isinstance(pilot.app.focused, DetailTable)
+        assert "about bank" in await press(pilot, "enter")
+
+    drive(course)
+
+
+def test_newest_bag_is_followed_until_the_cursor_is_moved() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "3")
+        grid = screen(pilot).query_one(BagGrid)
+        longer = state(logs=(log("bank", "ssscc.cooo"),))
+        feed.source = RecordedSource(longer)
+        feed.hand_over()
+        await pilot.pause()
+        assert grid.bag == longer.logs[0].bags[-1]
+
+    drive(course, state())
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_clocks_stand_on_one_axis_with_what_is_wrong_in_words() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        text = await press(pilot, "4")
+        assert "● node1" in text
+        assert "◐ node2" in text
+        assert "nothing newer signed" in text
+        assert "◐ node3" in text
+        assert "◂" in text
+        assert "chrony" in text
+        assert "together" in text
+        assert "peer node3" in text
+        assert "silent: no answer within" in text
+        assert "outside witnesses: roughtime.example agrees" in text
+
+    drive(course)
+
+
+def test_history_of_a_radius_grows_with_new_readings_only() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "4")
+        for step in range(1, 4):
+            clock = node_clock("node1", 620_000 * step, midpoint_ns=NOW_NS + step)
+            feed.source = RecordedSource(replace(busy_state(), clocks=(clock,)))
+            feed.hand_over()
+            feed.hand_over()
+            await pilot.pause()
+        assert "last 4 readings" in seen(pilot)
+        assert "±620 us to ±1.86 ms" in seen(pilot)
+
+    drive(course)
+
+
+def test_silent_sources_of_time_are_named_with_since_when() -> None:
+    shown = replace(busy_state(), times=replace(busy_state().times, freshness=silent(9 * SECOND, "the agent is gone")))  # type: ignore[type-var]
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        assert "no answer for 9.0 s: the agent is gone" in await press(pilot, "4")
+
+    drive(course, shown)

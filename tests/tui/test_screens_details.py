@@ -1,0 +1,115 @@
+"""What is opened from an identifier, driven by the pilot: also where it fails, or does not come."""
+
+import asyncio
+from threading import Event
+
+from textual.pilot import Pilot
+
+from tests.support.machine import HandMachine
+from tests.support.screens import (
+    HandFeed,
+    RecordedSource,
+    busy_state,
+    later,
+    state,
+)
+from tests.tui.piloting import drive, press, screen, seen
+from timeagent.errors import Environment
+from timeagent.units import SECOND
+from tui.app import TopApp
+from tui.feed import Feed
+from tui.screens.leases import LeasesScreen
+from tui.screens.overview import OverviewScreen
+from tui.state import ClusterState
+from tui.subjects import ClockSubject, Details, DomainSubject, NodeSubject, Subject
+from tui.widgets.detail_table import DetailTable
+
+# -- details that fail, or do not come ---------------------------------------------------------------------------------
+
+
+class Failing(RecordedSource):
+    def details(self, subject: Subject, instant: int | None = None) -> Details:
+        del subject, instant
+        raise Environment("gone", "the mount is gone", hint="see whether its file server answers")
+
+
+def test_details_that_cannot_be_had_say_why_and_how_out() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        text = await press(pilot, "enter")
+        assert "no answer: the mount is gone. see whether its file server answers" in text
+        await press(pilot, "escape")
+        assert isinstance(screen(pilot), OverviewScreen)
+
+    drive(course, source=Failing(busy_state()))
+
+
+class Hanging(RecordedSource):
+    """Its details hang until they are let go."""
+
+    patience_s = 60.0
+
+    def __init__(self, *states: ClusterState) -> None:
+        super().__init__(*states)
+        self.asked, self.let_go = Event(), Event()
+
+    def details(self, subject: Subject, instant: int | None = None) -> Details:
+        self.asked.set()
+        assert self.let_go.wait(self.patience_s)
+        return super().details(subject, instant)
+
+
+def test_hung_mount_leaves_details_waiting_in_words_and_the_keys_alive() -> None:
+    source = Hanging(busy_state())
+
+    async def run() -> None:
+        app = TopApp(Feed(source, HandMachine()))
+        async with app.run_test(size=(80, 24)) as pilot:
+            for _ in range(500):
+                await pilot.pause(0.01)
+                if app.state is not None:
+                    break
+            await pilot.press("enter")
+            assert source.asked.wait(60)
+            assert "asking …" in seen(pilot)
+            screen(pilot).show(later(busy_state(), 4 * SECOND), paused=False)
+            assert "no answer for 4.0 s" in await press(pilot)
+            await press(pilot, "question_mark", "escape", "escape", "2")
+            assert isinstance(screen(pilot), LeasesScreen)
+            await press(pilot, "1", "enter")
+            source.let_go.set()
+            for _ in range(500):
+                await pilot.pause(0.01)
+                if "about account/01" in seen(pilot):
+                    break
+            assert "about account/01" in seen(pilot)
+
+    try:
+        asyncio.run(run())
+    finally:
+        source.let_go.set()
+
+
+# Of two that were asked for, the one that was asked last is shown, whichever comes first.
+def test_answer_that_is_overtaken_is_not_shown() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "3")
+        pane = screen(pilot).query_one(DetailTable)
+        takes = []
+        pane.ask(NodeSubject("old"), lambda _subject, take: takes.append(take))
+        pane.ask(NodeSubject("new"), lambda _subject, take: takes.append(take))
+        source = RecordedSource(state())
+        takes[1](source.details(NodeSubject("new")))
+        takes[0](source.details(NodeSubject("old")))
+        await pilot.pause()
+        assert "about new" in seen(pilot)
+
+    drive(course)
+
+
+def test_subjects_of_the_screens_lead_where_they_say() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        assert screen(pilot).subject() == DomainSubject("account/01")
+        await press(pilot, "4")
+        assert screen(pilot).subject() == ClockSubject("node1")
+
+    drive(course)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from auditor.finding import Severity, Verdict, printable
 
+from .arranging import Heading
 from .columns import Column
 from .words import Cell, Tone, clock_text, matching
 
@@ -60,14 +61,6 @@ class Wanted:
     order: Order = Order.WORST
     backwards: bool = False
     group: Group = Group.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The line above a group."""
-
-    name: str
-    count: int
 
 
 type Row = Finding | Heading

@@ -23,10 +23,11 @@ from tests.support.mutants import plant
 from timeagent.errors import Environment
 from timeagent.units import SECOND
 from tui import cellwidth, findinglist, gantt, lensing, replaying, scrubber
+from tui.arranging import Heading
 from tui.cellwidth import fitted, width_of
 from tui.evidence import chain_lines, explanation_lines, wrapped
 from tui.exporting import Form, Sheet, text_of, written
-from tui.findinglist import Group, Heading, Order, Wanted, arranged, finding_row
+from tui.findinglist import Group, Order, Wanted, arranged, finding_row
 from tui.gantt import CLASH, Bar, Window, bars_within
 from tui.lensing import GRACES, SHIFTS, Switches, lens_words, switch_rows
 from tui.replaying import Place, Step, Wish, accused, at_instant, at_position, moment_of, stepped, window_of

@@ -8,8 +8,9 @@ from textual.message import Message
 
 from auditor.finding import Finding
 
+from ..arranging import Heading
 from ..columns import cut
-from ..findinglist import FINDING_COLUMNS, Group, Heading, Wanted, arranged, finding_row
+from ..findinglist import FINDING_COLUMNS, Group, Wanted, arranged, finding_row
 from ..subjects import FindingSubject
 from ..words import Cell, Tone
 from .pick_table import PickTable

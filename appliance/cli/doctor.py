@@ -261,7 +261,7 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[Check]:
     return [judge_clock(radius, why or "no source", ASSUMED_WORDS if known.assumed else f"by {known.source}")]
 
 
-def _assumed_radius(path: Path) -> Span:
+def _assumed_radius(path: Path | None) -> Span:
     """Return the radius that the policy of a root states; 0 where there is none. Touches the mount."""
     from appliance.bag.posix import PosixStorage
     from appliance.formats.paths import MARKER
@@ -269,6 +269,8 @@ def _assumed_radius(path: Path) -> Span:
     from appliance.registers import Registers
     from timeagent.keys import Verifier
 
+    if path is None:
+        return 0
     storage = PosixStorage(path)
     if not storage.look(".", [MARKER]):
         return 0

@@ -73,7 +73,7 @@ def test_cursor_that_does_not_stand_on_what_fails_is_caught(monkeypatch: pytest.
         monkeypatch,
         tui.widgets.chain_table,
         "ChainTable.show_chain",
-        "self.scroll_to(y=max(0, self.cursor - LEAD), animate=False, immediate=True)",
+        "self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)",
         "self.cursor = 0",
     )
     with pytest.raises(AssertionError, match="the lease before was over"):

@@ -99,7 +99,7 @@ class BagGrid(RowTable, inherit_bindings=False):
         row, _ = self._grid.place(self._start)
         height = max(1, self.size.height)
         if not self.scroll_offset.y <= row < self.scroll_offset.y + height:
-            self.scroll_to(y=max(0, row - height // 2), animate=False, immediate=True)
+            self.scroll_to(y=max(0, row - height // 2), animate=False, immediate=True, force=True)
         self.refresh()
         self.post_message(self.Moved())
 

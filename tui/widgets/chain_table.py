@@ -57,7 +57,8 @@ class ChainTable(DetailTable):
         self._fill_chain()
         if fresh:
             self.cursor = next(iter(self._failing()), 0)
-            self.scroll_to(y=max(0, self.cursor - LEAD), animate=False, immediate=True)
+            lead = max(0, min(LEAD, self.size.height - 1))
+            self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)
 
     def show_text(self, finding: Finding, lines: Sequence[str]) -> None:
         """Show a finding's explanation, in the width there is."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from tests.nfs_lab.channel import MachineError
 from tests.nfs_lab.lab import MOUNT, SQUASHED
 from tests.nfs_lab.scenario import Scenario, Stage
 from tests.nfs_lab.site import USER
 
 FULL_S: Final = 15.0
 OPEN_S: Final = 15.0
+NOT_TRUSTED: Final = 77
+"""The exit code of what refuses to run as the superuser."""
 
 
 def grace(stage: Stage) -> str:
@@ -49,7 +52,7 @@ def full(stage: Stage) -> str:
 
 def squash(stage: Stage) -> str:
     """Show what the superuser of a client can do with root_squash and without, under load."""
-    words = f"HOME=/root LEASEHOLD_ROOT={MOUNT} leasehold publish bank --lease root/1 /dev/null"
+    words = f"HOME=/root LEASEHOLD_ROOT={MOUNT} leasehold publish bank /dev/null --lease root/1"
     node = stage.writer
     seen = []
     for squashing in ("root_squash", "no_root_squash"):
@@ -59,6 +62,8 @@ def squash(stage: Stage) -> str:
         wrote = node.try_shell(f"touch {MOUNT}/logs/of-root", 300)["code"] == 0
         kept = node.shell(f"rm -f {MOUNT}/logs/of-root; id -u {USER}", 300)
         stage.tellers.await_progress(*stage.lab.nodes)
+        if refused != NOT_TRUSTED:
+            raise MachineError(f"leasehold as root ended with {refused}, not {NOT_TRUSTED}")
         seen.append(f"{squashing}: root {'can' if wrote else 'cannot'} write, leasehold as root ends with {refused}")
         assert kept.strip() == "742"
     stage.lab.server.shell("exportfs -ra")

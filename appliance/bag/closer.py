@@ -163,7 +163,8 @@ class Closer:
         for name, data in zip(names, self._storage.read_each(bag.path, names), strict=True):
             if data is None:
                 return None
-            entries.append((name, *effective_digest(data)))
+            size, digest = effective_digest(data)
+            entries.append((name, size, digest))
         return entries
 
     def _promise(self, bag: Bag, entries: Sequence[_Entry]) -> Closed:

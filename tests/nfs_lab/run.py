@@ -1,11 +1,12 @@
 """``make nfs-lab``: play every scenario on real NFS, judge each, say what was shown.
 
     python -m tests.nfs_lab.run [--short] [--vers 4.2 --vers 3] [--only NAME ...] [--rounds N] [--no-agents]
-    python -m tests.nfs_lab.run --measure | --quickstart [--vers 4.2 --vers 3]
+    python -m tests.nfs_lab.run --measure | --rules | --quickstart [--vers 4.2 --vers 3]
     python -m tests.nfs_lab.run --write
 
 Exit code 0: all promises held, or nothing could be tried, which is said loudly; 1: an objection. What was shown is kept
 in the work directory, one JSON object a line; ``--write`` puts the newest of each row into docs/verification.md.
+``--rules`` plays the rules of the simulator's mount on the kernel's; an objection is what the simulator never shows.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from tests.nfs_lab import fileserver, power, stalls
 from tests.nfs_lab.channel import MachineError
 from tests.nfs_lab.lab import MOUNT, SQUASHED, Impossible, Lab, work_directory
 from tests.nfs_lab.loopback import run_loopback
+from tests.nfs_lab.mounted import play_rules
 from tests.nfs_lab.newcomers import QUICKSTART, follow_readme
 from tests.nfs_lab.referee import Referee
+from tests.nfs_lab.rulebook import objections, simulated, write_rules
+from tests.nfs_lab.rules import RULES
 from tests.nfs_lab.scenario import Scenario, Stage
 from tests.nfs_lab.share import REPOSITORY
 from tests.nfs_lab.site import Site
@@ -131,6 +135,18 @@ def measure_version(vers: str, say: Narrator) -> None:
     (work_directory() / f"measured-{vers}.json").write_text(json.dumps(found))
 
 
+def judge_rules(vers: str, titles: list[str] | None, say: Narrator) -> list[str]:
+    """Play the simulator's rules, or those of some titles, over one version of NFS; return what is not allowed."""
+    kept = work_directory() / f"rules-{vers}.json"
+    rules = tuple(rule for rule in RULES if titles is None or rule.title in titles)
+    seen = play_rules(vers, say, rules)
+    kept.write_text(json.dumps((json.loads(kept.read_text()) if kept.exists() else {}) | seen))
+    found = [f"NFS {vers}: {objection}" for objection in objections(seen, simulated(rules))]
+    for objection in found:
+        say(f"OBJECTION: {objection}")
+    return found
+
+
 def run_version(
     vers: str, chosen: list[Scenario], rounds: int, say: Narrator, *, agents: bool = True
 ) -> list[dict[str, Any]]:
@@ -179,13 +195,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="nfs-lab")
     parser.add_argument("--short", action="store_true", help="a few scenarios, a few minutes")
     parser.add_argument("--vers", action="append", choices=VERSIONS, help="of NFS; repeatable (default: both)")
-    parser.add_argument("--only", action="append", metavar="NAME", help="a scenario; repeatable")
+    parser.add_argument("--only", action="append", metavar="NAME", help="a scenario, or a rule's title; repeatable")
     parser.add_argument("--rounds", type=int, default=1, help="play all of them so often")
     parser.add_argument(
         "--no-agents", dest="agents", action="store_false", help="no time agent: each process asks the kernel"
     )
     parser.add_argument("--quickstart", action="store_true", help="only follow the README on fresh machines")
     parser.add_argument("--measure", action="store_true", help="only measure what operations cost")
+    parser.add_argument("--rules", action="store_true", help="only play the rules of the simulator's mount")
     parser.add_argument(
         "--write", action="store_true", help="write the table of docs/verification.md from what was kept"
     )
@@ -195,10 +212,11 @@ def main() -> int:
         write_table(REPOSITORY / "docs" / "verification.md", work / RESULTS, SHOWN)
         costs = {vers: work / f"measured-{vers}.json" for vers in VERSIONS}
         write_costs(REPOSITORY / "docs" / "performance.md", costs)
+        write_rules(REPOSITORY / "docs" / "nfs.md", work, VERSIONS)
         return 0
-    names = {scenario.name for scenario in SCENARIOS}
+    names = {rule.title for rule in RULES} if options.rules else {scenario.name for scenario in SCENARIOS}
     if unknown := set(options.only or ()) - names:
-        parser.error(f"no scenario {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
+        parser.error(f"nothing is called {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
     if options.only:
         chosen = [scenario for scenario in SCENARIOS if scenario.name in options.only]
     else:
@@ -207,10 +225,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by the lab's exit, which leaves no machine behind
     say = Narrator()
     rows: list[dict[str, Any]] = []
+    broken: list[str] = []
     try:
         for vers in options.vers or (VERSIONS[:1] if options.short else VERSIONS):
             if options.measure:
                 measure_version(vers, say)
+                continue
+            if options.rules:
+                broken += judge_rules(vers, options.only, say)
                 continue
             if not options.quickstart:
                 rows += run_version(vers, chosen, options.rounds, say, agents=options.agents)
@@ -218,8 +240,8 @@ def main() -> int:
                 rows.append(keep(follow_readme(vers, say)))
     except Impossible as problem:
         return run_loopback(str(problem), say)
-    say(summary(rows))
-    return 1 if any(row["objections"] for row in rows) else 0
+    say(f"{len(broken)} objections to the rules" if options.rules else summary(rows))
+    return 1 if broken or any(row["objections"] for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.server import File, Server
     from timeagent.units import Instant, Span
 
-ABSENCE_NS_MAX: Span = 30 * SECOND
+ABSENCE_NS_MAX: Span = 60 * SECOND
+"""How long a client believes what it knows of a directory: acdirmax. For one that changed lately it is 30 s."""
 NEVER = 2**62
 OWNER = 1000
 """The uid to which all files belong."""
@@ -174,14 +175,19 @@ class Client:
         if path not in self._delegated:
             return None
         file, data = self._delegated[path]
-        known = self in self.server.delegations.get(file, ())
-        if known or self.cut_until > self.scheduler.now:
+        if self.cut_until > self.scheduler.now:
+            # What it knows of the directory may be too old to find the file without asking: then it waits.
+            return data if self._random() < 0.7 else None
+        if self in self.server.delegations.get(file, ()):
             return data
         del self._delegated[path]
         return None
 
     def _stale(self, path: str) -> bool:
-        """Whether this client knows a directory of that path that is gone; it knows better afterwards."""
+        """Whether this client knows a directory of that path that is gone, and says so; it knows better afterwards.
+
+        The kernel may also find the new one by itself, and repeat the request there.
+        """
         removed = self.server.removed
         if not removed:
             return False
@@ -189,7 +195,8 @@ class Client:
         if directory not in removed:
             return False
         known = self._handles.pop(directory, None)
-        return known is not None and known is not self.server.directories.get(directory)
+        gone = known is not None and known is not self.server.directories.get(directory)
+        return gone and self._random() < 0.5
 
     # -- what this client remembers ------------------------------------------------------------------------------------
 
@@ -209,20 +216,28 @@ class Client:
         return hidden
 
     def _remember_absent(self, path: str) -> None:
-        """Remember the highest name on this path that is not there."""
+        """Remember the highest name on this path that is not there, and so long all others that are not.
+
+        The answer says that the directory is as it was: what the client knows of it is good from now on.
+        """
         directories = self.server.directories
         while True:
             parent = path.rpartition("/")[0]
             if parent in directories:
                 break
             path = parent
-        self._absent[path] = self.scheduler.now + int(self._random() * ABSENCE_NS_MAX)
+        absent = self._absent
+        until = absent[path] = self.scheduler.now + int(self._random() * ABSENCE_NS_MAX)
         self._remembered += 1
         within = self._absent_in.get(parent)
         if within is None:
             self._absent_in[parent] = [path]
-        else:
-            within.append(path)
+            return
+        names = directories[parent]
+        for other in within:
+            if absent.get(other, until) < until and other.rpartition("/")[2] not in names:
+                absent[other] = until
+        within.append(path)
 
     def _opened_afresh(self, directory: str, there: dict[str, File | None]) -> None:
         """Know the directory as it is now: nothing in it is remembered as absent."""

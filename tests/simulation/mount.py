@@ -3,8 +3,9 @@
 The rules are those measured on NFSv3 and v4.2, numbered as in tests/simulation/test_mount.py, which states each:
 
 - the server is linearisable, one verb at a time: link, exclusive creation and mkdir have one winner (S8);
-- an absence that was looked up is cached per client, for up to 30 s, and answers opens of files and of directories,
-  also below an absent directory (S6); opening or listing the directory, or creating the name, drops it (S7, S9);
+- an absence that was looked up is cached per client, for up to 60 s, and answers opens of files and of directories,
+  also below an absent directory; looking for another name in vain renews it (S6); opening or listing the directory,
+  or creating the name, drops it (S7, S9);
 - contents are close-to-open: what was closed before an open is seen (S1); sizes come from open and fstat (S3);
 - a request may be late, its reply too: it takes effect at any time between call and return (S10); a client that is cut
   off blocks; whose process dies meanwhile may still have its request executed, later;
@@ -12,12 +13,13 @@ The rules are those measured on NFSv3 and v4.2, numbered as in tests/simulation/
 - a listing may or may not show what comes or goes while it runs; so may the look for one name after another;
 - the server's clock stamps ctime (S15); a client that dies loses what it had not closed (S16); a server that restarts
   loses nothing, and everybody waits for it (S17);
-- a server that delegates lets a reader answer reads of that file by itself, with old bytes where it is cut off; who
-  wants to append to, link or unlink the file waits for it, or until its lease has run out (S12);
+- a server that delegates lets a reader answer reads of that file by itself, with old bytes where it is cut off and
+  need not ask where the file is; who wants to append to, link or unlink the file waits for it, or until its lease has
+  run out (S12);
 - permissions are those at the opening, by uid: what was opened before somebody took them away still lands for the
   owner, and stores nothing for others; directories are asked at each creation, link and removal; root is asked nothing
   (S13);
-- a directory that was removed and made again is absent, once, for a client that knows the old one (ESTALE);
+- a directory that was removed and made again may be absent, once, for a client that knows the old one (ESTALE);
 - a soft mount reports failure of what was done, was done in part, was not done, or will be done later; a full one
   refuses.
 

@@ -1,6 +1,7 @@
 """The lab's referee, table and fallback, without any machine: a verdict that cannot be another one is none."""
 
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from appliance.demo.bank import Opening, Transfer, encode
-from tests.nfs_lab import loopback, referee, run, table
+from tests.nfs_lab import loopback, referee, rulebook, run, table
 from tests.nfs_lab.channel import Channel
+from tests.nfs_lab.rules import NOT_SHOWN, RULES
 from tests.nfs_lab.share import dependencies, make_disk
+from tests.nfs_lab.simulated import Simulated, allowed
+from tests.simulation.mount import SimulatedMount
 
 OPENINGS = [Opening(id=f"open-{n}", account=f"account/{n}", amount=100) for n in range(2)]
 TRANSFERS = [Transfer(id=f"t{n}", source="account/0", target="account/1", amount=30) for n in range(3)]
@@ -135,6 +139,64 @@ def test_document_of_the_project_has_a_row_for_every_scenario(repository: Path) 
     inside = text.partition(table.BEGIN)[2].partition(table.END)[0]
     for scenario in run.SHOWN:
         assert f"| {scenario.title} | {scenario.promised} |" in inside, scenario.name
+
+
+# What one of the machines could have shown: of each rule something, and of one of them what no simulated mount does.
+def test_what_the_simulator_never_shows_is_an_objection_and_stands_in_the_table() -> None:
+    may = {rule.title: allowed(rule, 3) for rule in RULES}
+    good = {title: dict.fromkeys(sights, 1) for title, sights in may.items()}
+    assert rulebook.objections(good, may) == []
+    planted = "a won, b won, the content is of a"
+    bad = {**good, "both link onto one name": {planted: 2}}
+    assert rulebook.objections(bad, may) == [
+        f"both link onto one name: {planted!r} was seen 2 times, and the simulator never shows it"
+    ]
+    text = "\n".join(rulebook.lines({"4.2": good, "3": bad}, may))
+    assert f"NOT ALLOWED: {planted} (2)" in text
+    assert "does not allow: 1." in text
+    del bad["a size is true at once"]
+    assert "a size is true at once: nothing was seen" in rulebook.objections(bad, may)
+
+
+@pytest.mark.parametrize(
+    ("broken", "value", "title", "shows"),
+    [
+        ("revalidates", False, "an absence, after look", "hidden"),
+        ("counts_links", False, "a link whose reply was lost, the server crashed", "lost, told EEXIST; '1' is there"),
+        ("size_of", lambda *_: 3, "a size is true at once", "3, then 3"),
+        ("_hidden", lambda *_: False, "a directory looked for in vain", "seen"),
+        ("_stale", lambda *_: True, "a directory removed and made again: publish", "absent, then absent"),
+        ("_ask_permission", lambda *_: None, "a directory without permission, for the owner", "ensure_marker True"),
+    ],
+)
+def test_a_mount_that_breaks_a_rule_is_caught_by_its_play(
+    broken: str, value: object, title: str, shows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = next(rule for rule in RULES if rule.title == title)
+    may = allowed(rule)
+    monkeypatch.setattr(SimulatedMount, broken, value)
+    seen = Simulated(1).play(rule)
+    found = rulebook.objections({title: dict.fromkeys(seen, 1)}, {title: may})
+    assert len(found) == 1
+    assert shows in found[0]
+
+
+def test_every_rule_of_the_simulated_mount_is_played_or_named_with_the_reason(repository: Path) -> None:
+    text = (repository / "tests" / "simulation" / "test_mount.py").read_text(encoding="utf-8")
+    stated = set(re.findall(r"^def test_(\w+)", text, re.MULTILINE))
+    played = {name for rule in RULES for name in rule.tests}
+    assert played | NOT_SHOWN.keys() == stated
+    assert not played & NOT_SHOWN.keys()
+
+
+def test_document_has_a_row_for_every_rule_and_nothing_that_is_not_allowed(repository: Path) -> None:
+    text = (repository / "docs" / "nfs.md").read_text(encoding="utf-8")
+    inside = text.partition(rulebook.RULES_BEGIN)[2].partition(rulebook.RULES_END)[0]
+    may = rulebook.simulated()
+    for title, sights in may.items():
+        row = next(line for line in inside.splitlines() if line.startswith(f"| {title} | "))
+        assert row.split(" | ")[1] == " / ".join(sorted(sights)), "run python -m tests.nfs_lab.run --write"
+    assert "NOT ALLOWED" not in inside
 
 
 def test_without_machines_and_without_an_export_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ UNITS: Final = "leasehold-node@srv-leasehold leasehold-time@srv-leasehold"
 ROOT_KEY: Final = "/var/lib/leasehold/root.key"
 ENVIRONMENT: Final = f"HOME=/var/lib/leasehold LEASEHOLD_ROOT={MOUNT}"
 PATIENCE_S: Final = 900.0
+TRY_AGAIN: Final = 75
+"""The exit code of what may succeed later (docs/exit-codes.md)."""
 
 SLOW_UNITS: Final = """
 # Emulated machines on a busy host start and turn ten times slower than any real one.
@@ -129,10 +131,17 @@ class Site:
     def read(self, node: Machine, log: str, after: str = "") -> tuple[list[dict[str, Any]], str]:
         """Return a log's settled messages as a node reads them once all written by now is final, and a cursor.
 
-        ``after``: the cursor of a reading before, which this one goes on from. Raises MachineError.
+        ``after``: the cursor of a reading before, which this one goes on from. A node that says "try again" (75, as one
+        does whose clock has just been through a fault) is asked again. Raises MachineError.
         """
         words = f"read {log} --settle --json" + (f" --after {after}" if after else "")
-        done = node.try_shell(f"{ENVIRONMENT} leasehold {words}", PATIENCE_S, USER)
+        done: dict[str, Any] = {}
+
+        def told() -> bool:
+            done.update(node.try_shell(f"{ENVIRONMENT} leasehold {words}", PATIENCE_S, USER))
+            return done["code"] != TRY_AGAIN
+
+        await_true(told, f"{node.name} to read: {words}", every_s=1)
         if done["code"]:
             raise MachineError(f"{node.name}: leasehold {words} ended with {done['code']}: {done['err']}")
         conclusion = json.loads(done["err"].splitlines()[-1])

@@ -29,6 +29,8 @@ REPLY_FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 REQUESTS_MAX: Final = 1024
 """How many requests one call may hold."""
 PAGE_LEASES_MAX: Final = 256
+LISTS_MAX: Final = 16
+"""How many requests of one call may be answered by a list (Inspect, Attend): a call's answers go into one frame."""
 
 _LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = _LENGTH.size
@@ -160,6 +162,8 @@ class Inspect(Record, frozen=True, tag="inspect"):
     session_id: Bytes16 | None = None
     """Only those under this session lease."""
 
+
+_LISTS: Final = frozenset({Inspect, Attend})
 
 type Request = (
     Acquire
@@ -414,6 +418,8 @@ def decode_call(body: bytes | bytearray) -> list[Request]:
         raise Damaged("call-damaged", f"a call is no list of requests: {problem}") from None
     if len(requests) > REQUESTS_MAX:
         raise Damaged("call-damaged", f"a call holds {len(requests)} requests, more than {REQUESTS_MAX}")
+    if len(requests) > LISTS_MAX and (lists := sum(type(each) in _LISTS for each in requests)) > LISTS_MAX:
+        raise Damaged("call-damaged", f"a call asks for {lists} lists, more than {LISTS_MAX}")
     return requests
 
 

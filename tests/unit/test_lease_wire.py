@@ -84,6 +84,20 @@ def test_calls_and_answers_come_back_as_they_were() -> None:
     assert decode_answer(frame[LENGTH_BYTES:], len(REPLIES)) == REPLIES
 
 
+@pytest.mark.parametrize(
+    "asking",
+    [
+        wire.Inspect(after_domain="", leases_max=wire.PAGE_LEASES_MAX),
+        wire.Attend(request_id=ID, holder=HOLDER, run=bytes(8), heard=0),
+    ],
+)
+def test_call_asks_for_so_many_lists_and_no_more(asking: wire.Request) -> None:
+    most = [asking] * wire.LISTS_MAX
+    assert decode_call(encode_call([*REQUESTS[:1] * 100, *most])[LENGTH_BYTES:])[-1] == asking
+    with pytest.raises(Damaged, match="17 lists, more than 16"):
+        decode_call(encode_call([*most, asking])[LENGTH_BYTES:])
+
+
 def test_answer_may_hold_replies_that_are_encoded_already() -> None:
     for count in (1, 15, 16, 300):
         replies = (REPLIES * 100)[:count]

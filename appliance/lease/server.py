@@ -155,7 +155,8 @@ class ShardServer:
     def _drain(self) -> None:
         """Take nobody in any more; answer the whole frames that are here, and wait a little until that is read."""
         self._listener.unlink()
-        self._poll.unregister(self._listener.socket)
+        if not self._deaf_until:
+            self._poll.unregister(self._listener.socket)
         self._listener.close()
         for connection in list(self._connections.values()):
             self._receive(connection)

@@ -238,10 +238,12 @@ class NoDescriptors:
         self._inner = inner
         self.failing = True
         self.failed = 0
+        self.when_it_failed: Callable[[], None] = lambda: None
 
     def accept(self) -> tuple[socket.socket, object]:
         if self.failing:
             self.failed += 1
+            self.when_it_failed()
             raise OSError(errno.EMFILE, "Too many open files")
         return self._inner.accept()
 
@@ -277,6 +279,24 @@ def test_server_without_descriptors_serves_on_and_accepts_again(tmp_path: Path) 
     known.close()
     served.stop()
     thread.join(20)
+    world.close()
+
+
+def test_server_that_is_told_to_stop_while_it_has_no_descriptors_stops_in_good_order(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    served = ShardServer(world.started(), tmp_path / "s", clock=CLOCK)
+    listener = NoDescriptors(served._listener.socket)
+    served._poll.unregister(served._listener.socket)
+    served._listener.socket = listener  # type: ignore[assignment]
+    served._poll.register(listener, 1)  # type: ignore[arg-type]
+    # The loop turns away from the listener first, and is told to stop before it listens again.
+    listener.failing, listener.when_it_failed = True, served.stop
+    newcomer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    newcomer.connect(str(tmp_path / "s"))
+    served.run()
+    assert listener.failed == 1
+    assert not (tmp_path / "s").exists()
+    newcomer.close()
     world.close()
 
 

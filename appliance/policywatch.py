@@ -57,7 +57,7 @@ class WatchedPolicy:
         self._closing = Event()
         self._thread: Thread | None = None
         self.failures = 0
-        """How often the newest record could not be read."""
+        """How often the newest record could not be read, or somebody who was told of it failed."""
         self.granted_ns_max = self.ahead_ns_max = self.r1_tolerance_ns = 0
         self.newest = registers.newest_policy()
         for number in range(1, self.newest.number + 1):
@@ -86,11 +86,18 @@ class WatchedPolicy:
                 policy = self._registers.policy(number)
                 self._take(policy)
                 _log.info("policy-taken-up number=%d", number)
-                for listener in self._listeners:
-                    listener(policy)
+                self._tell(policy)
         except LeaseholdError as problem:
             self.failures += 1
             _log.warning("policy-not-read code=%s reason=%s", problem.code, problem.message)
+
+    def _tell(self, policy: Policy) -> None:
+        for listener in self._listeners:
+            try:
+                listener(policy)
+            except Exception:  # noqa: BLE001 - a fault of one ends neither the watch nor what the others hear
+                self.failures += 1
+                _log.exception("policy-listener-failed number=%d", policy.number)
 
     def _take(self, policy: Policy) -> None:
         # First what may be believed of others, then what is done: nobody is suspected for what was just allowed.

@@ -110,6 +110,21 @@ def test_newer_policies_are_taken_up_and_bounds_for_others_never_narrow(site: Si
     assert (again.granted_ns_max, again.ahead_ns_max) == (watched.granted_ns_max, watched.ahead_ns_max)
 
 
+def test_fault_of_one_who_is_told_keeps_it_from_nobody_else(site: Site) -> None:
+    watched, told = WatchedPolicy(site.registers), []
+
+    def failing(policy: object) -> None:
+        raise RuntimeError("planted")
+
+    watched.on_change(failing)
+    watched.on_change(lambda policy: told.append(policy.number))
+    change(site, **LONGER)
+    watched.refresh()
+    change(site, **SHORTER)
+    watched.refresh()
+    assert (told, watched.failures) == ([2, 3], 2)
+
+
 def test_policy_that_cannot_be_read_leaves_what_is_known(site: Site) -> None:
     watched = WatchedPolicy(site.registers)
     (site.root / "policy" / "00000002").write_bytes(b"nothing of ours")

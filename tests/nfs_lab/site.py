@@ -139,7 +139,7 @@ class Site:
 
         def told() -> bool:
             done.update(node.try_shell(f"{ENVIRONMENT} leasehold {words}", PATIENCE_S, USER))
-            return done["code"] != TRY_AGAIN
+            return bool(done["code"] != TRY_AGAIN)
 
         await_true(told, f"{node.name} to read: {words}", every_s=1)
         if done["code"]:

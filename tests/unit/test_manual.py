@@ -42,15 +42,21 @@ def parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     return [parser, *(each for _, each in manual.verbs(parser).values())]
 
 
-def missing(word: str, page: str) -> list[str]:
-    """What a word takes and its page does not have as an entry."""
-    entries = plain(page).splitlines()
-    taken = [
+def taken_by(word: str) -> list[str]:
+    """The options of a word and its verbs, without those that only the program itself gives."""
+    return [
         option
         for parser in parsers(manual.family(word))
         for action in parser._actions
+        if action.help != argparse.SUPPRESS
         for option in action.option_strings
     ]
+
+
+def missing(word: str, page: str) -> list[str]:
+    """What a word takes and its page does not have as an entry."""
+    entries = plain(page).splitlines()
+    taken = taken_by(word)
     named = [verb for verb in manual.verbs(manual.family(word)) if f".SS {verb}" not in entries]
     return named + [
         option for option in taken if not any(re.match(rf"(\S+, )?{option}\b(?!-)", each) for each in entries)
@@ -92,13 +98,7 @@ def test_page_that_a_unit_names_is_there(pages: dict[str, str], repository: Path
 
 @pytest.mark.parametrize("shell", manual.COMPLETIONS)
 def test_completions_know_every_option(scripts: dict[str, str], shell: str) -> None:
-    options = {
-        option.lstrip("-")
-        for word in FAMILIES
-        for parser in parsers(manual.family(word))
-        for action in parser._actions
-        for option in action.option_strings
-    }
+    options = {option.lstrip("-") for word in FAMILIES for option in taken_by(word)}
     script = scripts[shell]
     assert [option for option in sorted(options) if not re.search(rf"(?:-[ls] '?|--?){option}(?![\w-])", script)] == []
     verbs = {verb for word in FAMILIES for verb in manual.verbs(manual.family(word))}

@@ -8,6 +8,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from timeagent.clock import SystemClock
@@ -62,10 +63,21 @@ def recorded_picture(name: str) -> str:
                 else:
                     raise AssertionError(f"{name} never settled after {key}")
             app.screen.query_one(KeysLine).styles.visibility = "hidden"
-            await pilot.pause()
-            return app.export_screenshot()
+            return await still(app, pilot)
 
     return asyncio.run(run())
+
+
+async def still(app: TopApp, pilot: Pilot[None]) -> str:
+    """What is seen once nothing moves any more: what came last may have to be scrolled to on a slow machine."""
+    last, same = "", 0
+    for _ in range(ROUNDS_MAX):
+        await pilot.pause(0.02)
+        seen = app.export_screenshot()
+        last, same = seen, same + 1 if seen == last else 0
+        if same == 5:
+            return seen
+    raise AssertionError("the screen never stood still")
 
 
 def settled(app: TopApp) -> bool:

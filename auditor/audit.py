@@ -117,7 +117,7 @@ def audit(
         raise Environment(
             "index-failed",
             f"the index {options.index_file or 'of this audit'} failed: {problem}",
-            hint="make room on the disk; remove the file if it was damaged",
+            hint="make room on the disk, or name another place (--db, or TMPDIR); remove the file if it was damaged",
         ) from None
     finally:
         index.close()  # what was read is kept, also of an audit that was interrupted

@@ -10,6 +10,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from timeagent.errors import Environment
+
 from .layout import Chunk, Place
 
 if TYPE_CHECKING:
@@ -43,15 +45,26 @@ class Spool:
         return Chunk(chunk.kind, chunk.bucket, chunk.names, b"", b"", place)
 
     def read(self, place: Place, *, raw: bool) -> tuple[bytes, bytes]:
-        """Return rows and, if they are asked for, raw bytes. Raises OSError."""
+        """Return rows and, if they are asked for, raw bytes. Raises Environment: what was written is not there."""
+        wanted = place.rows + (place.raw if raw else 0)
+        try:
+            found = self._found(place, wanted)
+        except OSError as problem:
+            raise Environment(
+                "audit-files-lost",
+                f"{self._directory}, where this audit keeps what it has read, failed: {problem}",
+                hint="let nothing clear it while an audit runs; TMPDIR names another place",
+            ) from None
+        return (found[: place.rows], found[place.rows :]) if raw else (found, b"")
+
+    def _found(self, place: Place, wanted: int) -> bytes:
         file = self._files.get(place.process)
         if file is None:
             file = self._files[place.process] = (self._directory / str(place.process)).open("rb", buffering=0)
-        wanted = place.rows + (place.raw if raw else 0)
         found = os.pread(file.fileno(), wanted, place.at)
         if len(found) != wanted:
             raise OSError(errno.EIO, f"{len(found)} of {wanted} bytes of columns are there", str(file.name))
-        return (found[: place.rows], found[place.rows :]) if raw else (found, b"")
+        return found
 
     def _write(self, data: bytes) -> int:
         process = os.getpid()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import shutil
+import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +22,7 @@ from auditor.report import json_bytes
 from auditor.verification import Signatures
 from tests.bench.corpus.build import build
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
+from timeagent.errors import Environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +109,48 @@ def test_columns_that_find_no_room_beside_the_index_are_in_it(clean: Path, monke
     monkeypatch.setattr(Spool, "_write", full)
     assert json_bytes(audit(Tree(clean))) == said
     assert tried
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_files_beside_the_index_that_vanish_while_an_audit_runs_are_named(
+    tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, how: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def vanish(done: int, total: int, *_: object) -> None:
+        if done == total:
+            for each in tmp_path.glob("leasehold-audit-*/*[0-9]"):
+                if how == "gone":
+                    each.unlink()
+                else:
+                    os.truncate(each, 1)
+
+    with pytest.raises(Environment, match=str(tmp_path)) as raised:
+        audit(Tree(clean), options=Options(jobs=jobs), progress=vanish)
+    assert raised.value.code == "audit-files-lost"
+    assert raised.value.exit_status == 74
+    assert not list(tmp_path.iterdir())
+
+
+def test_directory_of_an_audit_that_vanishes_while_it_runs_is_no_crash(
+    tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tried: list[Path] = []
+    for jobs in (1, 2):
+        for at in range(1, 4):
+
+            def vanish(done: int, total: int, *_: object, at: int = at) -> None:
+                if done == at * total // 3:
+                    tried.extend(tmp_path.glob("leasehold-audit-*"))
+                    for each in tmp_path.glob("leasehold-audit-*"):
+                        shutil.rmtree(each)
+
+            with suppress(Environment):  # the columns that were written by then are lost; or none was
+                audit(Tree(clean), options=Options(jobs=jobs), progress=vanish)
+    assert len(tried) == 6
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_processes_and_an_index_file_say_the_same_by_columns(tmp_path: Path) -> None:

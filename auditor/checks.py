@@ -229,9 +229,8 @@ def ending_checks(trace: LeaseTrace) -> Iterator[Check]:
 
 
 def clock(instant: Instant) -> str:
-    """Return the time of day of an instant in UTC, to the microsecond; the whole of a day far away."""
-    text = rfc3339(instant)
-    return text[11:26]
+    """Return the time of day of an instant in UTC, to the microsecond; ``none`` for 0, a floor that nothing moved."""
+    return rfc3339(instant)[11:26] if instant else "none"
 
 
 def _range(first: Instant, last: Instant) -> str:

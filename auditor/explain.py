@@ -16,7 +16,7 @@ from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Revoked, Si
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
-from timeagent.units import rfc3339, span_text
+from timeagent.units import bound_text, rfc3339, span_text
 
 from .finding import printable
 from .load import PIECE_BYTES_MAX
@@ -138,7 +138,7 @@ def _piece(piece: Piece, data: bytes, path: str) -> Iterator[str]:
         case Kind.CEILING:
             record, _ = open_ceiling(data, path)
             yield f"ceiling record {record.number} ({record.kind}) of {record.node}, run {record.incarnation.hex()}"
-            yield f"ceiling {rfc3339(record.ceiling_ns)}, floor {rfc3339(record.floor_ns)}, at {_time(record.time)}"
+            yield f"ceiling {rfc3339(record.ceiling_ns)}, floor {bound_text(record.floor_ns)}, at {_time(record.time)}"
         case Kind.POLICY | Kind.TRUST | Kind.MAP:
             signed = open_signed(piece.kind, data, path)
             yield f"{piece.kind.name.lower()} record, signed by key {signed.key_id.hex()}"
@@ -178,13 +178,13 @@ def _entry(entry: Entry) -> Iterator[str]:
                 f"fence {entry.fence}, for {entry.holder.node} (process {entry.holder.process})"
             )
             yield (
-                f"    floor {rfc3339(entry.floor_ns)}, settle_to {rfc3339(entry.settle_to_ns)}, "
+                f"    floor {bound_text(entry.floor_ns)}, settle_to {bound_text(entry.settle_to_ns)}, "
                 f"expiry {rfc3339(entry.expiry_ns)}"
             )
             if entry.last_ended is not None:
                 yield f"    before it ended {_ending(entry.last_ended)}"
         case Ended():
-            yield f"the end of {_ending(entry.ending)} on {entry.domain!r}; floor {rfc3339(entry.floor_ns)} since"
+            yield f"the end of {_ending(entry.ending)} on {entry.domain!r}; floor {bound_text(entry.floor_ns)} since"
         case Revoked():
             yield (
                 f"{entry.by.node} (process {entry.by.process}) revoked lease {entry.correlation_id.hex()} on "
@@ -205,13 +205,13 @@ def _entry(entry: Entry) -> Iterator[str]:
         case CeilingCopy():
             yield "a copy of a ceiling record"
         case Stopped():
-            yield f"the run stopped orderly with floor {rfc3339(entry.floor_ns)}"
+            yield f"the run stopped orderly with floor {bound_text(entry.floor_ns)}"
 
 
 def _ending(ending: Ending) -> str:
     text = f"lease {ending.correlation_id.hex()} ({ending.outcome} at {rfc3339(ending.ended_ns)}"
     if ending.watermark_ns is not None:
-        text += f", watermark {rfc3339(ending.watermark_ns)}, {ending.messages} messages"
+        text += f", watermark {bound_text(ending.watermark_ns)}, {ending.messages} messages"
     return text + ")"
 
 

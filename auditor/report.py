@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from timeagent.keys import fingerprint
-from timeagent.units import rfc3339
+from timeagent.units import bound_text, rfc3339
 
 from .finding import Verdict, printable
 
@@ -78,7 +78,7 @@ def finding_lines(finding: Finding) -> Iterator[str]:
 def time_line(named: NamedInterval) -> str:
     """Return one interval in words."""
     if named.earliest_ns == named.latest_ns:
-        return f"{named.what}: {rfc3339(named.earliest_ns)}"
+        return f"{named.what}: {bound_text(named.earliest_ns)}"
     return f"{named.what}: {rfc3339(named.earliest_ns)} to {rfc3339(named.latest_ns)}"
 
 

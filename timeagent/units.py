@@ -38,6 +38,11 @@ def rfc3339(instant: Instant) -> str:
     return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
+def bound_text(instant: Instant) -> str:
+    """Return a floor, a watermark or the like: ``none`` for 0, which nothing has ever moved."""
+    return rfc3339(instant) if instant else "none"
+
+
 def parse_instant(text: str) -> Instant:
     """Read RFC 3339 in UTC, or bare integer nanoseconds. Raises BadRequest that names the text."""
     if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX:

@@ -21,8 +21,11 @@ LEASES_SHOWN: Final = 200
 
 def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain: str | None = None) -> Iterator[str]:
     """Yield the state in words: shards, leases, logs and their bags, clocks, findings, newest deliveries."""
-    end = clock(state.end_ns)
-    yield f"state at {rfc3339(state.instant_ns)}, after {state.position:,} events; the copy ends at {end}"
+    if state.end_ns:
+        end = clock(state.end_ns)
+        yield f"state at {rfc3339(state.instant_ns)}, after {state.position:,} events; the copy ends at {end}"
+    else:
+        yield "nothing in this copy says when it was: no record with a time of its own is there"
     yield ""
     yield from _table("Shards", ("shard", "node", "run", "ceiling", "number", "kind", "floor"), _shards(state))
     yield ""
@@ -58,8 +61,11 @@ def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain:
 
 
 def clock(instant: int | None) -> str:
-    """Return the time of day of an instant, to the millisecond; a dash where it is not known."""
-    return "-" if instant is None else rfc3339(instant)[11:23]
+    """Return the time of day of an instant, to the millisecond; a dash where it is not known.
+
+    ``none`` for 0: a floor that nothing moved.
+    """
+    return "-" if instant is None else rfc3339(instant)[11:23] if instant else "none"
 
 
 def _left(span: int) -> str:

@@ -70,7 +70,7 @@ def kind_of(event: Event) -> str:
 
 
 def _clock(instant: Instant) -> str:
-    return rfc3339(instant)[11:23]
+    return rfc3339(instant)[11:23] if instant else "none"
 
 
 def _words(event: Event) -> str:

@@ -11,7 +11,7 @@ from appliance.formats.witness import NO_HEAD
 from auditor.chains import RECORDS_KEPT, layouts
 from auditor.finding import Evidence, NamedInterval, Verdict
 from timeagent.rules import r2_holds
-from timeagent.units import rfc3339
+from timeagent.units import bound_text, rfc3339
 
 from .registry import found
 
@@ -123,8 +123,8 @@ def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
     ended = f"the terminal record of {chain_path(old.map_number, old.shard)}"
     if new.floor_ns < old.floor_ns or new.settle_to_ns < old.settle_to_ns:
         reason = (
-            f"the chain begins with floor {rfc3339(new.floor_ns)} and settle_to {rfc3339(new.settle_to_ns)}; {ended} "
-            f"asks for {rfc3339(old.floor_ns)} and {rfc3339(old.settle_to_ns)}"
+            f"the chain begins with floor {bound_text(new.floor_ns)} and settle_to {bound_text(new.settle_to_ns)}; "
+            f"{ended} asks for {bound_text(old.floor_ns)} and {bound_text(old.settle_to_ns)}"
         )
         yield found("floor-fell", subject, reason, [end.where, first.where])
     if not r2_holds(end.token, first.token):
@@ -171,8 +171,8 @@ def _run_starts(chain: CeilingChain) -> Iterator[Finding]:
         if new.floor_ns < floor or new.settle_to_ns < settle_to:
             subject = f"{chain_path(*chain.shard)} record {new.number}"
             reason = (
-                f"run {new.incarnation.hex()} begins with floor {rfc3339(new.floor_ns)} and settle_to "
-                f"{rfc3339(new.settle_to_ns)}; record {past.number} before it asks for {rfc3339(floor)} and "
-                f"{rfc3339(settle_to)}"
+                f"run {new.incarnation.hex()} begins with floor {bound_text(new.floor_ns)} and settle_to "
+                f"{bound_text(new.settle_to_ns)}; record {past.number} before it asks for {bound_text(floor)} and "
+                f"{bound_text(settle_to)}"
             )
             yield found("floor-fell", subject, reason, [before.where, after.where])

@@ -18,7 +18,7 @@ from auditor.history import GIVEN_BACK
 from timeagent.errors import Damaged
 from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
-from timeagent.units import rfc3339
+from timeagent.units import bound_text, rfc3339
 
 from .registry import found
 from .settling import Closings, check_settling
@@ -101,8 +101,8 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
     lowest = chain.floor_of(head.incarnation) if chain and witness.kind is not WitnessKind.RENEWAL else None
     if lowest is not None and (witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]):
         reason = (
-            f"{subject} states floor {rfc3339(witness.floor_ns)} and settle_to {rfc3339(witness.settle_to_ns)}, "
-            f"below its shard's own, {rfc3339(lowest[0])} and {rfc3339(lowest[1])}"
+            f"{subject} states floor {bound_text(witness.floor_ns)} and settle_to {bound_text(witness.settle_to_ns)}, "
+            f"below its shard's own, {bound_text(lowest[0])} and {bound_text(lowest[1])}"
         )
         yield found("floor-fell", subject, reason, [told.where])
     shards = cluster.maps.get(head.map_number)
@@ -155,9 +155,9 @@ def _fences_and_floors(history: DomainHistory) -> Iterator[Finding]:
             yield found("fence-not-growing", lease.name, reason, [last.where, told.where])
         if high is not None and _numbers_fell(high, told):
             reason = (
-                f"{lease.name} states floor {rfc3339(told.witness.floor_ns)} and settle_to "
-                f"{rfc3339(told.witness.settle_to_ns)}; a grant before it stated "
-                f"{rfc3339(high.witness.floor_ns)} and {rfc3339(high.witness.settle_to_ns)}"
+                f"{lease.name} states floor {bound_text(told.witness.floor_ns)} and settle_to "
+                f"{bound_text(told.witness.settle_to_ns)}; a grant before it stated "
+                f"{bound_text(high.witness.floor_ns)} and {bound_text(high.witness.settle_to_ns)}"
             )
             yield found("floor-fell", lease.name, reason, [high.where, told.where])
         else:
@@ -198,7 +198,7 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
     if ended is not None and outcome in GIVEN_BACK:
         watermark = ended.ending.watermark_ns
         if earlier.held and watermark is not None and told.witness.floor_ns < watermark:
-            what = f"it was relinquished with the watermark {rfc3339(watermark)}"
+            what = f"it was relinquished with the watermark {bound_text(watermark)}"
             return _overlap("grant-overlap", earlier, lease, told, what), True
         return None, True
     if ended is None and not _would_be_known(earlier, lease, told, cluster):
@@ -216,8 +216,8 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
         return _overlap(code, earlier, lease, told, what), True
     if earlier.held and told.witness.settle_to_ns < earlier.expiry_ns:
         reason = (
-            f"{lease.name} states settle_to {rfc3339(told.witness.settle_to_ns)}, below {rfc3339(earlier.expiry_ns)}, "
-            f"the expiry of {earlier.name}, which was not relinquished"
+            f"{lease.name} states settle_to {bound_text(told.witness.settle_to_ns)}, below "
+            f"{rfc3339(earlier.expiry_ns)}, the expiry of {earlier.name}, which was not relinquished"
         )
         return found("floor-fell", lease.name, reason, [earlier.last_expiry.where, told.where]), True
     return None, True
@@ -255,8 +255,8 @@ def _overlap(
     code: str, earlier: LeaseHistory, lease: LeaseHistory, told: Told, what: str, verdict: Verdict | None = None
 ) -> Finding:
     reason = (
-        f"{lease.name} was granted with the floor {rfc3339(told.witness.floor_ns)} to {told.witness.holder.node} while "
-        f"{earlier.name} of {earlier.first.witness.holder.node} was not over: {what}"
+        f"{lease.name} was granted with the floor {bound_text(told.witness.floor_ns)} to {told.witness.holder.node} "
+        f"while {earlier.name} of {earlier.first.witness.holder.node} was not over: {what}"
     )
     times = [
         NamedInterval(
@@ -341,7 +341,7 @@ def _ending(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
     above = [use for use in lease.uses if use.accepted and use.last_ns > watermark]
     if above:
         top = max(above, key=lambda use: use.last_ns)
-        reason = f"{lease.name} has a message at {rfc3339(top.last_ns)}, above its watermark {rfc3339(watermark)}"
+        reason = f"{lease.name} has a message at {rfc3339(top.last_ns)}, above its watermark {bound_text(watermark)}"
         yield found("watermark-below-message", lease.name, reason, [fact.where, top.where], times)
     wrote = ending.watermark_time is not None
     if wrote and watermark >= lease.expiry_ns:

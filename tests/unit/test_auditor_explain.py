@@ -163,6 +163,20 @@ def test_every_planted_fault_has_a_picture_that_is_the_same_twice(tmp_path: Path
     assert drawn > 30
 
 
+# 0 is a floor that nothing moved, or a watermark of nothing.
+def test_no_words_of_a_finding_name_a_day_of_1970(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for code in ("early-grant", "chain-fork", "timestamp-after-expiry", "watermark-below-message"):
+        for plant in all_plants()[code][:2]:
+            root = tmp_path / plant.__name__
+            for finding in audit(Tree(plant(root).root), signatures=SIGNATURES).findings:
+                assert run(finding.id, root) == 1
+                assert run(finding.id, root, "--chain") == 1
+    out = capsys.readouterr().out
+    assert "floor none" in out
+    assert "1970-01-01T00:00:00.000000000Z" not in out
+    assert "00:00:00.000000" not in out
+
+
 def test_picture_says_no_more_than_text_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     story = Story(tmp_path)
     name = "a<b>&\x1b[31m" + "x" * 300

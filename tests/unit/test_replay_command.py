@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -155,3 +157,17 @@ def test_wrong_use_is_named_with_a_way_out(
     said = capsys.readouterr().err
     assert f"[{code}]" in said
     assert "way out" in said
+
+
+# 0 is a floor that nothing moved, and no day of 1970; a copy of the records alone has no record with a time at all.
+def test_what_has_no_time_is_not_shown_as_a_day_of_1970(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_tree(tmp_path / "small")
+    for step in ((), ("--step", "event"), ("--step", "bag")):
+        assert run(*step, tmp_path / "small") == 0
+    out = capsys.readouterr().out
+    assert "floor none" in out
+    assert not {"1970", "00:00:00.000"} & set(re.findall(r"1970|00:00:00\.000", out))
+    for name in ("logs", "shards", "ledger"):
+        shutil.rmtree(tmp_path / "small" / name)
+    assert run(tmp_path / "small") == 0
+    assert capsys.readouterr().out.startswith("nothing in this copy says when it was")

@@ -9,6 +9,7 @@ from timeagent.units import (
     MS,
     SECOND,
     US,
+    bound_text,
     parse_instant,
     parse_span,
     rfc3339,
@@ -32,6 +33,11 @@ def test_instant_is_written_and_read_to_the_nanosecond(instant: int, text: str) 
     assert rfc3339(instant) == text
     assert parse_instant(text) == instant
     assert parse_instant(str(instant)) == instant
+
+
+def test_floor_that_nothing_moved_is_none_and_no_day_of_1970() -> None:
+    assert bound_text(0) == "none"
+    assert bound_text(1) == rfc3339(1)
 
 
 # An interval around an early instant can begin before 1970; it still has to be shown.

@@ -10,40 +10,33 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadRequest, BadTime, Environment
+from timeagent.errors import BadTime, Environment
 
-from ..formats.hints import nothing_known
-from ..formats.names import check_domain
-from ..formats.witness import Entry, Stopped, Witness
+from ..formats.witness import Entry, Stopped
+from .answering import Answers
 from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
-from .domain import Again, Bounds, Break, Command, Free, Grant, Memory, Nothing
-from .inspection import Inspected, welcome
+from .domain import Bounds, Break
+from .forgotten import Forgotten
+from .inspection import Inspected
 from .notary import Notary
 from .plainturn import EVERY_DOMAIN, PlainTurns, no_witness, replies
 from .recall import Recalls
 from .sessions import Sessions
-from .sessionwire import BeginSession, DropSession, RenewSession
-from .state import decide, named
-from .turn import Holders, Staged, Turn, holder_refused, revoked
-from .waiting import Later, WaitingRoom, finished
-from .whereabouts import HINT_BYTES_MAX, hints_for
+from .sessionwire import DropSession
+from .turn import Turn
+from .waiting import WaitingRoom, finished
+from .whereabouts import HINT_BYTES_MAX
 from .wire import (
-    NO_REQUEST,
     Acquire,
-    Attend,
-    Denied,
     Hello,
     Inspect,
-    Refused,
     Relinquish,
     Renew,
     Reply,
     Request,
     Revoke,
     Task,
-    Unavailable,
     Upgrade,
-    Withdraw,
     decode_reply,
 )
 
@@ -54,7 +47,7 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
     from timeagent.keys import Signer
-    from timeagent.units import Instant, Span
+    from timeagent.units import Span
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
@@ -102,23 +95,27 @@ class Shard:
         """Take the ports; ``store`` is empty. Grants nothing before start()."""
         assert identity.map_number == shard_map.number
         self._identity = identity
-        self._map = shard_map
         self._store = store
         self._chain = chain
         self._time = time
         self._policy = policy
-        self._randomness = randomness
-        self._domains_max = domains_max
         self._hint_bytes_max = hint_bytes_max
-        self._floor_ns: Instant = 0
-        self._settle_to_ns: Instant = 0
+        self._forgotten = Forgotten(store, policy, domains_max)
         self._notary = Notary(identity, signer, chain, ledger)
-        self._holders = Holders()
-        self._plain = PlainTurns(store, randomness, self._holders.good, self._refused_new, self._answer)
         self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
         self._sessions = Sessions(store, randomness)
-        self._shown = Inspected(identity, chain, store, self._notary, self._sessions, self._waiting)
-        self._stopping = False
+        self._answers = Answers(
+            identity,
+            shard_map,
+            randomness,
+            store=store,
+            forgotten=self._forgotten,
+            sessions=self._sessions,
+            waiting=self._waiting,
+            shown=Inspected(identity, chain, store, self._notary, self._sessions, self._waiting),
+        )
+        answers = self._answers
+        self._plain = PlainTurns(store, randomness, answers.holders.good, answers.refused_new, answers.answer)
         self._stopped: StoppedOrderly | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -127,8 +124,7 @@ class Shard:
         """Link the first ceiling record; ``Extended``: the shard grants now. InDoubt: ask again. Raises BadTime."""
         began = self._linked(self._chain.begin())
         if isinstance(began, Extended):
-            self._floor_ns, self._settle_to_ns = self._chain.floor_ns, self._chain.settle_to_ns
-            self._store.begin(self._floor_ns, self._settle_to_ns)
+            self._forgotten.begin(self._chain.floor_ns, self._chain.settle_to_ns)
             self._flush()
         return began
 
@@ -137,7 +133,7 @@ class Shard:
 
         To be called several times in a ceiling period. Touches the mount when it extends.
         """
-        if self._stopping or self._chain.number == 0 or self._chain.deposed is not None:
+        if self._answers.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return self._chain.deposed
         try:
             if self._store.leases == 0 or self._gain_ns(self._time.now()) < self._policy.ceiling_period_ns:
@@ -156,16 +152,16 @@ class Shard:
         if self._stopped is not None:
             return self._stopped
         assert self._chain.number or self._chain.deposed, "start() comes first"
-        self._stopping = True
-        self._waiting.stop(*self._stopping_reason())
+        self._answers.stopping = True
+        self._waiting.stop(*self._answers.stopping_reason())
         if self._chain.deposed is not None:
             return self._drop(self._chain.deposed)
         turn = self._begin_turn()
         with self._store.transaction():
             for domain in self._store.tentative(self._store.leases):
-                self._apply(turn, domain, Break(stopping=True))
+                self._answers.apply(turn, domain, Break(stopping=True))
             for domain in self._store.past(turn.bounds.now.earliest, self._store.leases):
-                self._apply(turn, domain, Break())
+                self._answers.apply(turn, domain, Break())
             self._sessions.sweep(turn, self._store.sessions)
             batch = self._notary.sign(turn.entries, turn.token)
             self._write(turn)
@@ -174,7 +170,7 @@ class Shard:
         if until is not None:
             return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
         fence, floor, settle_to = self._store.highest()
-        floor, settle_to = max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns)
+        floor, settle_to = max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)
         finished = self._linked(self._chain.finish(floor, settle_to))
         if not isinstance(finished, Extended):
             return finished
@@ -218,7 +214,7 @@ class Shard:
         if turn is None or unavailable is not None:
             assert unavailable is not None
             self._waiting.dismiss_due(*unavailable)
-            return [self._answer_without_time(request, *unavailable) for request in requests]
+            return [self._answers.without_time(request, *unavailable) for request in requests]
         try:
             drafts, batch = self._written(turn, requests, waiters)
         except Environment as problem:
@@ -237,8 +233,8 @@ class Shard:
         with self._store.transaction():
             self._make_room(turn, requests)
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
-            queues = EVERY_DOMAIN if self._stopping else self._waiting.domains
-            recalled, unknown = self._waiting.recalls.asked, self._unknown()
+            queues = EVERY_DOMAIN if self._answers.stopping else self._waiting.domains
+            recalled, unknown = self._waiting.recalls.asked, self._forgotten.memory()
             drafts = self._plain.answered(turn, requests, waiters, unknown, queues, recalled)
             if self._waiting.count:
                 self._call_in(turn)
@@ -260,7 +256,7 @@ class Shard:
         changed += self._sessions.freed(turn)
 
         def again(request: Acquire | Upgrade) -> Draft:
-            return self._decided(turn, request)
+            return self._answers.decided(turn, request)
 
         self._waiting.call_in(changed, again, turn.bounds.now)
 
@@ -279,141 +275,11 @@ class Shard:
             term_ns_max=self._policy.lease_term_max_ns,
             ceiling_ns=self._chain.ceiling_ns,
             signed_ns_max=token.midpoint_ns + self._policy.lease_term_max_ns + token.radius_ns,
-            shard_floor_ns=self._floor_ns,
+            shard_floor_ns=self._forgotten.floor_ns,
             r1_tolerance_ns=self._policy.r1_tolerance_ns,
             hint_bytes_left=max(0, self._hint_bytes_max - self._store.hint_bytes),
         )
         return Turn(bounds, token, self._notary.waiting())
-
-    def _answer(  # noqa: PLR0911 - one for each kind
-        self, turn: Turn, request: Task, waiter: Waiter | None
-    ) -> Draft | None:
-        match request:
-            case Hello() | Inspect():
-                return self._answer_without_time(request, "", "")
-            case Relinquish():
-                return self._apply(turn, request.domain, request, request.request_id)
-            case Revoke():
-                refused = holder_refused(request, request.by)
-                return refused or revoked(turn, request, len(turn.entries), self._apply(turn, request.domain, request))
-            case Withdraw():
-                for domain in request.domains:
-                    self._apply(turn, domain, Break(gone=request.holder))
-                return Unavailable(request_id=request.request_id, code="", message="")
-            case DropSession():
-                return self._sessions.answer(turn, request)
-            case Attend():
-                return self._waiting.recalls.attend(request, waiter, turn.bounds.now.midpoint)
-            case _ if self._stopping:
-                code, why = self._stopping_reason()
-                return Unavailable(request_id=request.request_id, code=code, message=why)
-            case Acquire():
-                problem = self._acquire_refused(turn, request)
-                draft = problem or self._decided(turn, request)
-                if isinstance(draft, Denied) or self._waiting.count:
-                    return self._waiting.receive(request, draft, waiter, (request.holder, request.age), turn.bounds.now)
-                return draft
-            case Upgrade():
-                draft = self._decided(turn, request)
-                asks = named(self._stage(turn, request.domain).state, request.correlation_id)
-                if asks is not None and (isinstance(draft, Denied) or self._waiting.count):
-                    return self._waiting.receive(request, draft, waiter, (asks.holder, asks.age), turn.bounds.now)
-                return draft
-            case BeginSession() | RenewSession():
-                return self._sessions.answer(turn, request)
-            case _:
-                return self._apply(turn, request.domain, request, request.request_id)
-
-    def _stopping_reason(self) -> tuple[str, str]:
-        return "stopping", f"shard {self._identity.shard} at node {self._identity.node} is stopping"
-
-    def _decided(self, turn: Turn, request: Acquire | Upgrade) -> Draft:
-        """Decide a request behind those who wait already."""
-        if isinstance(request, Upgrade):
-            return self._apply(turn, request.domain, request, request.request_id)
-        expiry = None if request.session_id is None else self._sessions.expiry_for(turn, request)
-        if isinstance(expiry, (Refused, Unavailable)):
-            return expiry
-        ahead = self._waiting.ahead(request.domain, request.request_id) if self._waiting.count else None
-        command = Grant(request, self._randomness.randbytes(8), ahead, expiry)
-        return self._apply(turn, request.domain, command, request.request_id)
-
-    def _acquire_refused(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
-        """Check what is new: a holder, a domain that is not remembered."""
-        refused = self._holders.refused(request)
-        staged = self._stage(turn, request.domain)
-        known = staged.revision or staged.state is not staged.before
-        return refused or (None if known else self._refused_new(turn, request))
-
-    def _refused_new(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
-        """Check a domain that is not remembered."""
-        try:
-            check_domain(request.domain)
-        except BadRequest as problem:
-            return Refused(request_id=request.request_id, code=problem.code, message=problem.message, hint=problem.hint)
-        owner = self._map.shard_of(request.domain)
-        if owner != self._identity.shard:
-            why = f"{request.domain!r} belongs to shard {owner} of map {self._map.number}, not {self._identity.shard}"
-            return Refused(request_id=request.request_id, code="wrong-shard", message=why, hint="ask that shard")
-        if self._store.domains + turn.new >= self._domains_max:
-            why = f"the shard remembers {self._domains_max} domains, and none can be forgotten yet"
-            return Unavailable(request_id=request.request_id, code="busy", message=why)
-        return None
-
-    def _stage(self, turn: Turn, domain: str) -> Staged:
-        staged = turn.staged.get(domain)
-        if staged is None:
-            state, revision = self._store.read(domain) or (Free(memory=self._unknown()), 0)
-            staged = turn.staged[domain] = Staged(state, revision, state)
-            if turn.granted and (plain := turn.granted.get(domain)) is not None:
-                staged.answers = {plain[0]: plain[1]}
-        return staged
-
-    def _unknown(self) -> Memory:
-        """Return what a domain has that is not remembered."""
-        hints = nothing_known(self._floor_ns)
-        return Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints)
-
-    def _apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
-        staged = turn.staged.get(domain) or self._stage(turn, domain)
-        sessions = turn.sessions or self._store.sessions
-        if sessions:
-            self._waiting.recalls.ended(self._sessions.bring_up(turn, domain, staged, command))
-        decision = decide(domain, staged.state, command, turn.bounds)
-        if decision.state is not staged.state:
-            if sessions:
-                self._sessions.decided(turn, staged.state, decision)
-            turn.note_hints(staged.state, decision.state)
-            if staged.revision == 0 and staged.state is staged.before:
-                turn.new += 1
-            staged.state = decision.state
-        if decision.ended:
-            turn.entries.extend(decision.ended)
-            self._waiting.recalls.ended(decision.ended)
-        match decision.answer:
-            case Witness() as witness:
-                return self._later(turn, staged, witness, command, request_id)
-            case Again(witness):
-                return self._later(turn, staged, witness, command, request_id, again=True)
-            case Nothing():
-                return Unavailable(request_id=request_id, code="", message="")
-            case Denied() as denied:
-                self._sessions.waits(domain, decision.state)
-                return self._waiting.recalls.denied(denied, decision.state, command, turn.bounds.now.midpoint)
-            case _:
-                return decision.answer
-
-    def _later(
-        self, turn: Turn, staged: Staged, witness: Witness, command: Command, request_id: bytes, *, again: bool = False
-    ) -> Later:
-        """Have a witness signed with this turn, unless it repeats one of this turn."""
-        lease = witness.correlation_id
-        entry = staged.answers.get(lease) if again and staged.answers is not None else None
-        if entry is None:
-            entry = len(turn.entries)
-            turn.entries.append(witness)
-            staged.answers = {**(staged.answers or {}), lease: entry}
-        return Later(request_id, entry, hints_for(command, staged.state, lease))
 
     def _write(self, turn: Turn) -> None:
         """Write every changed state. Plain ones are where they belong already, and are counted here."""
@@ -462,11 +328,11 @@ class Shard:
         Returns the time, where that was asked and none has passed since.
         """
         nobody = not self._waiting.count and all(isinstance(each, _GRANTS_NOTHING) for each in requests)
-        if nobody or self._stopping or self._chain.number == 0 or self._chain.deposed is not None:
+        if nobody or self._answers.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return None
         now = self._time.now()
         gain = self._gain_ns(now)
-        if gain > self._policy.ceiling_ahead_ns or (gain > 0 and self._floor_ns >= self._chain.ceiling_ns):
+        if gain > self._policy.ceiling_ahead_ns or (gain > 0 and self._forgotten.floor_ns >= self._chain.ceiling_ns):
             self._linked(self._chain.extend())
             return None
         return now
@@ -476,25 +342,11 @@ class Shard:
 
         Leases are never evicted; those surely past are broken, and can be evicted later.
         """
-        excess = self._store.domains + len(requests) - self._domains_max
+        excess = self._store.domains + len(requests) - self._forgotten.domains_max
         if excess <= 0 or (excess := excess - sum(not isinstance(each, Acquire) for each in requests)) <= 0:
             return
-        policy = self._policy
         earliest = turn.bounds.now.earliest
-        old = earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)
-        for domain, memory in self._store.idle(old, excess + SWEEP_MAX):
-            self._store.forget(domain, memory)
-            self._floor_ns = max(self._floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)
-            self._settle_to_ns = max(self._settle_to_ns, memory.settle_to_ns)
+        self._forgotten.evict(excess + SWEEP_MAX, earliest)
         self._sessions.sweep(turn)
         for domain in [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead(turn)]:
-            self._apply(turn, domain, Break())
-
-    def _answer_without_time(self, request: Task, code: str, message: str) -> Reply:
-        match request:
-            case Hello():
-                return welcome(request, self._identity)
-            case Inspect():
-                return self._shown.page(request, self._floor_ns, self._settle_to_ns)
-            case _:
-                return Unavailable(request_id=request.request_id, code=code, message=message)
+            self._answers.apply(turn, domain, Break())

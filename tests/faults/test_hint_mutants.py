@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import listedfiles, reader
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.lease import endings, shard, whereabouts
+from appliance.lease import endings, forgotten, whereabouts
 from appliance.session import leasing, narrow, session
 from tests.simulation.planting import Planter
 from tests.support.hint_world import HintWorld
@@ -39,7 +39,12 @@ MUTANTS: dict[str, Fault] = {
         "remembering(left, None, bounds)",
         "remembering(left, lease.hints, bounds)",
     ),
-    "restarted shard claims to know": (shard, "Shard._unknown", "nothing_known(self._floor_ns)", "nothing_known(0)"),
+    "restarted shard claims to know": (
+        forgotten,
+        "Forgotten.memory",
+        "nothing_known(self.floor_ns)",
+        "nothing_known(0)",
+    ),
     "hints where others may write": (whereabouts, "hints_for", "mode.reads_all", "True"),
     "own messages are forgotten": (narrow, "_files", "(*places, *lease.own.places)", "places"),
     "one file for frames in several": (session, "Session._account", "outcome.file_name if alone else None", "'x'"),

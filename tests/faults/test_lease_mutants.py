@@ -12,7 +12,7 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
 from appliance.formats.lease import Mode, Phase
-from appliance.lease import ceiling, domain, endings, judging, shard, state, store, waiting
+from appliance.lease import ceiling, domain, endings, forgotten, judging, shard, state, store, waiting
 from appliance.lease.client import Suspect
 from appliance.session import keeping, leasing, session
 from tests.faults import test_lease_ceiling as chain_tests
@@ -267,8 +267,8 @@ MUTANTS = {
     "orderly record without fences": Mutant(
         shard,
         "Shard.stop_orderly",
-        "max(floor, fence, self._floor_ns)",
-        "max(floor, self._floor_ns)",
+        "max(floor, fence, self._forgotten.floor_ns)",
+        "max(floor, self._forgotten.floor_ns)",
         shard_tests.test_orderly_record_covers_every_fence,
     ),
     "orderly stop does not wait": Mutant(
@@ -279,22 +279,22 @@ MUTANTS = {
         shard_tests.test_orderly_stop_waits_for_holders_and_leaves_two_numbers,
     ),
     "eviction leaves the shard floor": Mutant(
-        shard,
-        "Shard._make_room",
-        "max(self._floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
-        "self._floor_ns",
+        forgotten,
+        "Forgotten.evict",
+        "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
+        "self.floor_ns",
         shard_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "eviction leaves the shard's settle_to": Mutant(
-        shard,
-        "Shard._make_room",
-        "max(self._settle_to_ns, memory.settle_to_ns)",
-        "self._settle_to_ns",
+        forgotten,
+        "Forgotten.evict",
+        "max(self.settle_to_ns, memory.settle_to_ns)",
+        "self.settle_to_ns",
         shard_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "evicted too early": Mutant(
-        shard,
-        "Shard._make_room",
+        forgotten,
+        "Forgotten.evict",
         "earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)",
         "earliest",
         shard_tests.test_full_shard_answers_busy_and_evicts_what_is_long_past,
@@ -509,16 +509,16 @@ MUTANTS = {
         no_two_holders_can_write_the_same_instant,
     ),
     "model: shard floor forgotten after a restart": Mutant(
-        shard,
-        "Shard._unknown",
-        "Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints)",
-        "Memory(fence=0, floor_ns=0, settle_to_ns=self._settle_to_ns, hints=hints)",
+        forgotten,
+        "Forgotten.memory",
+        "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
+        "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",
         no_two_holders_can_write_the_same_instant,
     ),
     "model: settle_to forgotten after a restart": Mutant(
-        shard,
-        "Shard._unknown",
-        "self._settle_to_ns",
+        forgotten,
+        "Forgotten.memory",
+        "self.settle_to_ns",
         "0",
         no_two_holders_can_write_the_same_instant,
     ),

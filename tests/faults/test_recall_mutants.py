@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.lease import endings, recall, shard, state
+from appliance.lease import answering, endings, recall, state
 from appliance.session import recalls, session, sticky
 from tests.support.cluster import hand_sites
 from tests.support.mutants import plant
@@ -96,10 +96,10 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_revoked_lease_is_over_and_its_successor_lies_above_its_expiry,
     ),
     "the ledger does not say who revoked": (
-        shard,
-        "Shard._answer",
-        "refused or revoked(turn, request, len(turn.entries), self._apply(turn, request.domain, request))",
-        "refused or self._apply(turn, request.domain, request)",
+        answering,
+        "Answers.answer",
+        "refused or revoked(turn, request, len(turn.entries), self.apply(turn, request.domain, request))",
+        "refused or self.apply(turn, request.domain, request)",
         shard_tests.test_ledger_says_who_revoked_and_why_once,
     ),
     "whichever lease is there is revoked": (
@@ -110,8 +110,8 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_only_the_grant_that_is_named_is_revoked,
     ),
     "any reason goes into the ledger": (
-        shard,
-        "Shard._answer",
+        answering,
+        "Answers.answer",
         "refused = holder_refused(request, request.by)",
         "refused = None",
         shard_tests.test_reason_that_is_no_plain_text_is_refused,

@@ -215,8 +215,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             shard,
             "Shard.stop_orderly",
-            "floor, settle_to = (max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns))",
-            "floor, settle_to = (max(floor, self._floor_ns), max(settle_to, self._settle_to_ns))",
+            "max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
+            "max(floor, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
         ),
         "witnesses",
         "contenders",
@@ -226,8 +226,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             shard,
             "Shard.stop_orderly",
-            "floor, settle_to = (max(floor, fence, self._floor_ns), max(settle_to, self._settle_to_ns))",
-            "floor, settle_to = (self._floor_ns, self._settle_to_ns)",
+            "max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
+            "self._forgotten.floor_ns, self._forgotten.settle_to_ns",
         ),
         "witnesses",
         "contenders",

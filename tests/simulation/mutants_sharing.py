@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.formats import hints
-from appliance.lease import endings, shard
+from appliance.lease import endings, forgotten
 from appliance.nodewriter import batcher, service, shared
 from appliance.session import narrow
 from tests.simulation.mutant import Mutant, one
@@ -90,7 +90,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that begins claims to know where everything is",
-        one(shard, "Shard._unknown", "nothing_known(self._floor_ns)", "nothing_known(0)"),
+        one(forgotten, "Forgotten.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
         "narrow",
         "hinted",
     ),

@@ -23,7 +23,7 @@ from appliance.bag.outcome import Committed, Outcome
 from appliance.bag.reader import Reader
 from appliance.bag.sealer import Sealer
 from appliance.formats.paths import PRELOCK
-from appliance.lease import ceiling, succession
+from appliance.lease import ceiling, forgotten, succession
 from appliance.lease import shard as shards
 from tests.faults import test_bag_mutants as wrong
 from tests.simulation.exhaustive import bag_promises as bags
@@ -421,15 +421,18 @@ MUTANTS: dict[str, Mutant] = {
         _in_chain("CeilingChain._empty", "begins = self._origin()", "begins = Beginning(0, 0)"), _ANEW, chains.ALL_ENDED
     ),
     "orderly record without fences": Mutant(
-        _in_shard("Shard.stop_orderly", "max(floor, fence, self._floor_ns)", "max(floor, self._floor_ns)"),
+        _in_shard(
+            "Shard.stop_orderly", "max(floor, fence, self._forgotten.floor_ns)", "max(floor, self._forgotten.floor_ns)"
+        ),
         ChainCast((shard("a"), shard("b"))),
         chains.FENCES_GROW,
     ),
     "floor of the run before forgotten": Mutant(
-        _in_shard(
-            "Shard._unknown",
-            "Memory(fence=0, floor_ns=self._floor_ns, settle_to_ns=self._settle_to_ns, hints=hints)",
-            "Memory(fence=0, floor_ns=0, settle_to_ns=self._settle_to_ns, hints=hints)",
+        _in(
+            forgotten,
+            "Forgotten.memory",
+            "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
+            "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",
         ),
         ChainCast((shard("a"), shard("b"))),
         chains.ONE_OWNER,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.lease import connection, server
+from appliance.lease import connection, guests
 from appliance.lease.connection import Limits, credentials, permitted
 from appliance.lease.server import ShardServer
 from appliance.lease.transport import UnixTransport
@@ -88,7 +88,7 @@ def test_peer_that_asks_for_too_much_is_read_from_later(serve: Callable[[Limits]
 
 def waiters(served: Served) -> int:
     """How many requests of this process are held back."""
-    peer = served.server._peers.get(f"process {os.getpid()}")
+    peer = served.server._guests.peers.get(f"process {os.getpid()}")
     return 0 if peer is None else peer.waiting
 
 
@@ -208,7 +208,7 @@ def test_same_user_root_and_the_group_may_connect(user: int, groups: list[int], 
 
 def test_stranger_is_told_and_closed(serve: Callable[[Limits], Served], monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(Limits())
-    monkeypatch.setattr(server, "credentials", lambda _: (1, 12_345, [12_345]))
+    monkeypatch.setattr(guests, "credentials", lambda _: (1, 12_345, [12_345]))
     with served.raw() as plain:
         (why,) = read_answer(plain)
         assert isinstance(why, Refused)
@@ -251,13 +251,19 @@ class NoDescriptors:
         return getattr(self._inner, name)
 
 
+def short_of_descriptors(world: World) -> tuple[ShardServer, NoDescriptors]:
+    """A server, not running yet, whose listener can be made to find no descriptor free."""
+    served = ShardServer(world.started(), world.path / "s", clock=CLOCK)
+    listener = NoDescriptors(served._listener.socket)
+    served._guests.poll.unregister(served._listener.socket)
+    served._listener.socket = listener  # type: ignore[assignment]
+    served._guests.poll.register(listener, 1)  # type: ignore[arg-type]
+    return served, listener
+
+
 def test_server_without_descriptors_serves_on_and_accepts_again(tmp_path: Path) -> None:
     world = World(tmp_path)
-    served = ShardServer(world.started(), tmp_path / "s", clock=CLOCK)
-    listener = NoDescriptors(served._listener.socket)
-    served._poll.unregister(served._listener.socket)
-    served._listener.socket = listener  # type: ignore[assignment]
-    served._poll.register(listener, 1)  # type: ignore[arg-type]
+    served, listener = short_of_descriptors(world)
     listener.failing = False
     thread = Thread(target=served.run, daemon=True)
     thread.start()
@@ -284,11 +290,7 @@ def test_server_without_descriptors_serves_on_and_accepts_again(tmp_path: Path) 
 
 def test_server_that_is_told_to_stop_while_it_has_no_descriptors_stops_in_good_order(tmp_path: Path) -> None:
     world = World(tmp_path)
-    served = ShardServer(world.started(), tmp_path / "s", clock=CLOCK)
-    listener = NoDescriptors(served._listener.socket)
-    served._poll.unregister(served._listener.socket)
-    served._listener.socket = listener  # type: ignore[assignment]
-    served._poll.register(listener, 1)  # type: ignore[arg-type]
+    served, listener = short_of_descriptors(world)
     # The loop turns away from the listener first, and is told to stop before it listens again.
     listener.failing, listener.when_it_failed = True, served.stop
     newcomer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -367,6 +369,6 @@ def test_server_that_stops_does_not_wait_for_who_reads_nothing(tmp_path: Path) -
     served = Served(tmp_path, Limits(drain_ns=50 * MS))
     line = served.raw()
     line.sendall(encode_call([acquire(served.world, f"d{n}") for n in range(900)]))
-    wait_until(CLOCK, lambda: any(each.unsent for each in list(served.server._connections.values())))
+    wait_until(CLOCK, lambda: any(each.unsent for each in list(served.server._guests.connections.values())))
     served.end()
     line.close()

@@ -104,8 +104,11 @@ class Sealer:
         if not now.surely_past(rack.end_ns):
             return rack.end_ns
         if rack.path not in self._due:
-            # Asked once a rack: a delay that is changed meanwhile counts from the next rack.
-            self._due = {rack.path: rack.end_ns + self._records.policy(self._records.newest().policy).seal_delay_ns}
+            # Asked once a rack: a delay that is changed meanwhile counts from the next rack. A policy is checked by the
+            # span and the grace of logs to come; this one keeps those of its birth, and its bags need as long.
+            policy, birth = self._records.policy(self._records.newest().policy), self._grid.birth
+            allowed = birth.span_ns + birth.grace_ns + 4 * policy.radius_ns_max
+            self._due = {rack.path: rack.end_ns + max(policy.seal_delay_ns, allowed)}
         due = self._due[rack.path]
         return None if now.surely_past(due) and self._second_opinion(due) else due
 

@@ -57,6 +57,9 @@ SHORT = check_policy(
 )
 """Spans in the relations of the defaults, but shorter: a run meets more of them in the same number of operations."""
 
+PATIENT = check_policy(msgspec.structs.replace(SHORT, grace_ns=3 * SECOND, seal_delay_ns=3_800 * MS))
+"""Bags of logs that are born under it stay open for longer than another policy may want racks to."""
+
 DEFAULT = check_policy(
     Policy(number=1, cluster_id=CLUSTER, rack_ns=10 * SECOND, seal_delay_ns=5 * SECOND, radius_ns_max=250 * MS)
 )
@@ -105,7 +108,7 @@ class Founded:
 
 
 @cache
-def founded(*, short: bool, shards: int, real: bool) -> Founded:
+def founded(*, short: bool, shards: int, real: bool, patient: bool = False) -> Founded:
     """Return a founded cluster; the same object for the same question."""
-    policy = SHORT if short else DEFAULT
+    policy = PATIENT if patient else SHORT if short else DEFAULT
     return Founded(msgspec.structs.replace(policy), shards, real=real)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import closer, reader
+from appliance.bag import closer, reader, sealer
 from appliance.session import stamping
 from tests.simulation.mutant import Mutant, one
 
@@ -33,6 +33,12 @@ POLICIES: tuple[Mutant, ...] = (
             "newest = type(self._records.newest())(self._records.newest().trust, 1)",
         ),
         "agreement",
+        "policies",
+    ),
+    Mutant(
+        "a rack is sealed as the newest policy says, however long bags of its log stay open",
+        one(sealer, "Sealer._not_due_until", "max(policy.seal_delay_ns, allowed)", "policy.seal_delay_ns"),
+        "due",
         "policies",
     ),
 )

@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 SHORTER: Final[Mapping[str, int]] = {"lease_term_max_ns": 1_600 * MS, "renew_period_ns": 500 * MS}
 LONGER: Final[Mapping[str, int]] = {"lease_term_max_ns": 3 * SECOND, "renew_period_ns": 900 * MS}
 STRICTER: Final[Mapping[str, int]] = {"r1_tolerance_ns": 420 * MS}
+HASTIER: Final[Mapping[str, int]] = {"grace_ns": 1_200 * MS, "seal_delay_ns": 2 * SECOND}
+"""Racks are sealed sooner than bags of logs that were born under the first policy are due."""
 KINDER: Final[Mapping[str, int]] = {"r1_tolerance_ns": SECOND}
 
 
 def policies(seed: int, *, traced: bool = False) -> World:
-    """Terms and tolerance go up and down; shards, holders, closers and readers know it sooner or later."""
+    """Terms and tolerance go up and down, racks are sealed sooner; who works by them knows it sooner or later."""
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
+    patient = random.Random(f"{seed}/patient").random() < 1 / 4
     conditions = Conditions(
+        patient=patient,
         mishaps=Mishaps(
             crash=chance.choice((0, 0, 500)),
             pause=chance.choice((0, 40, 120)),
@@ -47,6 +51,8 @@ def policies(seed: int, *, traced: bool = False) -> World:
     changes = [
         chance.choice((SHORTER, SHORTER, LONGER, LONGER, STRICTER, KINDER)) for _ in range(chance.choice((1, 2, 3)))
     ]
+    if patient:
+        changes.insert(0, HASTIER)
     world.spawn(NODES[0], "shard", lambda process: ShardHost(world, process, 0, orderly=False).run, restarts=9)
     world.spawn(NODES[5], "governor", lambda process: Governor(world, process, changes).run)
     logs = LOGS[: chance.choice((1, 2))]
@@ -54,6 +60,8 @@ def policies(seed: int, *, traced: bool = False) -> World:
         world.spawn(chance.choice(NODES), f"application {n}", _client(world, logs, 4 if brief else 8))
     world.spawn(chance.choice(NODES), "reader", on_log(world, "reader", logs[0], 10))
     world.spawn(chance.choice(NODES), "settler", on_log(world, "settler", logs[0], 6))
+    if patient:
+        world.spawn(NODES[2], "sealer", on_log(world, "sealer", logs[0], 12))
     return world
 
 

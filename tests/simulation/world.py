@@ -39,6 +39,8 @@ class Conditions:
     """What a run is like; everything else follows from its seed."""
 
     short: bool = True
+    patient: bool = False
+    """Whether the first policy, and with it every log, lets bags stay open for long."""
     shards: int = 1
     real_keys: bool = False
     encoded: bool = False
@@ -95,7 +97,9 @@ class World:
     def __init__(self, seed: int, conditions: Conditions, *, traced: bool = False) -> None:
         self.seed = seed
         self.conditions = conditions
-        self.founded = founded(short=conditions.short, shards=conditions.shards, real=conditions.real_keys)
+        self.founded = founded(
+            short=conditions.short, shards=conditions.shards, real=conditions.real_keys, patient=conditions.patient
+        )
         self.policy = self.founded.policy
         starts = self.policy.rack_ns // 2 if conditions.starts_ns is None else conditions.starts_ns
         start: Instant = T0 + starts

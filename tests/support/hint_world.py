@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LOGS = {"files": BagKind.MAILDIR, "appended": BagKind.LOG}
 DOMAINS = ("a", "b")
 STEPS = 30
-POLICY = Policy(number=1, cluster_id=CLUSTER, rack_ns=10 * SECOND, seal_delay_ns=SECOND)
+POLICY = Policy(number=1, cluster_id=CLUSTER, rack_ns=10 * SECOND, seal_delay_ns=5 * SECOND)
 
 
 class LossyStorage(WrappedStorage):

@@ -2,6 +2,7 @@
 
 import hashlib
 
+import msgspec
 import pytest
 
 from appliance.bag.authority import Contents
@@ -10,6 +11,7 @@ from appliance.bag.records import RecordNumbers
 from appliance.formats.framing import Kind, pack
 from appliance.formats.lockfile import RackSeal, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
+from appliance.formats.policy import check_policy
 from tests.support.bags import CLUSTER, POLICY, T0, TIME_KEY, FixedRecords, Node
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage, RecordingStorage
@@ -171,6 +173,27 @@ def test_rack_is_sealed_when_both_clocks_say_that_the_delay_is_past(node: Node, 
     seal = node.sealer.seal(rack)
     assert isinstance(seal, RackSeal)
     assert seal.entries == ()
+
+
+# A log keeps the grace of its birth: a policy that wants racks sealed sooner must not void what its bags still take.
+def test_rack_is_not_sealed_before_its_last_bag_is_due_whatever_the_policy_says_since(
+    node: Node, server: MemoryStorage
+) -> None:
+    hasty = check_policy(
+        msgspec.structs.replace(
+            POLICY, number=2, span_ns=100 * MS, grace_ns=1_600 * MS, seal_delay_ns=2 * SECOND, radius_ns_max=50 * MS
+        )
+    )
+    hurried = Node(server, records=FixedRecords(policies={1: POLICY, 2: hasty}), grid=node.grid)
+    rack, birth = node.grid.rack(T0), node.grid.birth
+    due = rack.end_ns + birth.span_ns + birth.grace_ns + 4 * hasty.radius_ns_max
+    assert hasty.seal_delay_ns < birth.span_ns + birth.grace_ns
+    hurried.time.midpoint_ns = due + hurried.time.radius_ns
+    assert hurried.sealer.seal(rack) == NotDue(due)
+    assert server.list_afresh(rack.path) is None
+    hurried.time.advance(1)
+    server.server_clock_ns = lambda: due + 1
+    assert isinstance(hurried.sealer.seal(rack), RackSeal)
 
 
 # One fast clock must not stop a cluster: it would void every write from now on.

@@ -9,6 +9,7 @@ from tests.simulation.checkers import (
     asked,
     committed,
     complete,
+    due,
     empty,
     endings,
     exclusion,
@@ -53,6 +54,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "handed": handed.check,
     "sessions": sessions.check,
     "asked": asked.check,
+    "due": due.check,
 }
 
 
@@ -63,7 +65,7 @@ def violations(world: World) -> list[tuple[str, str]]:
         found += [("damage", text) for text in world.history.unjudged]
     record = Record(world.server, world.policy, world.history.blocks)
     for name, check in CHECKERS.items():
-        if world.lying and check in (overlap.check, handed.check):
+        if world.lying and check in (overlap.check, handed.check, due.check):
             continue  # true time is promised nothing then, only the record
         found += [(name, text) for text in check(world.history, record)]
     return found

@@ -102,6 +102,10 @@ class Queues:
         places = self._places.get(domain)
         return places[0] if places else None
 
+    def oldest(self, domain: str) -> Place | None:
+        """Return the place of a domain's oldest request."""
+        return min(self._places.get(domain, ()), key=lambda each: each.age, default=None)
+
     def places(self, domain: str) -> list[Place]:
         """Return a domain's places in order, as they are now."""
         return list(self._places.get(domain, ()))

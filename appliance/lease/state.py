@@ -40,6 +40,8 @@ from .whereabouts import said
 from .wire import Acquire, Age, Denied, Reason, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from timeagent.units import Instant
 
 
@@ -124,7 +126,7 @@ def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> 
     in_the_way = [each for each in leases if conflicts(each.mode, request.mode)]
     denied = _denied(domain, request.request_id, in_the_way, request.age, bounds)
     if denied is None and command.ahead is not None:
-        denied = _behind(domain, request, command.ahead, in_the_way, bounds)
+        denied = _behind(domain, request, command.ahead, leases, bounds)
     if denied is not None:
         return Decision(state, denied)
     if len(leases) - len(in_the_way) >= HOLDERS_MAX:
@@ -160,10 +162,14 @@ def _denied(domain: str, request_id: bytes, in_the_way: list[Lease], age: Age, b
     )
 
 
-def _behind(domain: str, request: Acquire, ahead: Ahead, in_the_way: list[Lease], bounds: Bounds) -> Denied | None:
-    """Send a request to the end of the queue, unless it is older than all in it and what it wounds."""
-    wounds = any(not bounds.now.surely_past(each.expiry_ns) for each in in_the_way)
-    if wounds and request.age < ahead.oldest:
+def _behind(domain: str, request: Acquire, ahead: Ahead, leases: Sequence[Lease], bounds: Bounds) -> Denied | None:
+    """Send a request to the end of the queue, unless it is older than all in it and somebody has this tentatively.
+
+    Who has something tentatively may be waiting for what the request has, and the first of the queue for both: the
+    oldest is let pass also where it wounds nobody, or all three would wait for ever.
+    """
+    tentative = any(each.phase is Phase.TENTATIVE and not bounds.now.surely_past(each.expiry_ns) for each in leases)
+    if tentative and request.age < ahead.oldest:
         return None
     return Denied(
         request_id=request.request_id,

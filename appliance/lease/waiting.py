@@ -2,7 +2,7 @@
 
 A grant is made when its waiter is woken, with the fence and the expiry of then. Only the first of a queue is tried: who
 comes later does not pass, not even where its mode would go with those that are out, so that a stream of readers cannot
-keep a writer out. The one exception wounds: see ``state.decide``.
+keep a writer out. The one exception is the oldest, where the first waits for a tentative lease: see ``state.decide``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from timeagent.units import MS, SECOND
 from .domain import Ahead
 from .queue import Place, Queues
 from .sessionwire import SessionGranted
-from .wire import NO_REQUEST, Acquire, Denied, Granted, Page, Reply, Unavailable, Upgrade, Welcome
+from .wire import NO_REQUEST, Acquire, Denied, Granted, Page, Reason, Reply, Unavailable, Upgrade, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -189,8 +189,22 @@ class WaitingRoom:
             if isinstance(draft, Denied):
                 place.denied = msgspec.structs.replace(draft, place=1)
                 self._look_when_possible(domain, draft, now, boot)
+                if draft.reason is Reason.TENTATIVE:
+                    self._call_in_oldest(domain, again)
                 return
             self._woken.append((place.waiter, draft))
+            self._queues.remove(domain, place)
+
+    def _call_in_oldest(self, domain: str, again: Callable[[Acquire | Upgrade], Draft]) -> None:
+        """Let the oldest pass while the first waits for a set that may itself be waiting."""
+        while (place := self._queues.oldest(domain)) is not None and place is not self._queues.first(domain):
+            if place.waiter is None:
+                return
+            if not place.waiter.gone:
+                draft = again(place.request)
+                if isinstance(draft, Denied):
+                    return
+                self._woken.append((place.waiter, draft))
             self._queues.remove(domain, place)
 
     def _send_away(self, domain: str, again: Callable[[Acquire | Upgrade], Draft], boot: int) -> bool:

@@ -1,9 +1,9 @@
 """Taking, renewing and giving back leases over several shards: the session's side.
 
 Several domains are taken all or none: first all tentatively, shard by shard in the order of their numbers and within a
-shard in the order of names, then all upgraded. A set waits for a domain with what it has taken before; everybody takes
-in the same order, so no two sets wait for each other. An older set breaks what a younger one has tentatively: that one
-gives back the rest and tries again with the age that it had, so that the oldest is never broken.
+shard all at once, then all upgraded. A set waits for a domain with what it has taken before. An older set breaks what a
+younger one has tentatively, and passes it in a queue: that one gives back the rest and tries again with the age that it
+had. So the oldest waits for nobody but those who hold, and no circle of sets waits for ever.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Leasing:
         return taken
 
     def _take_all(self, quest: _Quest, taken: list[Lease]) -> _Obstacle | None:
-        """Take shard after shard: everybody in this order, so that no two sets wait for each other."""
+        """Take shard after shard: everybody in this order, so that few sets get into each other's way."""
         phase = Phase.TENTATIVE if len(quest.wanted) > 1 else Phase.HELD
         for shard, group in self._by_shard(quest.wanted):
             obstacle = self._take_group(shard, group, phase, quest, taken)

@@ -370,6 +370,16 @@ def test_only_who_is_older_than_all_that_wait_wounds_past_them() -> None:
     assert isinstance(decide("a", young, acquire(997, ahead=QUEUE), bounds(2000)).answer, Witness)
 
 
+# The first of the queue may wait for the tentative lease, its holder for what the oldest has: who waits for whom is no
+# circle only if the oldest waits for nobody who is younger, in its way or not.
+def test_oldest_passes_those_who_wait_also_where_it_goes_with_what_is_tentative() -> None:
+    young = taken(lease(Mode.S, phase=Phase.TENTATIVE))
+    assert isinstance(decide("a", young, acquire(999, mode=Mode.S, ahead=QUEUE), bounds(2000)).answer, Denied)
+    assert isinstance(decide("a", young, acquire(997, mode=Mode.S, ahead=QUEUE), bounds(2000)).answer, Witness)
+    held = taken(lease(Mode.S))
+    assert isinstance(decide("a", held, acquire(997, mode=Mode.S, ahead=QUEUE), bounds(2000)).answer, Denied)
+
+
 # -- a stronger mode ---------------------------------------------------------------------------------------------------
 
 

@@ -334,6 +334,34 @@ def test_older_set_wounds_past_younger_ones_that_wait(world: World) -> None:
     assert isinstance(caller.replies[0], Granted)
 
 
+def test_oldest_passes_as_soon_as_the_first_waits_for_somebody_who_may_be_waiting_too(world: World) -> None:
+    shard = world.started()
+    held = granted(shard, acquire(world, "a"))
+    reader, writer, oldest = (
+        wait_for(shard, waiting(world, mode=mode, phase=Phase.TENTATIVE, age_ns=NOW_NS + age))
+        for mode, age in ((Mode.S, 1), (Mode.X, 2), (Mode.S, 0))
+    )
+    one(shard, relinquish(world, held))
+    assert [len(each.replies) for each in (reader, writer, oldest)] == [1, 0, 1]
+    assert oldest.witness.others == 0
+    one(shard, relinquish(world, reader.witness))
+    one(shard, relinquish(world, oldest.witness))
+    assert isinstance(writer.replies[0], Granted)
+
+
+def test_oldest_that_is_gone_or_between_two_calls_does_not_pass(world: World) -> None:
+    shard = world.started()
+    held = granted(shard, acquire(world, "a"))
+    reader, writer, oldest = (
+        wait_for(shard, waiting(world, mode=mode, phase=Phase.TENTATIVE, age_ns=NOW_NS + age))
+        for mode, age in ((Mode.S, 1), (Mode.X, 2), (Mode.S, 0))
+    )
+    oldest.gone = True
+    one(shard, relinquish(world, held))
+    assert [len(each.replies) for each in (reader, writer, oldest)] == [1, 0, 0]
+    assert queued(shard) == 1
+
+
 # -- a stronger mode ---------------------------------------------------------------------------------------------------
 
 

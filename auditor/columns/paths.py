@@ -73,8 +73,7 @@ def check_paths(
         _, firsts, of_row = np.unique(batch << 32 | position, return_index=True, return_inverse=True)
         again = np.flatnonzero(firsts[of_row] != np.arange(len(of_row)))
         first = firsts[of_row[again]]
-        differ = (paired[again] != paired[first]) | (good[again] != good[first])
-        differ |= left_over[again] != left_over[first]
+        differ = (good[again] != good[first]) | (left_over[again] != left_over[first])
         of_pair = (pair.take(again, 0) != pair.take(first, 0)).any(axis=1)
         of_one = (current.take(again, 0) != current.take(first, 0)).any(axis=1)
         differ |= np.where(paired[again], of_pair, of_one)

@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from auditor.finding import Verdict
+from auditor.planting.plants import all_plants, all_twins
 from auditor.rules.registry import RULES
+from tests.simulation.injected import BEGINS, ENDS
 from timeagent import errors
 
 if TYPE_CHECKING:
@@ -24,6 +26,15 @@ def test_table_of_rules_is_the_registry(repository: Path) -> None:
     text = (repository / "docs/findings.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| \[(\S+)\]\(#(\S+)\) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
     assert rows == [(str(r.number), r.code, r.code, r.verdict, r.title) for r in RULES.values()]
+
+
+def test_every_rule_has_a_planted_fault_and_its_row_among_the_injections(repository: Path) -> None:
+    planted = set(all_plants()) | set(all_twins())
+    listed = set(re.findall(r"^\| \d+ \| \[(\S+)\]", (repository / "docs/findings.md").read_text(), re.MULTILINE))
+    assert planted == listed == set(RULES)
+    table = (repository / "docs/verification.md").read_text().split(BEGINS)[1].split(ENDS)[0]
+    rows = re.findall(r"^\| (\d+) \| (\S+) \| [\d,]+ \| 100\.00 % \| 100\.00 % \|$", table, re.MULTILINE)
+    assert rows == [(str(rule.number), code) for code, rule in RULES.items()]
 
 
 # Stated on their own: a section without them leaves its reader with a word.

@@ -187,6 +187,10 @@ class History:
     said: list[Said] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     """Every ledger block that a shard handed on, whether or not it reached the mount."""
+    served_within_ns: Span | None = None
+    """How long anybody may wait for leases; None: who waits has to be patient."""
+    queuing: str = ""
+    """How those are called who wait for one domain and get it in the order in which they come."""
     asked: dict[object, Instant] = field(default_factory=dict)
     """Until when each lease and session lease was asked for at most, by what named it: that of ``network.py``."""
     stopping: set[bytes] = field(default_factory=set)
@@ -194,3 +198,8 @@ class History:
     rejected: list[tuple[str, str]] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
     """Damage that a reader reported: there is none in a simulation."""
+
+    @property
+    def queued(self) -> list[Hold]:
+        """What those had who are served in the order in which they come."""
+        return [hold for hold in self.holds if self.queuing and hold.who.startswith(self.queuing)]

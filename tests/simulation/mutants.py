@@ -12,6 +12,9 @@ from tests.simulation.mutants_packs import PACKS
 from tests.simulation.mutants_policies import POLICIES
 from tests.simulation.mutants_renewals import RENEWALS
 from tests.simulation.mutants_sessions import SESSIONS
+from tests.simulation.mutants_sets import SETS
 from tests.simulation.mutants_sharing import SHARING
 
-MUTANTS: tuple[Mutant, ...] = BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + MODES + POLICIES
+MUTANTS: tuple[Mutant, ...] = (
+    BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + MODES + POLICIES + SETS
+)

@@ -20,6 +20,7 @@ from tests.simulation.scenarios_leases import (
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_sessions import together
+from tests.simulation.scenarios_sets import queues, sets
 from tests.simulation.scenarios_sharing import batching, hinted
 from tests.simulation.world import World
 
@@ -46,6 +47,8 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         sleepers,
         deaths,
         takers,
+        sets,
+        queues,
     )
 }
 WEIGHTS: dict[str, int] = {
@@ -69,6 +72,8 @@ WEIGHTS: dict[str, int] = {
     "sleepers": 2,
     "deaths": 1,
     "takers": 1,
+    "sets": 2,
+    "queues": 1,
 }
 """How often each scenario is in the mix. Closing needs the exactest moments, and takes the fewest operations."""
 

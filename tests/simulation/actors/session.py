@@ -95,7 +95,7 @@ class SessionKit(Kit):
         domains: Sequence[str],
         timeout_ns: int,
         term_ns: int | None = None,
-        mode: Mode = Mode.X,
+        mode: Mode | Mapping[str, Mode] = Mode.X,
         **options: Any,  # noqa: ANN401 - those of Session.acquire
     ) -> Sequence[Lease] | None:
         scheduler, history = self.world.scheduler, self.world.history

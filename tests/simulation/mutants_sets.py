@@ -1,0 +1,68 @@
+"""Wrong versions of what keeps those who want leases from waiting for each other, and behind the dead."""
+
+from __future__ import annotations
+
+from appliance.lease import queue, state, waiting
+from appliance.session import leasing
+from tests.simulation.mutant import Mutant, one
+
+SETS: tuple[Mutant, ...] = (
+    Mutant(
+        "a tentative lease is wounded by nobody",
+        one(state, "_breakable", "wounds = lease.phase is Phase.TENTATIVE and age < lease.age", "wounds = False"),
+        "served",
+        "sets",
+    ),
+    Mutant(
+        "a tentative lease is wounded by younger requests too",
+        one(
+            state, "_breakable", "lease.phase is Phase.TENTATIVE and age < lease.age", "lease.phase is Phase.TENTATIVE"
+        ),
+        "served",
+        "sets",
+    ),
+    Mutant(
+        "the oldest set waits behind a younger request, where it could share the domain",
+        one(
+            state,
+            "_decide_grant",
+            "_behind(domain, request, command.ahead, leases, bounds)",
+            "_behind(domain, request, command.ahead, in_the_way, bounds)",
+        ),
+        "served",
+        "sets",
+    ),
+    Mutant(
+        "a set that was wounded keeps what it has",
+        one(
+            leasing,
+            "Leasing._try",
+            "if obstacle is not None:\n    self.relinquish(taken)\n    return obstacle",
+            "if obstacle is not None:\n    return obstacle",
+        ),
+        "served",
+        "sets",
+    ),
+    Mutant(
+        "nobody is woken when a domain is free",
+        one(waiting, "WaitingRoom.call_in", "if self._queues.waits_for(each)", "if not each"),
+        "served",
+        "sets",
+    ),
+    Mutant(
+        "who comes last is served first",
+        one(queue, "Queues.enter", "append(place)", "insert(0, place)"),
+        "served",
+        "queues",
+    ),
+    Mutant(
+        "who died while it waited gets the domain",
+        (
+            (waiting, "WaitingRoom._call_in_firsts", "if place.waiter.gone:", "if place.waiter is None:"),
+            (waiting, "WaitingRoom.abandon", "self._queues.abandon(gone, self._time.boot_ns())", "pass"),
+            (waiting, "WaitingRoom._send_away", "not place.waiter.gone", "True"),
+        ),
+        "served",
+        "queues",
+    ),
+)

@@ -235,7 +235,7 @@ class ShardRoutes:
         page = first
         with contextlib.closing(self._to_look(shard, node)) as line:
             while page.more:
-                page = self._page(line, shard, node, found[-1].domain, PAGE_LEASES_MAX)
+                page = self._page(line, shard, node, page.after_domain, PAGE_LEASES_MAX)
                 found += page.leases
         return page.numbers, found
 
@@ -305,6 +305,8 @@ class ShardRoutes:
                 f"shard {shard} at node {node} does not answer: {problem.message}",
                 hint=self._hint(node) if problem.code == "no-answer" else problem.hint,
             ) from None
+        if isinstance(reply, Unavailable):
+            raise ShardUnavailable(reply.code, f"shard {shard} at node {node} says not now: {reply.message}")
         if not isinstance(reply, Page):
             raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
         return reply

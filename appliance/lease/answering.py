@@ -148,6 +148,8 @@ class Answers:
         if owner != self._identity.shard:
             why = f"{request.domain!r} belongs to shard {owner} of map {self._map.number}, not {self._identity.shard}"
             return Refused(request_id=request.request_id, code="wrong-shard", message=why, hint="ask that shard")
+        if self._store.full:
+            return Unavailable(request_id=request.request_id, code="store-full", message=self._store.why_full())
         if self._store.domains + turn.new >= self._forgotten.domains_max:
             why = f"the shard remembers {self._forgotten.domains_max} domains, and none can be forgotten yet"
             return Unavailable(request_id=request.request_id, code="busy", message=why)

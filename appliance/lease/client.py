@@ -331,9 +331,8 @@ class LeaseClient:
         replies = self._call([wire.Inspect(after_domain=after_domain, leases_max=leases_max)])
         if isinstance(replies, str):
             return Unavailable("", "no-answer", replies)
-        (page,) = replies
-        assert isinstance(page, wire.Page), page
-        return page
+        (reply,) = replies
+        return reply if isinstance(reply, wire.Page) else _not_told(reply)
 
     def hello(self, cluster_id: bytes) -> Welcome | Refused | Unavailable:
         """Ask who serves the shard; Refused if it is of another cluster or speaks another version."""
@@ -341,8 +340,7 @@ class LeaseClient:
         if isinstance(replies, str):
             return Unavailable("", "no-answer", replies)
         (reply,) = replies
-        assert isinstance(reply, Welcome | Refused), reply
-        return reply
+        return reply if isinstance(reply, Welcome | Refused) else _not_told(reply)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -449,6 +447,13 @@ class LeaseClient:
             )
             return Unavailable(result.witness.domain, "late", why, ask)
         return result
+
+
+def _not_told(reply: wire.Reply) -> Unavailable:
+    """Return what it comes to when a shard does not say who it is, or what it has."""
+    if isinstance(reply, wire.Unavailable):
+        return Unavailable("", reply.code, reply.message)
+    return Unavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
 
 
 def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:

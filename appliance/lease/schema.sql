@@ -13,8 +13,24 @@ CREATE TABLE entry (
     state     BLOB NOT NULL
 ) WITHOUT ROWID, STRICT;
 
--- One row for each session lease; it goes when it is over and the last lease under it has been met.
-CREATE TABLE session (
+-- What is missing in the file when a question about many rows is asked and the tmpfs is full. In the process's memory.
+CREATE TEMP TABLE missing (
+    domain    TEXT PRIMARY KEY,
+    revision  INTEGER NOT NULL,
+    kind      INTEGER NOT NULL,
+    expiry_ns INTEGER NOT NULL,
+    latest_ns INTEGER,
+    fence     INTEGER NOT NULL,
+    floor_ns  INTEGER,
+    settle_ns INTEGER,
+    state     BLOB NOT NULL
+) WITHOUT ROWID, STRICT;
+CREATE TEMP VIEW entry_or_missing AS
+    SELECT * FROM missing UNION ALL SELECT * FROM entry WHERE domain NOT IN (SELECT domain FROM missing);
+
+-- One row for each session lease; it goes when it is over and the last lease under it has been met. There are few of
+-- them: they stand in the process's memory, so that a full tmpfs is in no session's way.
+CREATE TEMP TABLE session (
     session_id BLOB PRIMARY KEY,
     request_id BLOB NOT NULL UNIQUE,  -- what it was granted to
     expiry_ns  INTEGER NOT NULL,

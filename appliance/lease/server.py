@@ -24,7 +24,7 @@ from .counts import ServerCounts
 from .guests import TICK_NS, Guests
 from .listener import UnixListener
 from .presence import Presence
-from .wire import LENGTH_BYTES, NO_REQUEST, Unavailable, decode_call
+from .wire import LENGTH_BYTES, decode_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -272,17 +272,12 @@ class ShardServer:
                 self._guests.send(connection)
 
     def _replies(self, requests: Sequence[Task], waiters: dict[int, HeldBack]) -> Sequence[Reply | Encoded | None]:
-        """Take requests through a turn; where the tmpfs is full nothing of it happened, and all are told so."""
+        """Take requests through a turn; where nothing of it could be, for a full tmpfs, all are told so."""
         try:
             return self._shard.encoded(requests, waiters)
         except Environment as problem:
             self.counts.full += 1
-            return [
-                Unavailable(
-                    request_id=getattr(each, "request_id", NO_REQUEST), code=problem.code, message=problem.message
-                )
-                for each in requests
-            ]
+            return self._shard.unserved(requests, problem.code, f"{problem.message}; {problem.hint}")
 
     def _take_calls(self, connection: Connection, now: int, gathered: Gathered) -> None:
         """Split off whole frames, as many as this peer may have done now. Raises Damaged: none of them is done."""

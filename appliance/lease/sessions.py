@@ -77,7 +77,7 @@ class Sessions:
         if (refused := holder_refused(request, request.holder)) is not None:
             return refused
         known = next((each.now for each in turn.sessions.values() if each.now.begun_by == request.request_id), None)
-        known = known or self._store.session_begun_by(request.request_id)
+        known = known or self._store.session_rows.begun_by(request.request_id)
         if known is not None:
             self._stage(turn, known)
             after, answer = sessionstate.renewed(turn.sessions[known.session_id].now, request, turn.bounds)
@@ -192,7 +192,7 @@ class Sessions:
         for domain, state in rows:
             leases = []
             for lease in state.leases:
-                session = None if lease.session_id is None else self._store.session(lease.session_id)
+                session = None if lease.session_id is None else self._store.session_rows.find(lease.session_id)
                 if session is not None and session.over is None:
                     leases.append(msgspec.structs.replace(lease, expiry_ns=session.expiry_ns))
                 elif lease.session_id is None:
@@ -206,7 +206,7 @@ class Sessions:
 
     def sweep(self, turn: Turn, limit: int = SWEEP_MAX) -> None:
         """End session leases that are surely past."""
-        for session_id in self._store.sessions_past(turn.bounds.now.earliest, limit):
+        for session_id in self._store.session_rows.past(turn.bounds.now.earliest, limit):
             session = self._find(turn, session_id)
             assert session is not None
             self._put(turn, sessionstate.expired(session, turn.bounds))
@@ -228,7 +228,7 @@ class Sessions:
         """Return a session lease as it is in this turn."""
         staged = turn.sessions.get(session_id)
         if staged is None:
-            session = self._store.session(session_id)
+            session = self._store.session_rows.find(session_id)
             if session is None:
                 return None
             staged = self._stage(turn, session)

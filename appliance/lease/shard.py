@@ -214,7 +214,7 @@ class Shard:
         if turn is None or unavailable is not None:
             assert unavailable is not None
             self._waiting.dismiss_due(*unavailable)
-            return [self._answers.without_time(request, *unavailable) for request in requests]
+            return self.unserved(requests, *unavailable)
         try:
             drafts, batch = self._written(turn, requests, waiters)
         except Environment as problem:
@@ -229,7 +229,7 @@ class Shard:
     def _written(
         self, turn: Turn, requests: Sequence[Task], waiters: Mapping[int, Waiter]
     ) -> tuple[Drafts, Batch | None]:
-        """Decide, sign and write. Raises Environment where the tmpfs is full: nothing has happened then."""
+        """Decide, sign and write. Raises Environment, where the tmpfs is too full even to forget: nothing is done."""
         with self._store.transaction():
             self._make_room(turn, requests)
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
@@ -241,6 +241,10 @@ class Shard:
             batch = self._notary.sign(turn.entries, turn.token)
             self._write(turn)
         return drafts, batch
+
+    def unserved(self, requests: Sequence[Task], code: str, message: str) -> list[Reply]:
+        """Answer requests for which no turn can be had, and say why; who it is and what it has a shard says always."""
+        return [self._answers.without_time(request, code, message) for request in requests]
 
     def due_in(self) -> Span | None:
         """Return how long until ``serve`` has to be called for those who wait; None: nobody waits."""

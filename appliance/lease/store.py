@@ -3,7 +3,8 @@
 The only module of the appliance that imports apsw. One writer, one thread. Nothing here has to survive anything: a
 shard's past is its ceiling chain, so journal and synchronisation are as light as ROLLBACK allows. For the same reason
 a state need not be in the file to count: the newest are kept beside it, and written together once there are many, or a
-question about many rows is asked: a lease that is taken and given back costs one row then, not two.
+question about many rows is asked: a lease that is taken and given back costs one row then, not two. A full tmpfs is
+therefore in no turn's way: what cannot be written stays beside the file, and new domains have to wait (``full``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 import apsw
-import msgspec
 
 from timeagent.errors import Environment
 
@@ -22,7 +22,7 @@ from ..formats.hints import NOTHING_WRITTEN
 from .domain import Free, Memory, State, Taken, hint_bytes
 from .plain import expanded
 from .rows import Rows
-from .sessionstate import Session
+from .sessionrows import SessionRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .plain import Plain
+    from .sessionstate import Session
 
 UNWRITTEN_MAX: Final = 12_288
 """How many states may be missing in the file when a turn begins. With more, all that are missing then are written, over
 the next turns, in the order of the domains: neighbours share pages, and no turn takes long."""
 
 SWEEP_MIN: Final = 256
-"""How many of them a turn writes at least: half a millisecond, or a little more."""
+"""How many of them a turn writes at least: half a millisecond, or a little more. Of a full tmpfs as many are tried."""
 
 RECENT_MAX: Final = 4096
 """How many states are kept at least beside the file, of those that were read from it or written to it last."""
@@ -50,7 +51,6 @@ _PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",
 )
 _SELECT: Final = "SELECT domain, revision, state, expiry_ns, fence FROM entry WHERE domain = ?"
-_PUT_SESSION: Final = "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _PUT: Final = (
     "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (domain) DO UPDATE SET"
     " revision = excluded.revision, kind = excluded.kind, expiry_ns = excluded.expiry_ns,"
@@ -61,8 +61,8 @@ _PUT: Final = (
 type _Kept = tuple[State | Plain, int] | None
 """A state and its revision; None: nothing is remembered of the domain."""
 
-_encoder: Final = msgspec.msgpack.Encoder()
-_sessions: Final = msgspec.msgpack.Decoder(Session)
+_ROOM: Final = "give the tmpfs more room, or remove what else lies there"
+
 _NOT_HERE: Final[_Kept] = (Free(memory=Memory(fence=0, floor_ns=0, settle_to_ns=0, hints=NOTHING_WRITTEN)), -1)
 
 
@@ -81,6 +81,7 @@ class LeaseStore:
         self._connection = self._opened(path)
         self._execute = self._connection.execute
         self._rows = Rows()
+        self.session_rows = SessionRows(self._execute)
         self._recent: dict[str, _Kept] = {}
         self._older: dict[str, _Kept] = {}
         self._unwritten: dict[str, tuple[State | Plain, int]] = {}
@@ -88,10 +89,10 @@ class LeaseStore:
         """What the transaction that is under way has changed."""
         self._in_turn = self._forgotten = self._emptied = False
         """Whether a transaction is under way; whether it has forgotten any domain, or all that were there before."""
-        self._spilled: set[str] = set()
-        """Of which domains it has written what was unwritten."""
         self._sweep: list[str] = []
         """What has still to be written of what was missing when there was too much, the first last."""
+        self._no_room = False
+        """Whether there was no room when something was to be written last."""
         self.domains = 0
         """How many domains are remembered."""
         self.leases = 0
@@ -105,12 +106,30 @@ class LeaseStore:
 
     @staticmethod
     def _opened(path: Path) -> apsw.Connection:
-        """Return a connection to an empty store in a new file."""
+        """Return a connection to an empty store in a new file. Raises Environment where the tmpfs is full."""
         connection = apsw.Connection(str(path))
-        for pragma in _PRAGMAS:
-            connection.execute(pragma)
-        connection.execute(_schema())
+        try:
+            for pragma in _PRAGMAS:
+                connection.execute(pragma)
+            connection.execute(_schema())
+        except BaseException as problem:
+            connection.close()
+            if isinstance(problem, apsw.FullError):
+                raise Environment("store-full", f"{path} cannot grow: its tmpfs is full", hint=_ROOM) from None
+            raise
         return connection
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing may be remembered that is not yet: the tmpfs is full, and too much is missing in the file."""
+        return self._no_room and len(self._unwritten) > UNWRITTEN_MAX
+
+    def why_full(self) -> str:
+        """Return what is to be said while it is full."""
+        return (
+            f"{self._connection.filename} cannot grow: its tmpfs is full, and {len(self._unwritten)} domains are to be "
+            f"written to it ({UNWRITTEN_MAX} may be missing there): no others are remembered; {_ROOM}"
+        )
 
     def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
         """Say what a domain has of which nothing is known: it need not be written with each. While it is empty."""
@@ -125,90 +144,114 @@ class LeaseStore:
     def transaction(self) -> Iterator[None]:
         """Do a turn in one transaction: all of it, or, when it raises, nothing.
 
-        Raises Environment where the tmpfs is full.
+        What is missing in the file is written before, by itself: a turn does not fail where there is no room for that.
+        Raises Environment where there is no room to delete rows: that is possible, and no more.
         """
         assert not self._in_turn
+        if self._sweep or len(self._unwritten) > UNWRITTEN_MAX:
+            self._sweep_on()
         numbers = self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions
         self._in_turn = True
         try:
-            if self._sweep or len(self._unwritten) > UNWRITTEN_MAX:
-                self._sweep_on(max(SWEEP_MIN, len(self._unwritten) - UNWRITTEN_MAX))
             yield
             if self._connection.in_transaction:
                 self._execute("COMMIT")
             self._adopt()
         except BaseException as problem:
-            if self._connection.in_transaction:  # a full file has rolled back by itself already
-                self._execute("ROLLBACK")
+            self._roll_back()
             self._turn.clear()
-            self._sweep.clear()
             self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions = numbers
             if isinstance(problem, apsw.FullError):
-                raise Environment(
-                    "store-full",
-                    f"{self._connection.filename} cannot grow: its tmpfs is full",
-                    hint="give the tmpfs more room, or remove what else lies there",
-                ) from None
+                why = f"{self._connection.filename} cannot change: its tmpfs is full"
+                raise Environment("store-full", why, hint=_ROOM) from None
             raise
         finally:
             self._in_turn = self._forgotten = self._emptied = False
-            self._spilled.clear()
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:  # a full file has rolled back by itself already
+            self._execute("ROLLBACK")
 
     def _adopt(self) -> None:
         """Let count what has been changed."""
         unwritten, turn = self._unwritten, self._turn
         if self._emptied:
-            self._spilled.clear()
             unwritten.clear()
             self._emptied = False
-        if len(self._recent) >= RECENT_MAX:
-            self._older, self._recent = self._recent, {}
-        for domain in self._spilled:
-            self._recent[domain] = unwritten.pop(domain)
-        self._spilled.clear()
         if self._forgotten:
+            self._rotate()
             for domain, kept in turn.items():
-                if kept is None:  # what was unwritten of it has been written before
+                if kept is None:
                     self._recent[domain] = None
+                    unwritten.pop(domain, None)
             self._forgotten = False
             turn = {domain: kept for domain, kept in turn.items() if kept is not None}
         unwritten.update(turn)  # type: ignore[arg-type]
         self._turn.clear()
+
+    def _rotate(self) -> None:
+        """Make room among the recent ones."""
+        if len(self._recent) >= RECENT_MAX:
+            self._older, self._recent = self._recent, {}
 
     def _write(self) -> None:
         """Begin to write to the file, in the transaction that is under way."""
         if self._in_turn and not self._connection.in_transaction:
             self._execute("BEGIN IMMEDIATE")
 
-    def _sweep_on(self, count: int) -> None:
-        """Write so many of those that are missing in the file, or all."""
+    def _sweep_on(self) -> None:
+        """Write some of those that are missing in the file, or all; the rest in later turns."""
+        unwritten = self._unwritten
+        count = SWEEP_MIN if self._no_room else max(SWEEP_MIN, len(unwritten) - UNWRITTEN_MAX)
         some: list[str] = []
-        while len(some) < count and len(some) < len(self._unwritten):
+        while len(some) < count and len(some) < len(unwritten):
             if not self._sweep:
-                self._sweep = sorted(self._unwritten.keys() - some, reverse=True)
+                self._sweep = sorted(unwritten.keys() - some, reverse=True)
             domain = self._sweep.pop()
-            if domain in self._unwritten:
+            if domain in unwritten:
                 some.append(domain)
-        self._put(some)
+        if not self._put(some):
+            self._sweep += reversed(some)
 
-    def _spill(self) -> None:
-        """Write what is missing in the file."""
-        if len(self._spilled) == len(self._unwritten):
-            return
-        if self._in_turn:
-            self._put(sorted(self._unwritten.keys() - self._spilled))
-            return
-        with self.transaction():
-            self._spill()
-
-    def _put(self, domains: list[str]) -> None:
-        self._write()
+    def _put(self, domains: list[str]) -> bool:
+        """Write what is missing of these in the file, by itself. False: there is no room, and it is missing still."""
         row, unwritten = self._rows.row, self._unwritten
         changes = self._connection.total_changes()
         rows = [(domain, (kept := unwritten[domain])[1], *row(kept[0])) for domain in domains]
-        self._connection.executemany(_PUT, rows)
-        assert self._connection.total_changes() - changes == len(rows), "a row changed under its only writer"
-        self._spilled.update(domains)
+        try:
+            self._execute("BEGIN IMMEDIATE")
+            self._connection.executemany(_PUT, rows)
+            assert self._connection.total_changes() - changes == len(rows), "a row changed under its only writer"
+            self._execute("COMMIT")
+        except BaseException as problem:
+            self._roll_back()
+            self._no_room = isinstance(problem, apsw.FullError)
+            if not self._no_room:
+                raise
+            return False
+        self._no_room = False
+        self._rotate()
+        for domain in domains:
+            self._recent[domain] = unwritten.pop(domain)
+        return True
+
+    def _all(self) -> str:
+        """Return where all states are that count: the file, once what was missing is written; or, as it is full, both.
+
+        What the transaction under way has changed is in neither.
+        """
+        missing = sorted(self._unwritten)
+        step = SWEEP_MIN if self._no_room else len(missing)
+        while missing and not self._connection.in_transaction and self._put(missing[:step]):
+            missing = missing[step:]
+            step = len(missing)
+        if not missing:
+            return "entry"
+        row = self._rows.row
+        rows = [(domain, (kept := self._unwritten[domain])[1], *row(kept[0])) for domain in missing]
+        self._execute("DELETE FROM missing")
+        self._connection.executemany("INSERT INTO missing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        return "entry_or_missing"
 
     # -- domains -------------------------------------------------------------------------------------------------------
 
@@ -219,9 +262,8 @@ class LeaseStore:
         missing.difference_update(self._turn)  # what this turn has forgotten is there again if the turn fails
         if not missing:
             return
-        if len(recent) >= RECENT_MAX:
-            self._older, self._recent = recent, {}
-            recent = self._recent
+        self._rotate()
+        recent = self._recent
         recent.update(dict.fromkeys(missing))
         state = self._rows.state
         found = self._connection.executemany(_SELECT, [(each,) for each in missing])
@@ -274,33 +316,36 @@ class LeaseStore:
         if not self._in_turn:
             self._adopt()
 
+    def _ask(self, question: str, values: tuple[int | str, ...] = ()) -> apsw.Cursor:
+        """Ask about all states: ``states`` in the question stands for where they are."""
+        return self._execute(question.replace("FROM states", f"FROM {self._all()}"), values)
+
     def past(self, instant: Instant, limit: int) -> list[str]:
         """Return domains with a lease that expires before an instant, the longest over first."""
-        self._spill()
-        question = "SELECT domain FROM entry WHERE kind <> 0 AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
-        return [row[0] for row in self._execute(question, (instant, limit))]
+        question = "SELECT domain FROM states WHERE kind <> 0 AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
+        return [row[0] for row in self._ask(question, (instant, limit))]
 
     def tentative(self, limit: int) -> list[str]:
         """Return domains with a tentative lease."""
-        self._spill()
-        return [row[0] for row in self._execute("SELECT domain FROM entry WHERE kind = 1 LIMIT ?", (limit,))]
+        question = "SELECT domain FROM states WHERE kind = 1 LIMIT ?"
+        return [row[0] for row in self._ask(question, (limit,))]
 
     def idle(self, instant: Instant, limit: int) -> list[tuple[str, Memory]]:
         """Return free domains all of whose numbers lie before an instant, the longest idle first."""
-        self._spill()
         question = (
             "SELECT domain, state, fence, max(fence, coalesce(floor_ns, ?), coalesce(settle_ns, ?)) AS newest"
-            " FROM entry WHERE kind = 0 AND newest < ? ORDER BY newest, domain LIMIT ?"
+            " FROM states WHERE kind = 0 AND newest < ? ORDER BY newest, domain LIMIT ?"
         )
-        rows = self._execute(question, (self._rows.floor_ns, self._rows.settle_to_ns, instant, limit))
+        rows = self._ask(question, (self._rows.floor_ns, self._rows.settle_to_ns, instant, limit))
         return [(domain, expanded(self._rows.state(raw, 0, fence)).memory) for domain, raw, fence, _ in rows]
 
     def forget(self, domain: str, memory: Memory) -> None:
         """Delete a domain that was free before this turn, of which this is the memory."""
-        self._spill()
+        missing = self._unwritten.get(domain)
         self._write()
-        self._execute("DELETE FROM entry WHERE domain = ? AND kind = 0", (domain,))
-        assert self._connection.changes() == 1, f"{domain!r} is not free"
+        self._execute("DELETE FROM entry WHERE domain = ? AND (kind = 0 OR ?)", (domain, missing is not None))
+        free = self._connection.changes() == 1 if missing is None else isinstance(expanded(missing[0]), Free)
+        assert free, f"{domain!r} is not free"
         self._turn[domain] = None
         self._forgotten = True
         self.domains -= 1
@@ -322,22 +367,20 @@ class LeaseStore:
 
     def latest_expiry(self) -> Instant | None:
         """Return the latest expiry of all leases, or None where none is out."""
-        self._spill()
-        row = self._execute(
-            "SELECT max((SELECT coalesce(max(coalesce(latest_ns, expiry_ns)), 0) FROM entry WHERE kind <> 0),"
-            " (SELECT coalesce(max(expiry_ns), 0) FROM session WHERE leases > 0 AND NOT over))"
+        row = self._ask(
+            "SELECT coalesce(max(coalesce(latest_ns, expiry_ns)), 0) FROM states WHERE kind <> 0"
         ).fetchone()
-        return (row[0] if row else None) or None
+        assert row is not None
+        return max(row[0], self.session_rows.latest_expiry()) or None
 
     def highest(self) -> tuple[int, Instant, Instant]:
         """Return the highest fence, floor and settle_to of all domains; 0 where there are none.
 
         What the end of session leases brings is in it, be it in the states of their leases already or not.
         """
-        self._spill()
-        row = self._execute(
+        row = self._ask(
             "SELECT coalesce(max(fence), 0), coalesce(max(floor_ns), 0), coalesce(max(settle_ns), 0) FROM"
-            " (SELECT fence, coalesce(floor_ns, ?) AS floor_ns, coalesce(settle_ns, ?) AS settle_ns FROM entry"
+            " (SELECT fence, coalesce(floor_ns, ?) AS floor_ns, coalesce(settle_ns, ?) AS settle_ns FROM states"
             " UNION ALL SELECT 0, floor_ns, settle_ns FROM session)",
             (self._rows.floor_ns, self._rows.settle_to_ns),
         ).fetchone()
@@ -345,16 +388,6 @@ class LeaseStore:
         return row[0], row[1], row[2]
 
     # -- session leases ------------------------------------------------------------------------------------------------
-
-    def session(self, session_id: bytes) -> Session | None:
-        """Return a session lease."""
-        row = self._execute("SELECT state FROM session WHERE session_id = ?", (session_id,)).fetchone()
-        return _sessions.decode(row[0]) if row else None
-
-    def session_begun_by(self, request_id: bytes) -> Session | None:
-        """Return the session lease that a request got."""
-        row = self._execute("SELECT state FROM session WHERE request_id = ?", (request_id,)).fetchone()
-        return _sessions.decode(row[0]) if row else None
 
     def put_session(self, before: Session | None, after: Session) -> None:
         """Write a session lease, as it was read (None: it is new) and as it is. Forget one that is over without leases.
@@ -365,25 +398,13 @@ class LeaseStore:
         more = dead - (before.leases if before is not None and before.over is not None else 0)
         self.leases -= more
         self.dead_leases += more
-        self.sessions += before is None
         self._write()
-        if after.over is not None and not after.leases:
-            self._execute("DELETE FROM session WHERE session_id = ?", (after.session_id,))
-            self.sessions -= 1
-            return
-        numbers = after.expiry_ns, after.leases, after.over is not None, *after.brings
-        self._execute(_PUT_SESSION, (after.session_id, after.begun_by, *numbers, _encoder.encode(after)))
-
-    def sessions_past(self, instant: Instant, limit: int) -> list[bytes]:
-        """Return session leases that expire before an instant and are not over, the longest past first."""
-        question = "SELECT session_id FROM session WHERE NOT over AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
-        return [row[0] for row in self._execute(question, (instant, limit))]
+        self.sessions += self.session_rows.put(after) - (before is not None)
 
     def leased_after(self, domain: str, limit: int) -> list[str]:
         """Return the next leased domains behind one, in order."""
-        self._spill()
-        question = "SELECT domain FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
-        return [row[0] for row in self._execute(question, (domain, limit))]
+        question = "SELECT domain FROM states WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
+        return [row[0] for row in self._ask(question, (domain, limit))]
 
     # -- for people ----------------------------------------------------------------------------------------------------
 
@@ -395,13 +416,12 @@ class LeaseStore:
         if only is not None:
             there = self.read(only)
             return ([(only, there[0])] if there is not None and isinstance(there[0], Taken) else []), False
-        self._spill()
         question = (
-            "SELECT domain, state, expiry_ns, fence FROM entry WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
+            "SELECT domain, state, expiry_ns, fence FROM states WHERE kind <> 0 AND domain > ? ORDER BY domain LIMIT ?"
         )
         found: list[tuple[str, Taken]] = []
         leases = 0
-        for domain, raw, expiry, fence in self._execute(question, (after, leases_max + 1)):
+        for domain, raw, expiry, fence in self._ask(question, (after, leases_max + 1)):
             if leases >= leases_max:
                 return found, True
             state = expanded(self._rows.state(raw, expiry, fence))

@@ -23,7 +23,7 @@ def rows_say_what_was(states: list[State]) -> None:
 
 @settings(phases=[Stage.generate], max_examples=1000)
 @given(store_tests.TURNS)
-def one_dict(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
+def one_dict(turns: store_tests.Turns) -> None:
     store_tests.follow(turns)
 
 
@@ -60,13 +60,35 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     "short although there are two": (rows, "Rows.row", "len(leases) > 1", "False", rows_say_what_was),
     "all are held": (rows, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
     "a failed turn is remembered": (store, "LeaseStore.transaction", "self._turn.clear()", "pass", one_dict),
-    "a failed turn has written": (
+    "what could not be written is forgotten": (
         store,
-        "LeaseStore.transaction",
-        "self._spilled.clear()",
-        "[self._unwritten.pop(each) for each in self._spilled]",
+        "LeaseStore._put",
+        "return False",
+        "[unwritten.pop(each) for each in domains]",
         one_dict,
     ),
+    "what could not be written is in no answer": (
+        store,
+        "LeaseStore._all",
+        "return 'entry_or_missing'",
+        "return 'entry'",
+        one_dict,
+    ),
+    "an answer has what was missing before": (
+        store,
+        "LeaseStore._all",
+        "self._execute('DELETE FROM missing')",
+        "self._execute('UPDATE missing SET kind = kind')",
+        one_dict,
+    ),
+    "what is forgotten while it is missing comes back": (
+        store,
+        "LeaseStore._adopt",
+        "unwritten.pop(domain, None)",
+        "pass",
+        one_dict,
+    ),
+    "there is no room for ever": (store, "LeaseStore._put", "self._no_room = False", "pass", one_dict),
     "what is forgotten comes back": (store, "LeaseStore.forget", "self._turn[domain] = None", "pass", one_dict),
     "what is unwritten is not looked at": (store, "LeaseStore._kept", "self._unwritten", "self._recent", one_dict),
     "what is forgotten in vain stays so": (
@@ -85,12 +107,12 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     ),
     "what is written is not there any more": (
         store,
-        "LeaseStore._adopt",
+        "LeaseStore._put",
         "self._recent[domain] = unwritten.pop(domain)",
         "self._recent[domain] = unwritten.pop(domain) and None",
         one_dict,
     ),
-    "a question about what is in the file alone": (store, "LeaseStore.past", "self._spill()", "pass", one_dict),
+    "a question about what is in the file alone": (store, "LeaseStore.past", "self._ask", "self._execute", one_dict),
     "the file keeps what was first": (store, "LeaseStore._adopt", "unwritten.update(turn)", "pass", one_dict),
 }
 

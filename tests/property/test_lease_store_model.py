@@ -1,7 +1,9 @@
 """The store against a dict: the file and what is kept beside it make one set of states, also after a failure."""
 
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +16,31 @@ from tests.property.test_lease_rows import FLOOR, SETTLE_TO, first_lease
 
 DOMAINS = "abcdef"
 CHANGE = st.tuples(st.sampled_from(DOMAINS), st.sampled_from(("lease", "free", "forget", "evict", "look", "count")))
-TURNS = st.lists(st.tuples(st.lists(CHANGE, max_size=4), st.booleans()), max_size=12)
+FULL = st.sampled_from((False, False, False, True))
+TURNS = st.lists(st.tuples(st.lists(CHANGE, max_size=4), st.booleans(), FULL), max_size=12)
+"""What each turn changes, whether it fails, and whether there is no room in the file from then on."""
+
+type Turns = list[tuple[list[tuple[str, str]], bool, bool]]
 
 
 class PlantedError(Exception):
     """A turn that fails."""
+
+
+class Tight:
+    """A connection to a file that has room for no state more while ``full``."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self.full = False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a connection has
+        return getattr(self._connection, name)
+
+    def executemany(self, statement: str, values: Any) -> Any:  # noqa: ANN401 - as apsw's
+        if self.full and "INTO entry" in statement:
+            raise apsw.FullError
+        return self._connection.executemany(statement, values)
 
 
 def fail(fails: bool) -> None:  # noqa: FBT001 - drawn
@@ -81,16 +103,19 @@ def asked(store: LeaseStore, model: dict[str, State]) -> None:
     assert dict(store.idle(2**62, 99)) == idle
 
 
-def follow(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
+def follow(turns: Turns) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module, "UNWRITTEN_MAX", 3)
         patch.setattr(store_module, "RECENT_MAX", 2)
         store = LeaseStore(Path(":memory:"))
         try:
             store.begin(FLOOR, SETTLE_TO)
+            tight = Tight(store._connection)
+            store._connection = tight  # type: ignore[assignment]
             model: dict[str, State] = {}
             number = 1000
-            for changes, fails in turns:
+            for changes, fails, full in turns:
+                tight.full = full
                 after = dict(model)
                 try:
                     with store.transaction():
@@ -105,10 +130,16 @@ def follow(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
                 if len(changes) % 2:
                     asked(store, model)
             asked(store, model)
+            tight.full = False
+            asked(store, model)
+            with store.transaction():
+                for name in "uvwxyz":
+                    store.write(name, 0, None, free(number))
+            assert not store.full
         finally:
             store.close()
 
 
 @given(TURNS)
-def test_store_is_one_dict_in_two_places(turns: list[tuple[list[tuple[str, str]], bool]]) -> None:
+def test_store_is_one_dict_in_two_places(turns: Turns) -> None:
     follow(turns)

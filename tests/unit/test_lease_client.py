@@ -301,6 +301,19 @@ def test_shard_says_who_it_is_and_what_it_has(world: World) -> None:
     assert isinstance(client.hello(CLUSTER), Unavailable)
 
 
+# A shard may have no turn for anybody, or be broken.
+def test_shard_that_says_neither_who_it_is_nor_what_it_has_is_unavailable(world: World) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    line.change = lambda _: wire.Unavailable(request_id=bytes(16), code="store-full", message="planted")
+    expected = Unavailable("", "store-full", "planted")
+    assert (client.hello(CLUSTER), client.inspect()) == (expected, expected)
+    line.change = lambda _: wire.Over(request_id=bytes(16), outcome=LeaseOutcome.UNKNOWN, ending=None)
+    for answer in (client.hello(CLUSTER), client.inspect()):
+        assert isinstance(answer, Unavailable)
+        assert answer.code == "answer-damaged"
+
+
 # A clock may become better known between two looks: what was given back as too late stays too late.
 def test_lease_that_was_given_back_is_never_handed_over(world: World) -> None:
     shard = world.started()

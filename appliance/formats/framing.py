@@ -84,7 +84,8 @@ def piece_at(data: bytes, offset: int) -> Piece | str:
     end = body_end + CHECKSUM_BYTES
     if end > len(data):
         return f"the piece needs {end - offset} bytes, {len(data) - offset} are there"
-    if hashlib.sha256(memoryview(data)[offset:body_end]).digest()[:CHECKSUM_BYTES] != data[body_end:end]:
+    covered = data[offset:body_end] if length < _COPIED_MAX else memoryview(data)[offset:body_end]
+    if hashlib.sha256(covered).digest()[:CHECKSUM_BYTES] != data[body_end:end]:
         return "the checksum does not match"
     return Piece(_KINDS[kind], offset, end, data[offset + HEADER_BYTES : body_end])
 

@@ -123,6 +123,11 @@ class Registers:
         data = self._storage.read(path)
         if data is None:
             raise Damaged("no-record", f"{path} is missing", hint=_RESTORE)
+        return self._opened(kind, number, form, data, path)
+
+    def _opened[R: (Policy, TrustRecord, ShardMap)](
+        self, kind: Kind, number: int, form: type[R], data: bytes, path: str
+    ) -> R:
         try:
             signed = open_signed(kind, data, path)
             record = decode(form, signed.body, path)

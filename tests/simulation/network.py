@@ -8,6 +8,7 @@ client keeps to one until it does not answer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from appliance.lease.sessionwire import BeginSession, RenewSession
@@ -69,7 +70,11 @@ class Network:
         self.lost = 0
         self.asked: dict[object, Instant] = {}
         """Until when a lease or session lease was asked for at most, by what named it in the request."""
-        self.random = scheduler.stream("network")
+
+    @cached_property
+    def random(self) -> random.Random:
+        """The network's own choices: seeding takes longer than many an operation, and not every run has a shard."""
+        return self.scheduler.stream("network")
 
     def serve(self, shard: int, endpoint: Endpoint) -> None:
         self.endpoints.setdefault(shard, []).append(endpoint)

@@ -137,6 +137,8 @@ class World:
         """How a process reaches the writer of its node, where the scenario has such writers."""
         self.policy_of: Callable[[Kit], PolicyNumbers] | None = None
         """What a process goes by, where the policy changes."""
+        self.sessions: list[object] = []
+        """The sessions of all processes: each is part of cycles."""
         self.hint_bytes_max = HINT_BYTES_MAX
         """How much a shard remembers of where messages are."""
         self._plan_lies()
@@ -173,8 +175,11 @@ class World:
     def forget(self) -> None:
         """Let go of a run that has been judged: most of it is freed at once, and needs no collector to be found."""
         self.scheduler.forget()
+        self.server.delegations.clear()
         for machine in self.machines.values():
             machine.forget()
+        for session in self.sessions:
+            vars(session).clear()
         self.__dict__.clear()
 
     # -- clocks --------------------------------------------------------------------------------------------------------
@@ -279,6 +284,8 @@ class World:
     # -- outages -------------------------------------------------------------------------------------------------------
 
     def _plan_outages(self) -> None:
+        if not (self.conditions.outages or self.conditions.permissions or self.conditions.partitions):
+            return
         chance = self.scheduler.stream("outages")
         if self.conditions.outages:
             for _ in range(chance.choice((0, 1, 1, 2))):

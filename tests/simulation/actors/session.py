@@ -70,6 +70,7 @@ class SessionKit(Kit):
             self.chance,
             background=False,
         )
+        world.sessions.append(self.session)
         self.session._lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
         leasing = self.session._leasing
         leasing._holder = msgspec.structs.replace(leasing._holder, process=world.number(), boot=bytes(16))

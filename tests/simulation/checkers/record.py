@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from appliance.formats.birth import BagKind, LogBirth
@@ -259,10 +259,15 @@ class LogRecord:
         return found
 
 
+@lru_cache(maxsize=64)
+def _policy(data: bytes) -> Policy:
+    return decode(Policy, open_signed(Kind.POLICY, data, "policy").body)
+
+
 def _policies(server: Server) -> Iterator[tuple[int, Policy]]:
     for name, file in server.directories.get("policy", {}).items():
         if file is not None:
-            yield int(name), decode(Policy, open_signed(Kind.POLICY, file.data, name).body)
+            yield int(name), _policy(file.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ class Options:
     """Whether what is clean is judged by columns. What is found does not depend on it."""
     hashed: bool = True
     """Whether every byte of data files and packs is hashed. Without that, what was altered in them may be missed."""
+    timeline: bool = False
+    """Whether the index file gets the timeline too, where the whole tree is read: replay and screens live from it."""
 
 
 _DEFAULT: Final = Options()
@@ -136,11 +138,20 @@ def _audit(
         state = environment(tree, root_key, columns=options.columns, hashed=options.hashed)
         store = PartStore(index, state, reread=options.reread)
     findings: list[Finding] = []
+    keeps = options.timeline and store is not None and options.narrowing.whole
+    told = _Halves(progress) if keeps and progress else None
 
     def load(jobs: int, store: PartStore | None) -> tuple[ClusterRecords, Loaded]:
         records, found_records = load_records(tree, signatures, root_key)
         findings[:] = found_records
-        way = Way(options.narrowing, jobs, store, progress, columns=options.columns, hashed=options.hashed)
+        way = Way(
+            options.narrowing,
+            jobs,
+            store,
+            told.first if told else progress,
+            columns=options.columns,
+            hashed=options.hashed,
+        )
         walk = Walk(tree, records, signatures, index, findings.append, way)
         return records, walk.run()
 
@@ -149,6 +160,7 @@ def _audit(
     except Doubted:
         index.clear()
         tree.unreadable.clear()
+        store = None
         records, loaded = load(1, None)
     index.ready()
     known_runs = runs(index)
@@ -171,8 +183,30 @@ def _audit(
         provisional=loaded.counts.provisional,
         ledger_gaps=gaps,
     )
-    root = records.root
-    return Audit(summary, ordered, records.cluster_id, root.public if root else None, records.pinned, options.hashed)
+    root = records.root.public if records.root else None
+    result = Audit(summary, ordered, records.cluster_id, root, records.pinned, options.hashed)
+    if keeps:
+        from .replay.keeping import keep_timeline  # noqa: PLC0415 - only where it is asked for
+
+        digest = store.digest(tree) if store else None
+        step = told.second if told else None
+        keep_timeline(index.db, tree, result, signatures, state=digest, root_key=root_key, progress=step)
+    return result
+
+
+class _Halves:
+    """One progress of two passes over the same parts."""
+
+    def __init__(self, progress: Callable[[int, int, int, str], None]) -> None:
+        self._progress = progress
+        self._total = self._messages = 0
+
+    def first(self, done: int, total: int, messages: int, part: str) -> None:
+        self._total, self._messages = total, messages
+        self._progress(done, 2 * total, messages, part)
+
+    def second(self, done: int, part: str) -> None:
+        self._progress(self._total + done, 2 * self._total, self._messages, f"timeline: {part}")
 
 
 def _judge(

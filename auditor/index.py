@@ -31,6 +31,8 @@ type Value = str | bytes | int | None
 
 _APPLICATION: Final = 0x4C484C44
 """Names a file as an index of ours."""
+INDEX_FORMAT: Final = 2
+"""What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
 PRAGMA synchronous = OFF;
@@ -63,10 +65,13 @@ CREATE TABLE chunk (
     process INTEGER, at INTEGER, row_bytes INTEGER, raw_bytes INTEGER);
 CREATE INDEX chunk_of ON chunk (kind, bucket, part);
 """
+READ_CACHE_KIB: Final = 8 * 1024
+"""What a file that is only read may take of memory."""
 RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, incarnation, sequence, position, head)"}
 """Tables where one fact may be told at several places; of these the place with the lowest rank counts."""
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
+_ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 _TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag", "chunk")
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
@@ -155,6 +160,35 @@ class Rows:
         self._closed_to[log] = max(instant, self._closed_to.get(log, 0))
 
 
+def open_index(path: Path) -> apsw.Connection:
+    """Open the file of an audit to read, as it is now: who writes to it waits until this is closed.
+
+    Raises BadRequest with the way out for what is none, is of another format, or is being written.
+    """
+    again = "make it with: leasehold audit PATH --db FILE"
+    if not path.is_file():
+        raise BadRequest("no-index", f"{path} is not there", hint=again)
+    try:
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        ((ours,),) = db.execute("PRAGMA application_id")
+        ((stated,),) = db.execute("PRAGMA user_version")
+        if ours != _APPLICATION:
+            raise BadRequest("not-an-index", f"{path} is no index of an audit", hint=again)
+        if stated != INDEX_FORMAT:
+            what = f"{path} is an index of format {stated}; this version reads format {INDEX_FORMAT}"
+            raise BadRequest("other-index-format", what, hint=again)
+        db.execute(f"PRAGMA cache_size = -{READ_CACHE_KIB}")
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except (apsw.NotADBError, apsw.CorruptError):
+        raise BadRequest("not-an-index", f"{path} is no index of an audit", hint=again) from None
+    except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
+        raise BadRequest(
+            "index-in-use", f"{path} cannot be read: {problem}", hint="wait for the audit that writes it"
+        ) from None
+    return db
+
+
 def _passing_directory() -> TemporaryDirectory[str] | None:
     """Return a directory for an index that others read; None where none can be made: then nobody else reads it."""
     try:
@@ -186,7 +220,9 @@ class Index(Rows):
             raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file") from None
         except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
             raise BadRequest(
-                "index-in-use", f"{path} cannot be written: {problem}", hint="wait for the other audit, or name another"
+                "index-in-use",
+                f"{path} cannot be written: {problem}",
+                hint="end the audit, replay or screen that has it open, or name another",
             ) from None
         self._spooling = (self._passing or _passing_directory()) if spooling else None
         self.spool = Spool(Path(self._spooling.name)) if self._spooling else None
@@ -197,9 +233,11 @@ class Index(Rows):
         ours = self._number("PRAGMA application_id")
         if ours not in (0, _APPLICATION) or (ours == 0 and self._number("SELECT count(*) FROM sqlite_schema")):
             raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file")
+        old = () if self._number("PRAGMA user_version") == INDEX_FORMAT else self.db.execute(_ALL_TABLES).fetchall()
         self.db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        for table in _TABLES:
+        for table in (*_TABLES, *(name for (name,) in old)):
             self.db.execute(f"DROP TABLE IF EXISTS {table}")
+        self.db.execute(f"PRAGMA user_version = {INDEX_FORMAT}")
 
     def clear(self) -> None:
         """Forget all evidence."""

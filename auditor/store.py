@@ -45,6 +45,8 @@ class PartStore:
             self._db.execute("INSERT INTO environment VALUES (?)", (environment,))
         self._states = dict(self._db.execute("SELECT unit, state FROM part"))
         self._waiting = 0
+        self._environment = environment
+        self._asked: dict[str, bytes] = {}
         self.taken = 0
         """How many parts were not read again."""
 
@@ -61,7 +63,17 @@ class PartStore:
 
     def has(self, name: str, state: bytes) -> bool:
         """Whether a unit was read in this state."""
+        self._asked[name] = state
         return self._states.get(name) == state
+
+    def digest(self, tree: Tree) -> bytes:
+        """Return a digest of all that was asked for, of what it depends on, and of the ceiling chains."""
+        whole = hashlib.sha256(self._environment)
+        for name, state in sorted(self._asked.items()):
+            whole.update(f"{name}\0".encode("utf-8", "surrogatepass") + state)
+        for file in tree.chains():
+            whole.update(f"{file.path}\0{tree.identity(file.path)}\0".encode("utf-8", "surrogatepass"))
+        return whole.digest()
 
     def get(self, name: str) -> Part:
         """Return a part that it has. Raises BadRequest where the file was damaged."""

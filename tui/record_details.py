@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from auditor.finding import Verdict, printable
 from auditor.replay.events import FrameWritten, LeaseEnded, LeaseTold
 from auditor.replay.words import event_words
@@ -195,8 +197,9 @@ def _lease(record: Record, subject: LeaseSubject, at: Instant) -> Iterator[Line]
         )
     yield BLANK
     yield heading(f"{sum(each.messages for each in life.frames)} messages in {len(life.frames)} frames")
+    state = record.timeline.state_at(at)
     for each in life.frames:
-        yield _frame_line(each)
+        yield _frame_line(_by_then(each, state))
 
 
 def _grant(life: _Life) -> Iterator[Line]:
@@ -210,6 +213,14 @@ def _grant(life: _Life) -> Iterator[Line]:
     yield fact("floor", moment(first.floor_ns))
     yield fact("settle_to", moment(first.settle_to_ns))
     yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
+
+
+def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
+    """Return a frame as it stood: before its bag was closed nobody knew whether the list would name it."""
+    bag = state.bags.get((event.log, event.bag_ns))
+    if event.listed is None or (bag is not None and bag.closed_ns is not None):
+        return event
+    return replace(event, listed=None, void_because=event.void_because if event.listed else "")
 
 
 def _frame_line(event: FrameWritten) -> Line:
@@ -276,8 +287,8 @@ def _clock(record: Record, node: str, at: Instant) -> Iterator[Line]:
     yield BLANK
     yield heading(f"What it signed, newest first, the last {READINGS_SHOWN}")
     shown, before = 0, None
-    for event in reversed(record.timeline.events[: record.timeline.position(at)]):
-        if event.clock is None or event.clock.node != node:
+    for event in record.timeline.signed_by(node, record.timeline.position(at)):
+        if event.clock is None:
             continue
         step = before is not None and before != event.clock.clock_epoch
         before = event.clock.clock_epoch
@@ -304,9 +315,8 @@ def _bag(record: Record, subject: BagSubject, at: Instant) -> Iterator[Line]:
     yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {printable(bag.path)}")
     yield fact("state", f"{state.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
     yield from _steps(bag)
-    frames = [
-        each for each in record.timeline.frames_of(subject.log).get(subject.start_ns, []) if each.instant_ns <= at
-    ]
+    written = record.timeline.frames_in(subject.log, subject.start_ns)
+    frames = [_by_then(each, state) for each in written if each.instant_ns <= at]
     files: dict[str, list[FrameWritten]] = {}
     for each in frames:
         files.setdefault(each.file, []).append(each)

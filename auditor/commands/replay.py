@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.audit import audit
+from auditor.audit import Options, audit
 from auditor.finding import printable
 from auditor.opening import open_tree
+from auditor.progress import AuditProgress
 from auditor.replay.delivery import newest_delivered
 from auditor.replay.events import BagClosed
 from auditor.replay.judging import changes, judged_timeline
+from auditor.replay.kept import open_kept
 from auditor.replay.lens import AS_IT_WAS, WhatIf
 from auditor.replay.reading import read_timeline
 from auditor.replay.report import SCHEMA, clock, json_fields, text_lines
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from auditor.replay.delivery import Delivered
     from auditor.replay.events import Event
     from auditor.replay.judging import Changes
+    from auditor.replay.kept import Kept
     from auditor.replay.state import StateAt
     from auditor.replay.timeline import Timeline
 
@@ -38,7 +42,13 @@ STEPS_SHOWN_MAX: Final = 100_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``replay`` takes."""
-    path_arguments(parser, index=False)
+    path_arguments(parser, index=False, needed=False)
+    parser.add_argument(
+        "--db",
+        metavar="FILE",
+        type=Path,
+        help="the file of `audit --db`: without PATH no tree is needed; with PATH it is made, or brought up to date",
+    )
     parser.add_argument(
         "--at", metavar="T", help="the instant: RFC 3339 in UTC, nanoseconds, start or end (default: end)"
     )
@@ -66,12 +76,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the state at an instant, or the steps between two. Returns the exit code (docs/exit-codes.md)."""
     _check(arguments)
     lens = _lens(arguments)
-    tree = open_tree(arguments.path)
-    progress = Progress("replay")
+    tree = None if arguments.path is None else open_tree(arguments.path)
+    timeline, changed = _read(arguments, tree, lens)
     try:
-        timeline, changed = _read(tree, lens, pinned(arguments.root_key), progress)
+        return _shown(arguments, tree, lens, timeline, changed)
     finally:
-        progress.done()
+        timeline.close()
+
+
+def _shown(
+    arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf, timeline: Timeline, changed: Changes | None
+) -> int:
     unknown = sorted(set(lens.shifts) - set(timeline.state_at().clocks))
     if unknown:
         known = ", ".join(sorted(timeline.state_at().clocks)) or "none"
@@ -80,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _steps(arguments, timeline, changed)
     instant = _instant(arguments.at or "end", timeline)
     state = timeline.state_at(instant)
-    if arguments.domain is not None and arguments.domain not in timeline.state_at().domains:
+    if arguments.domain is not None and timeline.state_at().domains.get(arguments.domain) is None:
         raise BadRequest(
             "no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint="replay PATH lists them"
         )
@@ -96,8 +111,39 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(tree: Tree, lens: WhatIf, root_key: bytes | None, progress: Progress) -> tuple[Timeline, Changes | None]:
-    """Read the tree, as it was with the findings of its audit, or through a lens with those that this can change."""
+def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tuple[Timeline, Changes | None]:
+    """Return the timeline: of a database, or of the tree as it was with its audit's findings, or through a lens."""
+    root_key = pinned(arguments.root_key)
+    if tree is None:
+        return _kept(arguments.db, root_key).timeline, None
+    if arguments.db is not None and not lens.any:
+        audited = AuditProgress()
+        try:
+            options = Options(jobs=0, index_file=arguments.db, timeline=True)
+            audit(tree, root_key=root_key, options=options, progress=audited.show)
+        finally:
+            audited.done()
+        return open_kept(arguments.db).timeline, None
+    progress = Progress("replay")
+    try:
+        return _from_tree(tree, lens, root_key, progress)
+    finally:
+        progress.done()
+
+
+def _kept(path: Path, root_key: bytes | None) -> Kept:
+    """Open a database without its tree. A key is checked, not used: all was verified by the one that the audit had."""
+    kept = open_kept(path)
+    if root_key is not None and kept.audit.root_key != root_key:
+        raise BadRequest(
+            "other-root-key",
+            f"the audit that made {path} went by another root key",
+            hint="audit the tree again, with --root-key and --db",
+        )
+    return kept
+
+
+def _from_tree(tree: Tree, lens: WhatIf, root_key: bytes | None, progress: Progress) -> tuple[Timeline, Changes | None]:
     signatures = Signatures()
     if not lens.any:
         result = audit(tree, root_key=root_key, signatures=signatures)
@@ -111,6 +157,14 @@ def _read(tree: Tree, lens: WhatIf, root_key: bytes | None, progress: Progress) 
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.path is None:
+        if arguments.db is None:
+            raise BadRequest("no-path", "there is no PATH to replay", hint="name a copy of a root, or --db FILE")
+        needs_bytes = {"--newest": arguments.newest > 0, "--shift, --grace and --drop-late": _lens(arguments).any}
+        for option in (name for name, named in needs_bytes.items() if named):
+            raise BadRequest(
+                "needs-tree", f"an index alone is not enough for {option}: frames are read", hint="name PATH too"
+            )
     if arguments.step is None and (arguments.first or arguments.last or arguments.log):
         raise BadRequest("no-step", "--from, --to and --log go with --step", hint="add --step event, or use --at")
     if arguments.step == "bag" and arguments.domain is not None:
@@ -138,12 +192,12 @@ def _instant(text: str, timeline: Timeline) -> int:
 
 
 def _delivered(
-    timeline: Timeline, state: StateAt, tree: Tree, arguments: argparse.Namespace
+    timeline: Timeline, state: StateAt, tree: Tree | None, arguments: argparse.Namespace
 ) -> dict[str, list[Delivered]]:
     return {
         log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
         for log in state.logs
-        if arguments.newest > 0
+        if tree is not None and arguments.newest > 0
     }
 
 

@@ -101,6 +101,7 @@ def run_audit(arguments: argparse.Namespace) -> tuple[Tree, Audit]:
         reread=arguments.reread,
         narrowing=narrowing(arguments),
         hashed=not arguments.no_payload_hash,
+        timeline=arguments.db is not None,
     )
     progress = AuditProgress()
     try:

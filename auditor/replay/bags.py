@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from auditor.verification import Signatures
     from timeagent.signedtime import SignedTime
 
+    from .gathering import Gathering
     from .lens import WhatIf
 
 _VOID: Final = "its bag was closed without it"
@@ -69,18 +70,23 @@ class BagReading:
     """Reads every log of a tree."""
 
     def __init__(
-        self, tree: Tree, records: ClusterRecords, signatures: Signatures, frames: FrameReader, lens: WhatIf
+        self,
+        tree: Tree,
+        records: ClusterRecords,
+        signatures: Signatures,
+        frames: FrameReader,
+        lens: WhatIf,
+        found: Gathering,
     ) -> None:
-        """Take where evidence comes from."""
+        """Take where evidence comes from, and where what it says goes to."""
         self._tree = tree
         self._records = records
         self._signatures = signatures
         self._frames = frames
         self._lens = lens
-        self.events: list[FrameWritten | BagClosed | RackSealed | LogBorn] = []
-        self.prelocked: set[tuple[str, int]] = set()
-        """Bags that are not closed and have a prelock."""
-        self.packed: set[tuple[str, int]] = set()
+        self._found = found
+        self._begun = ""
+        """The data file that the last event was made of."""
 
     def read(self, log: str) -> Iterator[JudgedFrame | str]:
         """Read a log; yield each frame that is decoded, and the path of each rack when it is done."""
@@ -112,7 +118,7 @@ class BagReading:
         # A log is there from the beginning of its first bag, whatever the clock of its maker says.
         instant = min(clock.midpoint_ns, grid.first_ns)
         kind, place = birth.kind.value, (log, b"", 0, 0)
-        self.events.append(
+        self._found.written(
             LogBorn(instant, place, clock, where, log, grid.first_ns, birth.span_ns, grace, birth.rack_ns, kind)
         )
         return grid
@@ -157,7 +163,7 @@ class BagReading:
             if bag is None:
                 continue
             if listing.packed:
-                self.packed.add((bag.log, bag.start_ns))
+                self._found.packed(bag.log, bag.start_ns)
             each = there.get(entry.bag, BagListing(bag, (), locked=False))
             yield from self._bag(grid, each, entry.lock, where, pack)
         for name, each in there.items():
@@ -165,7 +171,7 @@ class BagReading:
                 yield from self._void(grid, each, "its rack was sealed without its bag")
         rack = listing.rack
         _, clock, instant = self._stamp(Kind.SEAL, stamped, seal.sealer, where, rack.end_ns)
-        self.events.append(
+        self._found.written(
             RackSealed(
                 instant_ns=instant,
                 place=(rack.log, b"", rack.start_ns, 0),
@@ -207,7 +213,7 @@ class BagReading:
         late = [name for name in listing.files if name not in known]
         for name in late:
             yield from self._late(grid, bag, name, token, tally)
-        self.events.append(
+        self._found.written(
             BagClosed(
                 instant_ns=instant,
                 place=(bag.log, b"", bag.start_ns, 0),
@@ -288,7 +294,7 @@ class BagReading:
     def _open(self, grid: Grid, listing: BagListing) -> Iterator[JudgedFrame]:
         bag = self._lens.bag(listing.bag)
         if any(name == PRELOCK for name, _ in self._tree.names(bag.path)):
-            self.prelocked.add((bag.log, bag.start_ns))
+            self._found.prelocked(bag.log, bag.start_ns)
         seen: set[bytes] = set()
         for name in listing.files:
             path, parsed = f"{bag.path}/{name}", grid.data_name(name)
@@ -353,9 +359,11 @@ class BagReading:
                 for held in evidence.witnesses
                 if held.refusal is None
             ),
+            begins=evidence.refusal is None and path != self._begun,
         )
         if evidence.refusal is None:
-            self.events.append(event)
+            self._begun = path
+            self._found.written(event)
         return JudgedFrame(evidence, event, bag, closed)
 
     @staticmethod

@@ -9,8 +9,6 @@ from appliance.formats.frame import open_frame
 from appliance.formats.framing import Piece, piece_at
 from timeagent.errors import Damaged
 
-from .events import FrameWritten
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from auditor.load import Tree
     from timeagent.units import Instant
 
+    from .events import FrameWritten
     from .state import StateAt
     from .timeline import Timeline
 
@@ -49,20 +48,15 @@ def newest_delivered(
     if known is None or newest <= 0:
         return []
     found: list[Delivered] = []
-    for frames in _bags_backwards(timeline, log, known.horizon_ns):
+    for frames in timeline.frames_backwards(log, known.horizon_ns):
         for event in frames:
+            if not event.accepted_count or not event.listed:
+                continue
             if domain is None or any(name == domain for name, _ in event.leases):
                 found += _messages(event, tree)
         if len(found) >= newest:
             break
     return sorted(found)[-newest:]
-
-
-def _bags_backwards(timeline: Timeline, log: str, horizon: Instant) -> Iterator[list[FrameWritten]]:
-    """Yield the accepted frames of each bag below the horizon, the newest bag first."""
-    by_bag = timeline.frames_of(log)
-    for start in sorted((start for start in by_bag if start < horizon), reverse=True):
-        yield [event for event in by_bag[start] if event.accepted_count and event.listed]
 
 
 def _messages(event: FrameWritten, tree: Tree) -> Iterator[Delivered]:

@@ -7,27 +7,24 @@ in the wrong order by as much as their bounds overlap; nothing here decides anyt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from timeagent.signedtime import TimeFlags
-
-if TYPE_CHECKING:
-    from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.lease import Ending
-    from appliance.formats.sessionlease import SessionEnded, SessionWitness
-    from appliance.formats.witness import Witness
-    from auditor.chains import ShardName
-    from auditor.finding import Evidence
-    from timeagent.signedtime import ClockStatus, SignedTime
-    from timeagent.units import Instant, Span
+from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.lease import Ending
+from appliance.formats.sessionlease import SessionEnded, SessionWitness
+from appliance.formats.witness import Witness
+from auditor.chains import ShardName
+from auditor.finding import Evidence
+from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
+from timeagent.units import Instant, Span
 
 type Place = tuple[str, bytes, int, int]
 """Orders events of one maker that name the same instant: who, which run of it, sequence, place in the batch."""
 
 
-class ClockReading(msgspec.Struct, frozen=True):
+class ClockReading(msgspec.Struct, frozen=True, array_like=True):
     """What a node's clock said when it signed."""
 
     node: str
@@ -63,7 +60,7 @@ class ClockReading(msgspec.Struct, frozen=True):
         return self.midpoint_ns + self.radius_ns
 
 
-class LeaseTold(msgspec.Struct, frozen=True):
+class LeaseTold(msgspec.Struct, frozen=True, array_like=True):
     """A shard granted, renewed or upgraded a lease: ``witness.kind`` says which."""
 
     instant_ns: Instant
@@ -74,7 +71,7 @@ class LeaseTold(msgspec.Struct, frozen=True):
     witness: Witness
 
 
-class LeaseEnded(msgspec.Struct, frozen=True):
+class LeaseEnded(msgspec.Struct, frozen=True, array_like=True):
     """A shard ended a lease, in the way that ``ending.outcome`` says."""
 
     instant_ns: Instant
@@ -89,7 +86,7 @@ class LeaseEnded(msgspec.Struct, frozen=True):
     settle_to_ns: Instant | None
 
 
-class SessionTold(msgspec.Struct, frozen=True):
+class SessionTold(msgspec.Struct, frozen=True, array_like=True):
     """A shard granted or renewed a session lease."""
 
     instant_ns: Instant
@@ -100,7 +97,7 @@ class SessionTold(msgspec.Struct, frozen=True):
     witness: SessionWitness
 
 
-class SessionOver(msgspec.Struct, frozen=True):
+class SessionOver(msgspec.Struct, frozen=True, array_like=True):
     """A shard ended a session lease, and every lease under it that was out."""
 
     instant_ns: Instant
@@ -111,7 +108,7 @@ class SessionOver(msgspec.Struct, frozen=True):
     ending: SessionEnded
 
 
-class CeilingLinked(msgspec.Struct, frozen=True):
+class CeilingLinked(msgspec.Struct, frozen=True, array_like=True):
     """A node linked a record of a ceiling chain: a run of a shard began, goes on, or ended."""
 
     instant_ns: Instant
@@ -122,7 +119,7 @@ class CeilingLinked(msgspec.Struct, frozen=True):
     record: CeilingRecord
 
 
-class FrameWritten(msgspec.Struct, frozen=True):
+class FrameWritten(msgspec.Struct, frozen=True, array_like=True):
     """A writer signed the time of a frame. Whether it counts is decided by the bag's lock file: ``listed``."""
 
     instant_ns: Instant
@@ -151,6 +148,8 @@ class FrameWritten(msgspec.Struct, frozen=True):
     """Why readers do not see it though it is there; empty where they do."""
     leases: tuple[tuple[str, bytes], ...]
     """Domain and correlation id of each lease that it was written under."""
+    begins: bool = True
+    """Whether it is the first of its data file that can be read."""
 
     @property
     def accepted_count(self) -> int:
@@ -158,7 +157,7 @@ class FrameWritten(msgspec.Struct, frozen=True):
         return self.accepted[1] - self.accepted[0]
 
 
-class BagClosed(msgspec.Struct, frozen=True):
+class BagClosed(msgspec.Struct, frozen=True, array_like=True):
     """A closer signed the list of a bag's contents: from then on nothing else is in it."""
 
     instant_ns: Instant
@@ -183,7 +182,7 @@ class BagClosed(msgspec.Struct, frozen=True):
     """Data files in the directory that the list does not name."""
 
 
-class RackSealed(msgspec.Struct, frozen=True):
+class RackSealed(msgspec.Struct, frozen=True, array_like=True):
     """A sealer signed the list of a rack's bags: no other bag of that stretch of time exists."""
 
     instant_ns: Instant
@@ -199,7 +198,7 @@ class RackSealed(msgspec.Struct, frozen=True):
     bags: int
 
 
-class LogBorn(msgspec.Struct, frozen=True):
+class LogBorn(msgspec.Struct, frozen=True, array_like=True):
     """A log was made."""
 
     instant_ns: Instant
@@ -215,18 +214,26 @@ class LogBorn(msgspec.Struct, frozen=True):
     kind: str
 
 
-type ShardEvent = LeaseTold | LeaseEnded | SessionTold | SessionOver | CeilingLinked
-type Event = ShardEvent | FrameWritten | BagClosed | RackSealed | LogBorn
+type Event = (
+    LeaseTold | LeaseEnded | SessionTold | SessionOver | CeilingLinked | FrameWritten | BagClosed | RackSealed | LogBorn
+)
 
 
 def order(event: Event) -> tuple[Instant, int, Place]:
     """Return by what events are sorted: the instant, then cause before effect, then each maker's own order."""
-    return event.instant_ns, _RANK[type(event)], event.place
+    return event.instant_ns, RANKS[type(event)], event.place
 
 
-_RANK: Final[dict[type, int]] = {
-    kind: rank
-    for rank, kind in enumerate(
-        (LogBorn, CeilingLinked, SessionOver, LeaseEnded, SessionTold, LeaseTold, FrameWritten, BagClosed, RackSealed)
-    )
-}
+KINDS: Final = (
+    LogBorn,
+    CeilingLinked,
+    SessionOver,
+    LeaseEnded,
+    SessionTold,
+    LeaseTold,
+    FrameWritten,
+    BagClosed,
+    RackSealed,
+)
+"""Cause before effect: the order of kinds within one instant."""
+RANKS: Final[dict[type, int]] = {kind: rank for rank, kind in enumerate(KINDS)}

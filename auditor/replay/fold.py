@@ -6,6 +6,7 @@ frame may stand before its lease, an end before its beginning.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from dataclasses import replace as copied
 from typing import TYPE_CHECKING
@@ -27,9 +28,11 @@ from .events import (
     SessionOver,
     SessionTold,
 )
-from .state import BagState, ClockState, DomainState, LeaseState, LogState, SessionState, ShardState
+from .state import BagState, ClockState, DomainState, LeaseState, LogState, SessionState, ShardState, with_leases
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, MutableMapping
+
     from auditor.chains import ShardName
     from timeagent.units import Instant
 
@@ -40,26 +43,26 @@ if TYPE_CHECKING:
 class Working:
     """A state that is being built. Its values are frozen: a copy of the dictionaries is a copy of the state."""
 
-    domains: dict[str, DomainState] = field(default_factory=dict)
-    sessions: dict[bytes, SessionState] = field(default_factory=dict)
-    shards: dict[ShardName, ShardState] = field(default_factory=dict)
-    logs: dict[str, LogState] = field(default_factory=dict)
-    bags: dict[tuple[str, Instant], BagState] = field(default_factory=dict)
-    clocks: dict[str, ClockState] = field(default_factory=dict)
-    prelocked: frozenset[tuple[str, Instant]] = frozenset()
-    packed: frozenset[tuple[str, Instant]] = frozenset()
+    domains: MutableMapping[str, DomainState] = field(default_factory=dict)
+    sessions: MutableMapping[bytes, SessionState] = field(default_factory=dict)
+    shards: MutableMapping[ShardName, ShardState] = field(default_factory=dict)
+    logs: MutableMapping[str, LogState] = field(default_factory=dict)
+    bags: MutableMapping[tuple[str, Instant], BagState] = field(default_factory=dict)
+    clocks: MutableMapping[str, ClockState] = field(default_factory=dict)
+    prelocked: Collection[tuple[str, Instant]] = frozenset()
+    packed: Collection[tuple[str, Instant]] = frozenset()
     """Bags whose prelock, or pack, the copy has: no event says since when."""
 
     def copy(self) -> Working:
         """Return a state that can go on by itself."""
         return copied(
             self,
-            domains=self.domains.copy(),
-            sessions=self.sessions.copy(),
-            shards=self.shards.copy(),
-            logs=self.logs.copy(),
-            bags=self.bags.copy(),
-            clocks=self.clocks.copy(),
+            domains=copy(self.domains),
+            sessions=copy(self.sessions),
+            shards=copy(self.shards),
+            logs=copy(self.logs),
+            bags=copy(self.bags),
+            clocks=copy(self.clocks),
         )
 
     def size(self) -> int:
@@ -237,7 +240,8 @@ class Working:
 
     def _forget(self, shard: ShardName, run: bytes) -> None:
         """A run began: it knows of none of the leases that the runs before it had out."""
-        for name, domain in list(self.domains.items()):
+        for name in with_leases(self.domains):
+            domain = self.domains[name]
             if domain.shard == shard and any(each.run != run and not each.run_over for each in domain.leases):
                 leases = tuple(replace(each, run_over=each.run_over or each.run != run) for each in domain.leases)
                 self.domains[name] = replace(domain, leases=leases)
@@ -249,7 +253,8 @@ class Working:
         if log is not None:
             bag = self._bag(event.log, event.bag_ns, log)
             messages = 0 if event.listed is False else event.messages
-            self.bags[event.log, event.bag_ns] = replace(bag, written=bag.written + 1, messages=bag.messages + messages)
+            written = bag.written + event.begins
+            self.bags[event.log, event.bag_ns] = replace(bag, written=written, messages=bag.messages + messages)
             if bag.closed_ns is None:
                 self.logs[event.log] = replace(log, pending=log.pending + messages)
         for name, correlation_id in event.leases:

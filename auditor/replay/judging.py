@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from auditor.chains import CeilingChain, CeilingFact, Run
 from auditor.coverage import Coverage
 from auditor.finding import Evidence, NamedInterval, in_order
-from auditor.frames import FrameReader
 from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
 from auditor.index import Index, Use
 from auditor.records import load_records
@@ -24,10 +23,9 @@ from auditor.rules.time import judge_frame, stamp_after_frame
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from .bags import BagReading
 from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, order
+from .gathering import Gathered
 from .reading import made_timeline, read_frames
-from .shards import ShardReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,17 +81,16 @@ def judged_timeline(
 ) -> tuple[Timeline, list[Finding]]:
     """Read a tree through a lens. Returns its timeline and the findings that a lens can change, in order."""
     records, _ = load_records(tree, signatures, root_key)
-    shards = ShardReading(tree, records, signatures, lens)
-    bags = BagReading(tree, records, signatures, FrameReader(signatures, records.cluster_id), lens)
+    read = Gathered()
     findings: list[Finding] = []
-    for frame in read_frames(tree, shards, bags, progress):
+    for frame in read_frames(tree, records, signatures, lens, read, progress):
         findings += _frame(frame, records, lens)
-    for event in bags.events:
+    for event in read.of_logs:
         if isinstance(event, BagClosed):
             findings += _closed(event)
-    findings += _leases(shards, bags, records)
+    findings += _leases(read, records)
     ordered = in_order(findings)
-    return made_timeline(shards, bags, ordered), ordered
+    return made_timeline(read, ordered), ordered
 
 
 def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterator[Finding]:
@@ -124,23 +121,23 @@ def _closed(event: BagClosed) -> Iterator[Finding]:
 # Leases: the audit's own histories, from events instead of from its index.
 
 
-def _leases(shards: ShardReading, bags: BagReading, records: ClusterRecords) -> Iterator[Finding]:
-    heads = [fact for fact, _ in shards.heads.values()]
+def _leases(read: Gathered, records: ClusterRecords) -> Iterator[Finding]:
+    heads = [fact for fact, _ in read.heads.values()]
     heads.sort(key=lambda fact: (fact.head.map_number, fact.head.shard, fact.head.incarnation, fact.head.sequence))
-    ceilings = _ceilings(shards)
+    ceilings = _ceilings(read)
     yield from check_heads(heads, ceilings)
-    runs = _runs(heads, {fact.digest for fact, in_ledger in shards.heads.values() if in_ledger})
+    runs = _runs(heads, {fact.digest for fact, in_ledger in read.heads.values() if in_ledger})
     index = Index()
     cluster = Cluster(
         runs=runs,
         ceilings=ceilings,
-        finished=frozenset(shards.stopped),
+        finished=frozenset(read.stops),
         maps=records.maps,
         term_ns_max=records.term_ns_max,
         r1_tolerance_ns=records.r1_tolerance_ns,
         coverage=_NothingMissing(index, 0, 0),
     )
-    for history in _histories(shards, bags, runs):
+    for history in _histories(read, runs):
         yield from check_domain(history, cluster)
     index.close()
 
@@ -157,33 +154,33 @@ def _runs(heads: list[HeadFact], in_ledger: set[bytes]) -> dict[bytes, Run]:
     return runs
 
 
-def _ceilings(shards: ShardReading) -> dict[ShardName, CeilingChain]:
+def _ceilings(read: Gathered) -> dict[ShardName, CeilingChain]:
     chains: dict[ShardName, CeilingChain] = {}
-    for raw, event in sorted(shards.ceilings.items(), key=lambda each: each[1].record.number):
+    for raw, event in sorted(read.ceilings.items(), key=lambda each: each[1].record.number):
         chain = chains.setdefault(event.shard, CeilingChain(event.shard))
         chain.take(CeilingFact(event.record, raw, SignedTime.decode(event.record.time), event.where))
     return chains
 
 
-def _histories(shards: ShardReading, bags: BagReading, runs: dict[bytes, Run]) -> Iterator[DomainHistory]:
+def _histories(read: Gathered, runs: dict[bytes, Run]) -> Iterator[DomainHistory]:
     def position(event: LeaseTold | LeaseEnded) -> Position:
         _, incarnation, sequence, place = event.place
         return event.shard[0], runs[incarnation].first_ceiling, incarnation, sequence, place
 
-    tokens = {(fact.head.incarnation, fact.head.sequence): fact.token for fact, _ in shards.heads.values()}
+    tokens = {(fact.head.incarnation, fact.head.sequence): fact.token for fact, _ in read.heads.values()}
     domains: dict[str, dict[bytes, LeaseHistory]] = {}
-    for (digest, _), event in shards.told.items():
-        fact = shards.heads[digest][0]
+    for (digest, _), event in read.statements.items():
+        fact = read.heads[digest][0]
         told = Told(event.witness, fact.head, fact.token, position(event), event.where)
         leases = domains.setdefault(event.witness.domain, {})
         identifier = event.witness.correlation_id
         leases.setdefault(identifier, LeaseHistory(identifier)).told.append(told)
-    for ended in shards.endings():
+    for ended in read.endings():
         known = domains.get(ended.domain, {}).get(ended.ending.correlation_id)
         if known is not None:
             token = tokens[ended.place[1:3]]
             known.endings.append(EndedFact(ended.ending, position(ended), token, ended.where, None))
-    for written in sorted((each for each in bags.events if isinstance(each, FrameWritten)), key=order):
+    for written in sorted((each for each in read.of_logs if isinstance(each, FrameWritten)), key=order):
         for domain, identifier in written.leases:
             known = domains.get(domain, {}).get(identifier)
             if known is not None and written.listed is not False:

@@ -13,6 +13,7 @@ from auditor.records import load_records
 from auditor.verification import Signatures
 
 from .bags import BagReading
+from .gathering import Gathered
 from .lens import AS_IT_WAS
 from .shards import ShardReading
 from .timeline import Timeline
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
     from auditor.finding import Finding
     from auditor.load import Tree
+    from auditor.records import ClusterRecords
 
     from .bags import JudgedFrame
+    from .gathering import Gathering
     from .lens import WhatIf
 
 
@@ -43,17 +46,23 @@ def read_timeline(
     """
     signatures = signatures or Signatures()
     records, _ = load_records(tree, signatures, root_key)
-    shards = ShardReading(tree, records, signatures, lens)
-    bags = BagReading(tree, records, signatures, FrameReader(signatures, records.cluster_id), lens)
-    for _ in read_frames(tree, shards, bags, progress or _silent):
+    found = Gathered()
+    for _ in read_frames(tree, records, signatures, lens, found, progress or _silent):
         pass
-    return made_timeline(shards, bags, findings)
+    return made_timeline(found, findings)
 
 
 def read_frames(
-    tree: Tree, shards: ShardReading, bags: BagReading, progress: Callable[[int, str], None]
+    tree: Tree,
+    records: ClusterRecords,
+    signatures: Signatures,
+    lens: WhatIf,
+    found: Gathering,
+    progress: Callable[[int, str], None],
 ) -> Iterator[JudgedFrame]:
-    """Read everything; yield each frame as it is read."""
+    """Read everything, ledgers first; yield each frame as it is read. ``found``: where everything goes to."""
+    shards = ShardReading(tree, records, signatures, lens, found)
+    bags = BagReading(tree, records, signatures, FrameReader(signatures, records.cluster_id), lens, found)
     done = 0
     for path in shards.read():
         done += 1
@@ -68,9 +77,9 @@ def read_frames(
                 yield each
 
 
-def made_timeline(shards: ShardReading, bags: BagReading, findings: Iterable[Finding]) -> Timeline:
+def made_timeline(found: Gathered, findings: Iterable[Finding]) -> Timeline:
     """Return the timeline of what was read."""
-    return Timeline([*bags.events, *shards.events()], findings=findings, prelocked=bags.prelocked, packed=bags.packed)
+    return Timeline(found.events(), findings=findings, prelocked=found.prelocks, packed=found.packs)
 
 
 def _silent(_done: int, _what: str) -> None:

@@ -8,6 +8,8 @@ from auditor.finding import printable
 from timeagent.console import instant_fields
 from timeagent.units import SECOND, rfc3339, span_text
 
+from .state import with_leases
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -89,8 +91,10 @@ def _shards(state: StateAt) -> list[tuple[str, ...]]:
 
 def _lease_rows(state: StateAt, domain: str | None) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name in sorted(state.domains) if domain is None else [domain] if domain in state.domains else []:
-        known = state.domains[name]
+    for name in with_leases(state.domains) if domain is None else [domain]:
+        known = state.domains.get(name)
+        if known is None:
+            continue
         previous = "-" if known.previous is None else state.phase(known.previous).value
         rows += [_lease_row(state, lease, previous) for lease in known.leases]
         if not known.leases and domain is not None:

@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from auditor.records import ClusterRecords
     from auditor.verification import Signatures
 
-    from .events import Place, ShardEvent
+    from .events import Place
+    from .gathering import Gathering
     from .lens import WhatIf
-
-type Statement = tuple[bytes, int]
-"""Digest of a batch head, and the place in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +49,15 @@ class Said:
 class ShardReading:
     """Reads every chain and ledger of a tree, and the witnesses that frames carry. Each statement counts once."""
 
-    def __init__(self, tree: Tree, records: ClusterRecords, signatures: Signatures, lens: WhatIf) -> None:
-        """Take where evidence comes from."""
+    def __init__(
+        self, tree: Tree, records: ClusterRecords, signatures: Signatures, lens: WhatIf, found: Gathering
+    ) -> None:
+        """Take where evidence comes from, and where what it says goes to."""
         self._tree = tree
         self._records = records
         self._signatures = signatures
         self._lens = lens
-        self.told: dict[Statement, LeaseTold] = {}
-        self.heads: dict[bytes, tuple[HeadFact, bool]] = {}
-        """Every batch head by its digest, and whether a ledger has it."""
-        self.ceilings: dict[bytes, CeilingLinked] = {}
-        """Every ceiling record by its bytes."""
-        self.stopped: set[bytes] = set()
-        """Runs whose ledger says that they stopped orderly."""
-        self._said_of_sessions: list[SessionTold | SessionOver] = []
-        self._ended: dict[tuple[str, bytes], LeaseEnded] = {}
-        self._hearsay: dict[tuple[str, bytes], LeaseEnded] = {}
+        self._found = found
 
     def read(self) -> Iterator[str]:
         """Read chains and ledgers; yield the path of each ledger file when it is done."""
@@ -85,21 +76,13 @@ class ShardReading:
         for held in evidence.witnesses:
             if held.refusal is None:
                 digest = head_digest(held.signed.head)
-                self.heads.setdefault(digest, (HeadFact(held.head, digest, held.token, evidence.where), False))
+                self._found.head(HeadFact(held.head, digest, held.token, evidence.where), in_ledger=False)
                 self._witness(
                     held.witness,
                     digest,
                     held.signed.index,
                     self._said(held.head, held.token, evidence.where, held.signed.index),
                 )
-
-    def events(self) -> list[ShardEvent]:
-        """Return all of it, in no order."""
-        return [*self.told.values(), *self.endings(), *self._said_of_sessions, *self.ceilings.values()]
-
-    def endings(self) -> list[LeaseEnded]:
-        """Return the first word on the end of each lease: its shard's own, or else a later witness's."""
-        return [*self._ended.values(), *(end for name, end in self._hearsay.items() if name not in self._ended)]
 
     def _said(self, head: BatchHead, token: SignedTime, where: Evidence, position: int) -> Said:
         name = f"shard {head.map_number}/{head.shard:04d}"
@@ -127,7 +110,7 @@ class ShardReading:
             return
         token = self._lens.token(head.node, token)
         digest = head_digest(block.head)
-        self.heads[digest] = HeadFact(head, digest, token, where), True
+        self._found.head(HeadFact(head, digest, token, where), in_ledger=True)
         for position, entry in enumerate(entries):
             said = self._said(head, token, where, position)
             match entry:
@@ -136,24 +119,23 @@ class ShardReading:
                 case Ended():
                     self._end(entry.domain, entry.ending, said, (entry.floor_ns, entry.settle_to_ns))
                 case SessionWitness():
-                    self._said_of_sessions.append(
-                        SessionTold(said.clock.midpoint_ns, said.place, said.clock, where, said.shard, entry)
-                    )
+                    midpoint = said.clock.midpoint_ns
+                    self._found.session(SessionTold(midpoint, said.place, said.clock, where, said.shard, entry))
                 case SessionEnded():
                     ended = entry.ended_ns + self._lens.shifts.get(head.node, 0)
-                    self._said_of_sessions.append(SessionOver(ended, said.place, said.clock, where, said.shard, entry))
+                    self._found.session(SessionOver(ended, said.place, said.clock, where, said.shard, entry))
                 case CeilingCopy():
                     self._ceiling(entry.record, where)
                 case Stopped():
-                    self.stopped.add(head.incarnation)
+                    self._found.stopped(head.incarnation)
                 case _:
                     pass
 
     def _witness(self, witness: Witness, digest: bytes, position: int, said: Said) -> None:
-        if (digest, position) in self.told:
+        if self._found.knows((digest, position)):
             return
-        midpoint = said.clock.midpoint_ns
-        self.told[digest, position] = LeaseTold(midpoint, said.place, said.clock, said.where, said.shard, witness)
+        told = LeaseTold(said.clock.midpoint_ns, said.place, said.clock, said.where, said.shard, witness)
+        self._found.told((digest, position), told)
         for ending in (witness.last_ended, witness.floor_set_by):
             if ending is not None:
                 self._end(witness.domain, ending, said, None)
@@ -163,8 +145,7 @@ class ShardReading:
         floor, settle_to = numbers or (None, None)
         ended = ending.ended_ns + self._lens.shifts.get(said.clock.node, 0) if numbers else ending.ended_ns
         event = LeaseEnded(ended, said.place, said.clock, said.where, said.shard, domain, ending, floor, settle_to)
-        known = self._ended if numbers else self._hearsay
-        known.setdefault((domain, ending.correlation_id), event)
+        self._found.ended(event, hearsay=numbers is None)
 
     def _ceiling(self, data: bytes, where: Evidence) -> None:
         try:
@@ -172,7 +153,7 @@ class ShardReading:
             token = SignedTime.decode(record.time, where.path)
         except Damaged:
             return
-        if data in self.ceilings or record.cluster_id != self._records.cluster_id:
+        if record.cluster_id != self._records.cluster_id:
             return
         if any(ceiling_findings(self._signatures, self._records.keys, record, signed, where)):
             return
@@ -180,4 +161,4 @@ class ShardReading:
         shard = (record.map_number, record.shard)
         place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
         clock = ClockReading.of(record.node, token)
-        self.ceilings[data] = CeilingLinked(token.midpoint_ns, place, clock, where, shard, record)
+        self._found.ceiling(data, CeilingLinked(token.midpoint_ns, place, clock, where, shard, record))

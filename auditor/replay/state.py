@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
+from auditor.chains import ShardName
+from auditor.finding import Evidence
+from timeagent.units import Instant, Span
+
+from .events import ClockReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from appliance.formats.ceiling import CeilingKind
-    from appliance.formats.lease import Holder, Mode
-    from auditor.chains import ShardName
-    from auditor.finding import Evidence, Finding
-    from timeagent.units import Instant, Span
+    from auditor.finding import Finding
 
-    from .events import ClockReading, Event
+    from .events import Event
 
 
 class LeasePhase(StrEnum):
@@ -59,7 +61,7 @@ _ENDED = {
 }
 
 
-class LeaseState(msgspec.Struct, frozen=True):
+class LeaseState(msgspec.Struct, frozen=True, array_like=True):
     """One lease. Instants are those its shard stated."""
 
     domain: str
@@ -112,7 +114,7 @@ class LeaseState(msgspec.Struct, frozen=True):
         return LeasePhase.TENTATIVE if self.granted_phase is Phase.TENTATIVE else LeasePhase.HELD
 
 
-class SessionState(msgspec.Struct, frozen=True):
+class SessionState(msgspec.Struct, frozen=True, array_like=True):
     """One session lease: a holder's standing with one shard."""
 
     session_id: bytes
@@ -128,7 +130,7 @@ class SessionState(msgspec.Struct, frozen=True):
     ended_ns: Instant | None = None
 
 
-class DomainState(msgspec.Struct, frozen=True):
+class DomainState(msgspec.Struct, frozen=True, array_like=True):
     """One domain: who has it, and what the next holder must respect."""
 
     domain: str
@@ -145,7 +147,7 @@ class DomainState(msgspec.Struct, frozen=True):
     """How many leases it had until now."""
 
 
-class ShardState(msgspec.Struct, frozen=True):
+class ShardState(msgspec.Struct, frozen=True, array_like=True):
     """One shard of one map: its present run, and until when that may grant."""
 
     shard: ShardName
@@ -179,7 +181,7 @@ class BagPhase(StrEnum):
     """Sealed, and the copy has its pack. When that was made leaves no evidence: said of the end of the copy only."""
 
 
-class BagState(msgspec.Struct, frozen=True):
+class BagState(msgspec.Struct, frozen=True, array_like=True):
     """One bag that somebody wrote to, or that was closed."""
 
     log: str
@@ -188,7 +190,7 @@ class BagState(msgspec.Struct, frozen=True):
     due_ns: Instant
     path: str
     written: int = 0
-    """Data files with a frame until now, listed later or not."""
+    """Data files that a frame had been written to until now, listed later or not."""
     messages: int = 0
     """In those frames, without what came too late for the list."""
     closed_ns: Instant | None = None
@@ -223,7 +225,7 @@ class BagState(msgspec.Struct, frozen=True):
         return BagPhase.CLOSING if self.prelock else BagPhase.DUE
 
 
-class LogState(msgspec.Struct, frozen=True):
+class LogState(msgspec.Struct, frozen=True, array_like=True):
     """One log, and what a reader of settled messages would have had from it."""
 
     log: str
@@ -244,7 +246,7 @@ class LogState(msgspec.Struct, frozen=True):
     """Messages of frames that were written, in bags that were not closed yet."""
 
 
-class ClockState(msgspec.Struct, frozen=True):
+class ClockState(msgspec.Struct, frozen=True, array_like=True):
     """What a node's clock last said of itself."""
 
     reading: ClockReading
@@ -280,7 +282,7 @@ class StateAt:
 
     def leases(self) -> Iterator[LeaseState]:
         """Yield every lease that is not ended, in order of domain."""
-        for domain in sorted(self.domains):
+        for domain in with_leases(self.domains):
             yield from self.domains[domain].leases
 
     def phase(self, lease: LeaseState) -> LeasePhase:
@@ -302,5 +304,32 @@ class StateAt:
 
     def bags_of(self, log: str, *, newest: int | None = None) -> list[BagState]:
         """Return the bags of a log in order of time; ``newest``: only so many of the last."""
+        if isinstance(self.bags, InOrder):
+            return self.bags.bags_of(log, newest)
         chosen = sorted((start for name, start in self.bags if name == log), reverse=True)
         return [self.bags[log, start] for start in reversed(chosen[:newest])]
+
+
+@runtime_checkable
+class Standing(Protocol):
+    """Domains that know by themselves which of them have leases."""
+
+    def standing(self) -> list[str]:
+        """Return the domains with a lease that is not ended, sorted."""
+        ...
+
+
+@runtime_checkable
+class InOrder(Protocol):
+    """Bags that are found by their log."""
+
+    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
+        """Return the bags of a log in order of time, the newest at most."""
+        ...
+
+
+def with_leases(domains: Mapping[str, DomainState]) -> list[str]:
+    """Return the domains with a lease that is not ended, sorted."""
+    if isinstance(domains, Standing):
+        return domains.standing()
+    return sorted(name for name, domain in domains.items() if domain.leases)

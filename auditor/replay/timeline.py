@@ -1,7 +1,8 @@
 """All events of a tree in order of time, and the state at any instant: the one interface of replay, screens and tests.
 
 ``Timeline.state_at(t)`` finds its place by bisection and goes on from the nearest checkpoint; its cost depends on the
-size of the state, not on that of the tree. Nothing is read from disk after the timeline is made.
+size of the state, not on that of the tree. Nothing is read from disk after the timeline is made. Of a large tree
+``kept.py`` has the same from a database.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .fold import Working
 from .state import StateAt
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from auditor.finding import Finding
     from timeagent.units import Instant
@@ -40,7 +41,7 @@ class Timeline:
         packed: Collection[tuple[str, Instant]] = (),
     ) -> None:
         """Sort the events. ``prelocked``, ``packed``: bags (log, beginning) whose prelock, or pack, the copy has."""
-        self.events: list[Event] = sorted(events, key=order)
+        self.events: Sequence[Event] = sorted(events, key=order)
         self._instants = [event.instant_ns for event in self.events]
         first = Working(prelocked=frozenset(prelocked), packed=frozenset(packed))
         self._checkpoints: list[tuple[int, Working]] = [(0, first)]
@@ -50,20 +51,23 @@ class Timeline:
         self.findings: list[tuple[Instant, Finding]] = self._placed(list(findings))
         """Each with the instant at which its evidence was complete, in order of that."""
 
+    def close(self) -> None:
+        """Let go of what it is read from. Nothing can be asked any more."""
+
     @property
     def start_ns(self) -> Instant:
         """The first instant that the copy tells of; 0 where it tells nothing."""
-        return self._instants[0] if self._instants else 0
+        return self.events[0].instant_ns if self.events else 0
 
     @property
     def end_ns(self) -> Instant:
         """The last instant that the copy tells of; 0 where it tells nothing."""
-        return self._instants[-1] if self._instants else 0
+        return self.events[-1].instant_ns if self.events else 0
 
     def state_at(self, instant: Instant | None = None) -> StateAt:
         """Return what is known of an instant: every event at or before it. None: all there is."""
         at = self.end_ns if instant is None else instant
-        return self.state_after(bisect_right(self._instants, at), at)
+        return self.state_after(self.position(at), at)
 
     def state_after(self, position: int, instant: Instant | None = None) -> StateAt:
         """Return the state after so many events. ``instant``: as of when; that of the newest of them if None."""
@@ -97,33 +101,36 @@ class Timeline:
         """Return how many events lie at or before an instant."""
         return bisect_right(self._instants, instant)
 
+    def position_before(self, instant: Instant) -> int:
+        """Return how many events lie before an instant."""
+        return bisect_left(self._instants, instant)
+
     def between(
         self, first: Instant, last: Instant, *, domain: str | None = None, log: str | None = None
     ) -> Iterator[tuple[int, Event]]:
         """Yield (position after it, event) of those in [first, last]; only what is about a domain, or a log."""
-        start, end = bisect_left(self._instants, first), bisect_right(self._instants, last)
-        for position in range(start, end):
+        for position in self._about(self.position_before(first), self.position(last), domain):
             event = self.events[position]
-            if (domain is None or about_domain(event, domain)) and (log is None or about_log(event, log)):
+            if log is None or about_log(event, log):
                 yield position + 1, event
 
     def next_event(self, instant: Instant) -> Instant | None:
         """Return when the next event after an instant is, or None."""
         position = self.position(instant)
-        return self._instants[position] if position < len(self._instants) else None
+        return self.events[position].instant_ns if position < len(self.events) else None
 
     def previous_event(self, instant: Instant) -> Instant | None:
         """Return when the last event before an instant was, or None."""
-        position = bisect_left(self._instants, instant)
-        return self._instants[position - 1] if position else None
+        position = self.position_before(instant)
+        return self.events[position - 1].instant_ns if position else None
 
     def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
-        return self._next(range(self.position(instant), len(self.events)), log)
+        return self._closing(range(self.position(instant), len(self.events)), log)
 
     def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
-        return self._next(range(bisect_left(self._instants, instant) - 1, -1, -1), log)
+        return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
 
     def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
         """Return the next finding after an instant, or None."""
@@ -138,26 +145,65 @@ class Timeline:
     def density(self, first: Instant, last: Instant, cells: int) -> list[int]:
         """Return how many events lie in each of so many equal parts of [first, last]."""
         edges = [first + (last - first) * cell // cells for cell in range(cells)]
-        places = [bisect_left(self._instants, edge) for edge in edges] + [bisect_right(self._instants, last)]
+        places = [self.position_before(edge) for edge in edges] + [self.position(last)]
         return [after - before for before, after in pairwise(places)]
 
-    def frames_of(self, log: str) -> Mapping[Instant, list[FrameWritten]]:
-        """Return a log's frames by the beginning of their bag, each in order of time; made once."""
-        if self._frames is None:
-            self._frames = {}
-            for event in self.events:
-                if isinstance(event, FrameWritten):
-                    self._frames.setdefault(event.log, {}).setdefault(event.bag_ns, []).append(event)
-        return self._frames.get(log, {})
+    # What is about something.
+
+    def next_about(self, position: int, domain: str, *, back: bool) -> int | None:
+        """Return the number of the first event about a domain from this one on; ``back``: of the last before it."""
+        numbers = range(position - 1, -1, -1) if back else range(position, len(self.events))
+        return next((number for number in numbers if about_domain(self.events[number], domain)), None)
+
+    def frames_in(self, log: str, bag_ns: Instant) -> list[FrameWritten]:
+        """Return the frames of a bag in order of time."""
+        return self._by_bag().get(log, {}).get(bag_ns, [])
+
+    def frames_backwards(self, log: str, before: Instant) -> Iterator[list[FrameWritten]]:
+        """Yield the frames of each bag of a log that begins before an instant, the newest bag first."""
+        by_bag = self._by_bag().get(log, {})
+        for start in sorted((start for start in by_bag if start < before), reverse=True):
+            yield by_bag[start]
+
+    def signed_by(self, node: str, position: int) -> Iterator[Event]:
+        """Yield what a node signed of the first so many events, the newest first."""
+        for number in range(position - 1, -1, -1):
+            clock = self.events[number].clock
+            if clock is not None and clock.node == node:
+                yield self.events[number]
+
+    def at_places(self, paths: Collection[str]) -> Iterator[Event]:
+        """Yield the events whose bytes are, or were, in one of these files, in order."""
+        for event in self.events:
+            if event.where.path in paths or (isinstance(event, FrameWritten) and event.file in paths):
+                yield event
+
+    def kinds[E: Event](self, kind: type[E]) -> Iterator[E]:
+        """Yield the events of one kind, in order."""
+        for event in self.events:
+            if isinstance(event, kind):
+                yield event
 
     # Inside.
 
-    def _next(self, positions: range, log: str | None) -> Instant | None:
+    def _about(self, start: int, end: int, domain: str | None) -> Iterable[int]:
+        """Return the numbers of the events from one to another that are about a domain; of all, if None."""
+        numbers = range(start, end)
+        return numbers if domain is None else (n for n in numbers if about_domain(self.events[n], domain))
+
+    def _closing(self, positions: range, log: str | None) -> Instant | None:
         for position in positions:
             event = self.events[position]
             if isinstance(event, BagClosed) and log in (None, event.log):
                 return event.instant_ns
         return None
+
+    def _by_bag(self) -> dict[str, dict[Instant, list[FrameWritten]]]:
+        if self._frames is None:
+            self._frames = {}
+            for event in self.kinds(FrameWritten):
+                self._frames.setdefault(event.log, {}).setdefault(event.bag_ns, []).append(event)
+        return self._frames
 
     def _fold(self, position: int) -> Working:
         """Go on from the last checkpoint, or from the last answer where that is nearer, and leave checkpoints."""

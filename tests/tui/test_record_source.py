@@ -7,10 +7,12 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.place import set_up_place
+from auditor.planting.stories import Story
 from leasehold.__main__ import main
 from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, LeaseholdError
+from timeagent.units import MS
 from tui.record import RecordSource
 from tui.state import Origin, Reach, View
 from tui.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
@@ -148,3 +150,34 @@ def test_bag_has_its_files_and_who_closed_it(copy: Path) -> None:
     text = "\n".join(lines)
     assert "by node1" in text
     assert "listed" in text
+
+
+# What the list of a bag will say is known only when it is closed: before that, its files are just there.
+def test_bag_has_the_files_of_the_instant_and_not_of_the_end(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.written()
+    bag, first = story.grid.bag(story.tree.now_ns), story.tree.now_ns
+    story.tree.advance(100 * MS)
+    story.writer.publish(story.grid, story.lease())
+    second = story.tree.now_ns
+    late = story.tree.root / story.writer.publish(story.grid, story.lease())
+    hidden = late.read_bytes()
+    late.unlink()
+    story.done()
+    late.write_bytes(hidden)
+    source = read(tmp_path)
+
+    def shown(instant: int | None) -> str:
+        lines = source.details(BagSubject("orders", bag.start_ns), instant).lines
+        return "\n".join("".join(cell.text for cell in line.cells) for line in lines)
+
+    assert "1 files" in shown(first)
+    assert source.state_at(first).logs[0].bags[-1].files == 1
+    before, after = shown(second + 1), shown(None)
+    assert "3 files" in before
+    assert before.count("bag open") == 3
+    assert "NOT LISTED" not in before
+    assert "closed without it" not in before
+    assert after.count("NOT LISTED") == 1
+    assert "closed without it" in after
+    assert "2 listed" in after

@@ -12,9 +12,10 @@ import pytest
 
 from auditor.cli import COMMANDS
 from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import Story, small_tree
+from auditor.planting.stories import Story, eventful_tree, small_tree
 from timeagent.console import report_error
 from timeagent.errors import LeaseholdError
+from timeagent.keys import Signer, public_line
 from timeagent.units import SECOND, rfc3339
 
 if TYPE_CHECKING:
@@ -83,6 +84,48 @@ def test_steps_go_by_event_by_bag_and_along_one_domain(tmp_path: Path, capsys: p
     assert half[-1] == events[-1]
     assert run(tmp_path, "--step", "bag") == 0
     assert "delivered" in capsys.readouterr().out
+
+
+# What is asked of a database is answered in the same bytes as of the tree that it was made of.
+def test_database_alone_answers_as_the_tree_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, file = tmp_path / "tree", tmp_path / "index"
+    tree = eventful_tree(root)
+    middle = str(tree.now_ns - 3 * SECOND)
+    asked: list[tuple[str, ...]] = [
+        (),
+        ("--at", "start"),
+        ("--at", middle, "--json"),
+        ("--domain", "alice"),
+        ("--step", "event"),
+        ("--step", "bag", "--json"),
+        ("--step", "event", "--domain", "alice", "--from", middle),
+    ]
+    of_tree = [(run(root, *each), capsys.readouterr().out) for each in asked]
+    assert run(root, "--db", file) == 0
+    assert run(root, "--db", file, "--newest", "2") == 0
+    assert "bytes  under" in capsys.readouterr().out
+    shutil.rmtree(root)
+    assert [(run("--db", file, *each), capsys.readouterr().out) for each in asked] == of_tree
+
+
+def test_database_alone_says_what_it_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, file, key = tmp_path / "tree", tmp_path / "index", tmp_path / "key.pub"
+    tree = small_tree(root)
+    assert run(root, "--db", file) == 0
+    key.write_text(public_line(Signer(bytes(32)).public, "another") + "\n")
+    for arguments, code in (
+        ((), "no-path"),
+        (("--db", tmp_path / "absent"), "no-index"),
+        (("--db", file, "--newest", "1"), "needs-tree"),
+        (("--db", file, "--grace", "1s"), "needs-tree"),
+        (("--db", file, "--drop-late"), "needs-tree"),
+        (("--db", file, "--root-key", key), "other-root-key"),
+    ):
+        assert run(*arguments) == 2
+        said = capsys.readouterr().err
+        assert f"[{code}]" in said
+        assert "way out" in said
+    assert tree.root.is_dir()
 
 
 def late(root: Path) -> ClusterTree:

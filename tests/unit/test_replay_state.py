@@ -249,7 +249,7 @@ def test_state_once_given_never_changes(tmp_path: Path) -> None:
 def test_no_order_of_events_is_too_much(tmp_path: Path) -> None:
     timeline = timeline_of(busy_tree(tmp_path))
     for seed in range(60):
-        events = timeline.events.copy()
+        events = list(timeline.events)
         random.Random(seed).shuffle(events)
         working = Working()
         for event in events:

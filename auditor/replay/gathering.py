@@ -1,0 +1,145 @@
+"""Where a reading of a tree puts what it finds: into memory, or, by the same interface, somewhere else.
+
+Each statement counts once, and of several the first: a ledger is read before the frames that carry the same witness.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from auditor.chains import HeadFact
+    from timeagent.units import Instant
+
+    from .events import (
+        BagClosed,
+        CeilingLinked,
+        Event,
+        FrameWritten,
+        LeaseEnded,
+        LeaseTold,
+        LogBorn,
+        RackSealed,
+        SessionOver,
+        SessionTold,
+    )
+
+    type LogEvent = FrameWritten | BagClosed | RackSealed | LogBorn
+
+type Statement = tuple[bytes, int]
+"""Digest of a batch head, and the place in the batch."""
+
+
+class Gathering(Protocol):
+    """Takes what is read. The order of the calls is the order of reading."""
+
+    def head(self, fact: HeadFact, *, in_ledger: bool) -> None:
+        """Take a batch head."""
+        ...
+
+    def knows(self, name: Statement) -> bool:
+        """Whether a statement about a lease is known already."""
+        ...
+
+    def told(self, name: Statement, event: LeaseTold) -> None:
+        """Take a statement about a lease that is not known yet."""
+        ...
+
+    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
+        """Take the end of a lease. ``hearsay``: from a later witness, which counts where nothing else tells of it."""
+        ...
+
+    def session(self, event: SessionTold | SessionOver) -> None:
+        """Take a statement about a session lease."""
+        ...
+
+    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
+        """Take a ceiling record. ``data``: its bytes."""
+        ...
+
+    def stopped(self, incarnation: bytes) -> None:
+        """Take that a run's ledger says that it stopped orderly."""
+        ...
+
+    def written(self, event: LogEvent) -> None:
+        """Take what happened to a log."""
+        ...
+
+    def prelocked(self, log: str, start_ns: Instant) -> None:
+        """Take that a bag is not closed and has a prelock."""
+        ...
+
+    def packed(self, log: str, start_ns: Instant) -> None:
+        """Take that a bag is in a pack."""
+        ...
+
+
+class Gathered:
+    """All of it in memory."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.statements: dict[Statement, LeaseTold] = {}
+        self.heads: dict[bytes, tuple[HeadFact, bool]] = {}
+        """Every batch head by its digest, and whether a ledger has it."""
+        self.ceilings: dict[bytes, CeilingLinked] = {}
+        """Every ceiling record by its bytes."""
+        self.stops: set[bytes] = set()
+        """Runs whose ledger says that they stopped orderly."""
+        self.of_logs: list[LogEvent] = []
+        self.prelocks: set[tuple[str, Instant]] = set()
+        self.packs: set[tuple[str, Instant]] = set()
+        self._of_sessions: list[SessionTold | SessionOver] = []
+        self._ends: dict[tuple[str, bytes], LeaseEnded] = {}
+        self._hearsay: dict[tuple[str, bytes], LeaseEnded] = {}
+
+    def head(self, fact: HeadFact, *, in_ledger: bool) -> None:
+        """Take a batch head. A ledger's word that it has it stands."""
+        if in_ledger or fact.digest not in self.heads:
+            self.heads[fact.digest] = fact, in_ledger
+
+    def knows(self, name: Statement) -> bool:
+        """Whether a statement about a lease is known already."""
+        return name in self.statements
+
+    def told(self, name: Statement, event: LeaseTold) -> None:
+        """Take a statement about a lease."""
+        self.statements[name] = event
+
+    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
+        """Take the end of a lease, once from either."""
+        known = self._hearsay if hearsay else self._ends
+        known.setdefault((event.domain, event.ending.correlation_id), event)
+
+    def session(self, event: SessionTold | SessionOver) -> None:
+        """Take a statement about a session lease."""
+        self._of_sessions.append(event)
+
+    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
+        """Take a ceiling record."""
+        self.ceilings.setdefault(data, event)
+
+    def stopped(self, incarnation: bytes) -> None:
+        """Take that a run stopped orderly."""
+        self.stops.add(incarnation)
+
+    def written(self, event: LogEvent) -> None:
+        """Take what happened to a log."""
+        self.of_logs.append(event)
+
+    def prelocked(self, log: str, start_ns: Instant) -> None:
+        """Take that a bag has a prelock."""
+        self.prelocks.add((log, start_ns))
+
+    def packed(self, log: str, start_ns: Instant) -> None:
+        """Take that a bag is in a pack."""
+        self.packs.add((log, start_ns))
+
+    def endings(self) -> list[LeaseEnded]:
+        """Return the first word on the end of each lease: its shard's own, or else a later witness's."""
+        return [*self._ends.values(), *(end for name, end in self._hearsay.items() if name not in self._ends)]
+
+    def events(self) -> list[Event]:
+        """Return all of it, in no order."""
+        of_shards = [*self.statements.values(), *self.endings(), *self._of_sessions, *self.ceilings.values()]
+        return [*self.of_logs, *of_shards]

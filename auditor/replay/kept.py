@@ -1,0 +1,265 @@
+"""The timeline of an audit's database: the same answers as in memory, read when they are asked for.
+
+The tree is not needed. A state costs at most ``CHECKPOINT_EVENTS`` events to fold, and what is asked of it; memory is
+what SQLite caches, and the events that were seen last.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from appliance.formats.policy import Policy
+from auditor.audit import Audit, Summary
+from auditor.index import INDEX_ERRORS, open_index
+from timeagent.canonical import decode
+from timeagent.errors import BadRequest
+
+from .coding import event_of, finding_of
+from .events import FrameWritten
+from .layers import working_at
+from .timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+    from pathlib import Path
+
+    from auditor.index import Value
+    from timeagent.units import Instant
+
+    from .events import Event
+    from .fold import Working
+    from .layers import Database
+
+BLOCK_EVENTS: Final = 128
+BLOCKS: Final = 64
+"""So many events are read at once, and so many times that are at hand."""
+ALL_POSITIONS: Final = 2**62
+
+
+class KeptEvents(Sequence["Event"]):
+    """All events in order of time; those that were asked for last are in memory."""
+
+    def __init__(self, db: Database, count: int) -> None:
+        """Read nothing yet."""
+        self._db = db
+        self._count = count
+        self._blocks: OrderedDict[int, list[Event]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        """Return an event, or several."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._count))]
+        number = index + self._count if index < 0 else index
+        if not 0 <= number < self._count:
+            raise IndexError(index)
+        return self._block(number // BLOCK_EVENTS)[number % BLOCK_EVENTS]
+
+    def _block(self, block: int) -> list[Event]:
+        with self._lock:
+            if block in self._blocks:
+                self._blocks.move_to_end(block)
+                return self._blocks[block]
+        first = block * BLOCK_EVENTS
+        rows = self._db.execute(
+            "SELECT kind, value FROM event WHERE position > ? AND position <= ? ORDER BY position",
+            (first, first + BLOCK_EVENTS),
+        )
+        events = [event_of(kind, value) for kind, value in rows]
+        with self._lock:
+            self._blocks[block] = events
+            if len(self._blocks) > BLOCKS:
+                self._blocks.popitem(last=False)
+        return events
+
+
+class KeptTimeline(Timeline):
+    """Events, states and findings in a database. Safe to use from several threads."""
+
+    def __init__(self, db: Database, head: dict[str, Any]) -> None:
+        """Take a database with a timeline, and what its head says. Reads the findings."""
+        super().__init__(())
+        self._db = db
+        self._spacing = int(head["checkpoint"])
+        self._first, self._last = int(head["start"]), int(head["end"])
+        self.events = KeptEvents(db, int(head["events"]))
+        self.findings = [
+            (instant, finding_of(value))
+            for instant, value in db.execute("SELECT instant, value FROM finding ORDER BY instant, number")
+        ]
+        self._cursor = (0, working_at(db, 0))
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._db.close()
+
+    @property
+    def start_ns(self) -> Instant:
+        """The first instant that the copy told of."""
+        return self._first
+
+    @property
+    def end_ns(self) -> Instant:
+        """The last instant that the copy told of."""
+        return self._last
+
+    def position(self, instant: Instant) -> int:
+        """Return how many events lie at or before an instant."""
+        sql = "SELECT position FROM event WHERE instant <= ? ORDER BY instant DESC, position DESC LIMIT 1"
+        return self._number(sql, min(instant, ALL_POSITIONS * 2 - 1))
+
+    def position_before(self, instant: Instant) -> int:
+        """Return how many events lie before an instant."""
+        sql = "SELECT position FROM event WHERE instant < ? ORDER BY instant DESC, position DESC LIMIT 1"
+        return self._number(sql, min(instant, ALL_POSITIONS * 2 - 1))
+
+    def next_about(self, position: int, domain: str, *, back: bool) -> int | None:
+        """Return the number of the first event from a position on, or before it, that is about a domain."""
+        sql = "SELECT position FROM about WHERE domain = (SELECT id FROM name WHERE text = ?) AND position"
+        sql += " <= ? ORDER BY position DESC LIMIT 1" if back else " > ? ORDER BY position LIMIT 1"
+        found = self._number(sql, domain, position)
+        return found - 1 if found else None
+
+    def frames_in(self, log: str, bag_ns: Instant) -> list[FrameWritten]:
+        """Return the frames of a bag in order of time."""
+        rows = self._db.execute(
+            "SELECT e.kind, e.value FROM frame_in f JOIN event e ON e.position = f.position"
+            " WHERE f.log = (SELECT id FROM name WHERE text = ?) AND f.bag = ? ORDER BY f.position",
+            (log, bag_ns),
+        )
+        events = [event_of(kind, value) for kind, value in rows]
+        return [event for event in events if isinstance(event, FrameWritten)]
+
+    def frames_backwards(self, log: str, before: Instant) -> Iterator[list[FrameWritten]]:
+        """Yield the frames of each bag of a log that begins before an instant, the newest bag first."""
+        sql = "SELECT max(bag) FROM frame_in WHERE log = (SELECT id FROM name WHERE text = ?) AND bag < ?"
+        while True:
+            ((bag,),) = self._db.execute(sql, (log, before))
+            if bag is None:
+                return
+            yield self.frames_in(log, bag)
+            before = bag
+
+    def signed_by(self, node: str, position: int) -> Iterator[Event]:
+        """Yield what a node signed of the first so many events, the newest first."""
+        yield from self._events_of(
+            "SELECT position FROM signed WHERE node = (SELECT id FROM name WHERE text = ?) AND position <= ?"
+            " ORDER BY position DESC",
+            node,
+            position,
+        )
+
+    def at_places(self, paths: Collection[str]) -> Iterator[Event]:
+        """Yield the events whose bytes are, or were, in one of these files, in order."""
+        positions: set[int] = set()
+        sql = "SELECT position FROM place WHERE path = (SELECT id FROM name WHERE text = ?)"
+        for path in paths:
+            positions.update(position for (position,) in self._db.execute(sql, (path,)))
+        for position in sorted(positions):
+            yield self.events[position - 1]
+
+    def _events_of(self, sql: str, *values: Value) -> Iterator[Event]:
+        for (position,) in self._db.execute(sql, values):
+            yield self.events[position - 1]
+
+    # Inside.
+
+    def _about(self, start: int, end: int, domain: str | None) -> Iterable[int]:
+        if domain is None:
+            return range(start, end)
+        sql = (
+            "SELECT position - 1 FROM about WHERE domain = (SELECT id FROM name WHERE text = ?)"
+            " AND position > ? AND position <= ? ORDER BY position"
+        )
+        return (number for (number,) in self._db.execute(sql, (domain, start, end)))
+
+    def _closing(self, positions: range, log: str | None) -> Instant | None:
+        back = positions.step < 0
+        edge = positions.start + 1 if back else positions.start
+        side = "<= ? ORDER BY position DESC" if back else "> ? ORDER BY position"
+        chosen = "SELECT id FROM name WHERE text = ?" if log is not None else "SELECT DISTINCT log FROM closing"
+        logs = [number for (number,) in self._db.execute(chosen, () if log is None else (log,))]
+        sql = f"SELECT position FROM closing WHERE log = ? AND position {side} LIMIT 1"  # noqa: S608 - a constant
+        found = [position for each in logs if (position := self._number(sql, each, edge))]
+        return self.events[(max if back else min)(found) - 1].instant_ns if found else None
+
+    def _fold(self, position: int) -> Working:
+        """Go on from the last checkpoint, or from the last answer where that is nearer."""
+        end = len(self.events)
+        begin = end if position == end else position - position % self._spacing
+        if begin < self._cursor[0] <= position:
+            begin, working = self._cursor[0], self._cursor[1].copy()
+        else:
+            working = working_at(self._db, begin)
+        for number in range(begin, position):
+            working.take(self.events[number])
+        self._cursor = position, working
+        return working
+
+    def _number(self, sql: str, *values: Value) -> int:
+        """Return the number that a query finds; 0 where it finds none: positions begin at 1."""
+        for (number,) in self._db.execute(sql, values):
+            assert isinstance(number, int)
+            return number
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a database tells of a tree that was audited."""
+
+    audit: Audit
+    timeline: KeptTimeline
+    policy: Policy
+    """The newest; the defaults where the tree had none."""
+
+    def close(self) -> None:
+        """Let go of the file: others may write to it again. Nothing can be asked any more."""
+        self.timeline.close()
+
+
+def open_kept(path: Path) -> Kept:
+    """Open the database of an audit, to read. Raises BadRequest with the way out where it has no timeline."""
+    db = open_index(path)
+    way_out = "make it with: leasehold audit PATH --db FILE, of the whole tree"
+    try:
+        heads = [json.loads(value) for (value,) in db.execute("SELECT value FROM timeline WHERE name = 'head'")]
+    except INDEX_ERRORS:
+        heads = []
+    if not heads:
+        raise BadRequest("no-timeline", f"{path} has no timeline: no whole tree was audited into it", hint=way_out)
+    try:
+        return _kept(db, heads[0])
+    except (*INDEX_ERRORS, ValueError, KeyError, TypeError) as problem:
+        raise BadRequest("not-an-index", f"{path} is damaged: {problem}", hint=f"remove it; {way_out}") from None
+
+
+def _kept(db: Database, head: dict[str, Any]) -> Kept:
+    timeline = KeptTimeline(db, head)
+    findings = tuple(finding_of(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
+    cluster = bytes.fromhex(head["cluster"])
+    audited = Audit(
+        Summary(**head["summary"]),
+        findings,
+        cluster,
+        bytes.fromhex(head["root_key"]) if head["root_key"] is not None else None,
+        head["pinned"],
+        head["hashed"],
+    )
+    policy = Policy(number=0, cluster_id=cluster)
+    if head["policy"]:
+        policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
+    return Kept(audited, timeline, policy)

@@ -1,0 +1,204 @@
+"""The values of a state, read from the database when they are asked for: a checkpoint, and over it what changed since.
+
+A checkpoint is no copy. Each value is kept with the position from which on it counts, at most once for each stretch
+between two checkpoints; the value at a checkpoint is the newest that is not younger. So a state costs what is asked of
+it, and the database grows with what happens, not with what stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from .coding import BAGS, CLOCKS, DOMAINS, LOGS, SESSIONS, SHARDS, log_prefix
+from .fold import Working
+from .state import BagState, DomainState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from typing import Any
+
+    from auditor.index import Value
+    from timeagent.units import Instant
+
+    from .coding import Coding
+
+SCHEMA: Final = """
+CREATE TABLE known (id INTEGER PRIMARY KEY, kind INTEGER, key BLOB, position INTEGER, value BLOB);
+CREATE UNIQUE INDEX known_of ON known (kind, key, position);
+CREATE TABLE standing (until INTEGER, domain BLOB, since INTEGER, PRIMARY KEY (until, domain)) WITHOUT ROWID;
+"""
+WRITTEN_AT_HAND: Final = 10_000
+"""So many values of a kind are not read again while checkpoints are made."""
+STILL: Final = 2**62
+"""Later than every position."""
+
+
+class Database(Protocol):
+    """A connection to SQLite: values that it gives are checked where they are decoded."""
+
+    def execute(self, sql: str, bindings: Sequence[Value] = ..., /) -> Iterator[tuple[Any, ...]]:
+        """Run one statement; return its rows."""
+        ...
+
+    def executemany(self, sql: str, bindings: Iterable[Sequence[Value]], /) -> Iterator[tuple[Any, ...]]:
+        """Run it again and again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Layer[K, V](MutableMapping[K, V]):
+    """Values of one kind as of a checkpoint, and those that changed since. A copy goes on by itself."""
+
+    def __init__(self, db: Database, coding: Coding[K, V], position: int) -> None:
+        """Take a checkpoint by its position."""
+        self._db = db
+        self._coding = coding
+        self._position = position
+        self.changed: dict[K, V] = {}
+        self._written: dict[K, V] = {}
+        """What was written last, at the checkpoint or before: as the database has it."""
+
+    def __copy__(self) -> Layer[K, V]:
+        """Return the same values; what is changed in one is not in the other."""
+        twin = type(self)(self._db, self._coding, self._position)
+        twin.changed = self.changed.copy()
+        return twin
+
+    def __getitem__(self, name: K) -> V:
+        """Return a value. Raises KeyError."""
+        if name in self.changed:
+            return self.changed[name]
+        if name in self._written:
+            return self._written[name]
+        sql = "SELECT value FROM known WHERE kind = ? AND key = ? AND position <= ? ORDER BY position DESC LIMIT 1"
+        for (value,) in self._db.execute(sql, (self._coding.kind, self._coding.key(name), self._position)):
+            return self._coding.decode(value)
+        raise KeyError(name)
+
+    def __setitem__(self, name: K, value: V) -> None:
+        """Change a value here only."""
+        self.changed[name] = value
+
+    def __delitem__(self, name: K) -> None:
+        """Nothing that was known is ever not known again."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[K]:
+        """Yield every key: those of the checkpoint, then the new ones."""
+        yield from (found := self._keys())
+        known = set(found)
+        yield from (name for name in self.changed if name not in known)
+
+    def __len__(self) -> int:
+        """Count the keys; costs as much as going over them."""
+        return sum(1 for _ in self)
+
+    def _keys(self) -> list[K]:
+        sql = "SELECT DISTINCT key FROM known WHERE kind = ? AND position <= ?"
+        return [self._coding.name(key) for (key,) in self._db.execute(sql, (self._coding.kind, self._position))]
+
+    def keep(self, position: int) -> None:
+        """Write what changed as of a checkpoint, and go on from there."""
+        kind, coding = self._coding.kind, self._coding
+        self._db.executemany(
+            "INSERT INTO known (kind, key, position, value) VALUES (?, ?, ?, ?)",
+            ((kind, coding.key(name), position, coding.encode(value)) for name, value in self.changed.items()),
+        )
+        self._position = position
+        if len(self._written) > WRITTEN_AT_HAND:
+            self._written = {}
+        self._written |= self.changed
+        self.changed = {}
+
+
+class DomainLayer(Layer[str, DomainState]):
+    """Domains: of those with leases there is a list of its own."""
+
+    def standing(self) -> list[str]:
+        """Return the domains with a lease that is not ended, sorted."""
+        sql = "SELECT domain FROM standing WHERE until > ? AND since <= ?"
+        rows = self._db.execute(sql, (self._position, self._position))
+        found = {DOMAINS.name(key) for (key,) in rows}
+        for name, domain in self.changed.items():
+            if domain.leases:
+                found.add(name)
+            else:
+                found.discard(name)
+        return sorted(found)
+
+    def keep(self, position: int) -> None:
+        """Write also which domains have leases from here on, and which have none any more."""
+        for name, domain in self.changed.items():
+            key = DOMAINS.key(name)
+            if domain.leases:
+                self._db.execute("INSERT OR IGNORE INTO standing VALUES (?, ?, ?)", (STILL, key, position))
+            else:
+                self._db.execute("UPDATE standing SET until = ? WHERE until = ? AND domain = ?", (position, STILL, key))
+        super().keep(position)
+
+
+class BagLayer(Layer[tuple[str, "Instant"], BagState]):
+    """Bags: those of one log lie together, in order."""
+
+    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
+        """Return the bags of a log in order of time, the newest at most."""
+        prefix = log_prefix(log)
+        sql = (
+            "SELECT DISTINCT key FROM known WHERE kind = ? AND key > ? AND key < ? AND position <= ? ORDER BY key DESC"
+        )
+        values: list[Value] = [BAGS.kind, prefix, prefix[:-1] + b"\1", self._position]
+        if newest is not None:
+            sql, values = f"{sql} LIMIT ?", [*values, newest]
+        names = {BAGS.name(key) for (key,) in self._db.execute(sql, values)}
+        names |= {name for name in self.changed if name[0] == log}
+        ordered = sorted(names)
+        return [self[name] for name in (ordered if newest is None else ordered[max(0, len(ordered) - newest) :])]
+
+
+class Marked:
+    """Bags with a mark: a collection that is asked in the database."""
+
+    def __init__(self, db: Database, mark: str) -> None:
+        """Take which mark."""
+        self._db = db
+        self._mark = mark
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a bag has it."""
+        assert isinstance(name, tuple)
+        rows = self._db.execute("SELECT 1 FROM marked WHERE mark = ? AND log = ? AND start = ?", (self._mark, *name))
+        return any(True for _ in rows)
+
+    def __iter__(self) -> Iterator[tuple[str, Instant]]:
+        """Yield every bag that has it."""
+        yield from self._db.execute("SELECT log, start FROM marked WHERE mark = ?", (self._mark,))
+
+    def __len__(self) -> int:
+        """Count them."""
+        return sum(1 for _ in self)
+
+
+def working_at(db: Database, position: int) -> Working:
+    """Return the state at a checkpoint, to be folded on from. Changes nothing that is kept."""
+    prelocked: Collection[tuple[str, Instant]] = Marked(db, "prelock")
+    return Working(
+        DomainLayer(db, DOMAINS, position),
+        Layer(db, SESSIONS, position),
+        Layer(db, SHARDS, position),
+        Layer(db, LOGS, position),
+        BagLayer(db, BAGS, position),
+        Layer(db, CLOCKS, position),
+        prelocked=prelocked,
+        packed=Marked(db, "pack"),
+    )
+
+
+def keep(working: Working, position: int) -> None:
+    """Make a checkpoint of a state of ``working_at``: write what changed since the one before."""
+    for layer in (working.domains, working.sessions, working.shards, working.logs, working.bags, working.clocks):
+        assert isinstance(layer, Layer)
+        layer.keep(position)

@@ -1,0 +1,345 @@
+"""The timeline of a database: the same as in memory, at every event, and the tree gone."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+
+import auditor.replay.keeping as keeping_module
+import auditor.replay.kept as kept_module
+import auditor.replay.layers as layers_module
+from auditor.audit import Options, audit
+from auditor.index import INDEX_FORMAT
+from auditor.load import Tree
+from auditor.narrowing import Narrowing
+from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.faults_packs import packed
+from auditor.planting.plants import all_plants
+from auditor.planting.shard import Shard
+from auditor.planting.stories import Story, eventful_tree
+from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten
+from auditor.replay.kept import Kept, open_kept
+from auditor.replay.reading import read_timeline
+from auditor.replay.state import with_leases
+from auditor.verification import Signatures
+from tests.golden.make_trees import STORIES, TREES
+from tests.simulation.audited import write_tree
+from tests.simulation.scenarios import SCENARIOS
+from tests.support.mutants import plant_in_text
+from timeagent.errors import BadRequest
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from auditor.replay.timeline import Timeline
+
+SIGNATURES = Signatures()
+SPACING = 7
+"""Checkpoints so near that a small tree has many."""
+OPEN: list[Kept] = []
+"""What was opened: nobody writes to a database while another reads it."""
+
+
+@pytest.fixture(autouse=True)
+def near_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(keeping_module, "CHECKPOINT_EVENTS", SPACING)
+    monkeypatch.setattr(kept_module, "BLOCK_EVENTS", 5)
+    monkeypatch.setattr(kept_module, "BLOCKS", 3)
+    monkeypatch.setattr(layers_module, "WRITTEN_AT_HAND", 2)
+    yield
+    close()
+
+
+def close() -> None:
+    """Let go of every database."""
+    while OPEN:
+        OPEN.pop().close()
+
+
+def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tuple[Timeline, Kept]:
+    """The timeline of a tree in memory, and that of a database that its audit made."""
+    close()
+    result = audit(Tree(root), signatures=signatures, options=Options(index_file=file, timeline=True))
+    memory = read_timeline(Tree(root), signatures=signatures, findings=result.findings)
+    kept = open_kept(file)
+    OPEN.append(kept)
+    assert kept.audit == result
+    return memory, kept
+
+
+def closing(root: Path) -> Path:
+    """A written bag that somebody has begun to close."""
+    story = Story(root)
+    story.written()
+    story.tree.put(f"{story.grid.bag(story.tree.now_ns).path}/prelock", b"")
+    story.tree.advance(10 * SECOND)
+    Shard(story.tree)
+    return story.tree.root
+
+
+def same(memory: Timeline, kept: Timeline, draw: random.Random) -> None:
+    """Compare everything that they are asked, in an order of its own."""
+    assert list(kept.events) == list(memory.events)
+    assert (kept.start_ns, kept.end_ns, kept.findings) == (memory.start_ns, memory.end_ns, memory.findings)
+    positions = list(range(len(memory.events) + 1))
+    draw.shuffle(positions)
+    for first in (len(positions) // 3, len(positions) // 2):
+        early, was = kept.state_after(first), memory.state_after(first)
+        for position in range(first, min(first + SPACING, len(positions))):  # a state once given stays as it was
+            assert kept.state_after(position).position == position
+        assert early == was
+    for position in positions:
+        state, expected = kept.state_after(position), memory.state_after(position)
+        assert state == expected, position
+        assert with_leases(state.domains) == with_leases(expected.domains)
+        assert list(state.leases()) == list(expected.leases())
+        for log in expected.logs:
+            for newest in (None, 0, 1, 2):
+                assert state.bags_of(log, newest=newest) == expected.bags_of(log, newest=newest)
+    instants = sorted({event.instant_ns for event in memory.events})
+    for instant in [edge for each in instants for edge in (each - 1, each, each + 1)]:
+        same_steps(memory, kept, instant)
+    same_lists(memory, kept)
+
+
+def same_steps(memory: Timeline, kept: Timeline, instant: int) -> None:
+    assert kept.position(instant) == memory.position(instant)
+    assert kept.position_before(instant) == memory.position_before(instant)
+    assert kept.next_event(instant) == memory.next_event(instant)
+    assert kept.previous_event(instant) == memory.previous_event(instant)
+    for log in (None, *memory.state_at().logs, "none such"):
+        assert kept.next_closing(instant, log) == memory.next_closing(instant, log)
+        assert kept.previous_closing(instant, log) == memory.previous_closing(instant, log)
+
+
+def same_lists(memory: Timeline, kept: Timeline) -> None:
+    state = memory.state_at()
+    middle = (memory.start_ns + memory.end_ns) // 2
+    half = memory.position(middle)
+    assert kept.density(memory.start_ns, memory.end_ns, 17) == memory.density(memory.start_ns, memory.end_ns, 17)
+    for domain in (None, *state.domains, "none such"):
+        for first, last in ((memory.start_ns, memory.end_ns), (middle, memory.end_ns), (memory.start_ns, middle)):
+            assert list(kept.between(first, last, domain=domain)) == list(memory.between(first, last, domain=domain))
+        if domain is not None:
+            for back in (False, True):
+                assert kept.next_about(half, domain, back=back) == memory.next_about(half, domain, back=back)
+    for log in (*state.logs, "none such"):
+        assert list(kept.between(middle, memory.end_ns, log=log)) == list(
+            memory.between(middle, memory.end_ns, log=log)
+        )
+        assert list(kept.frames_backwards(log, memory.end_ns)) == list(memory.frames_backwards(log, memory.end_ns))
+    for log, start in state.bags:
+        assert kept.frames_in(log, start) == memory.frames_in(log, start)
+    for node in (*state.clocks, "none such"):
+        assert list(kept.signed_by(node, half)) == list(memory.signed_by(node, half))
+    paths = {event.where.path for event in memory.events}
+    paths |= {event.file for event in memory.events if isinstance(event, FrameWritten)}
+    for path in (*paths, "none such"):
+        assert list(kept.at_places({path})) == list(memory.at_places({path})), path
+    for kind in (BagClosed, CeilingLinked):
+        assert list(kept.kinds(kind)) == list(memory.kinds(kind))
+
+
+@pytest.mark.parametrize("name", sorted(STORIES))
+def test_golden_tree_is_the_same_from_a_database(name: str, tmp_path: Path) -> None:
+    memory, kept = both(TREES / name / "tree", tmp_path / "index")
+    same(memory, kept.timeline, random.Random(name))
+
+
+def test_every_planted_tree_is_the_same_from_a_database(tmp_path: Path) -> None:
+    for number, plants in enumerate(all_plants().values()):
+        tree = plants[0](tmp_path / str(number))
+        memory, kept = both(tree.root, tmp_path / f"{number}.db")
+        same(memory, kept.timeline, random.Random(number))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_simulated_tree_is_the_same_from_a_database(scenario: str, tmp_path: Path) -> None:
+    for seed in (700, 701):
+        world = SCENARIOS[scenario](seed)
+        world.run()
+        write_tree(world, tmp_path / str(seed))
+        memory, kept = both(tmp_path / str(seed), tmp_path / f"{seed}.db", signatures=Signatures())
+        same(memory, kept.timeline, random.Random(seed))
+
+
+def test_tree_is_not_needed(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    memory, _ = both(tree.root, tmp_path / "index")
+    shutil.rmtree(tree.root)
+    same(memory, open_kept(tmp_path / "index").timeline, random.Random(3))
+
+
+def test_second_audit_keeps_the_timeline_and_what_changed_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(tmp_path / "tree")
+    story.written()
+    before, _ = both(story.tree.root, tmp_path / "index")
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping_module, "read_frames", None)  # were it read again, this would fail
+        both(story.tree.root, tmp_path / "index")
+    story.done()
+    after, kept = both(story.tree.root, tmp_path / "index")
+    assert len(after.events) > len(before.events)
+    same(after, kept.timeline, random.Random(4))
+
+
+# The chain of a shard is no part of any rack or ledger: a run that only linked a record must be seen too.
+def test_new_ceiling_record_alone_is_read(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    both(tree.root, tmp_path / "index")
+    Shard(tree, "n1")
+    memory, kept = both(tree.root, tmp_path / "index")
+    same(memory, kept.timeline, random.Random(5))
+
+
+def test_part_of_a_tree_leaves_the_timeline_of_the_whole(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    memory, _ = both(tree.root, tmp_path / "index")
+    close()
+    narrowed = Options(index_file=tmp_path / "index", timeline=True, narrowing=Narrowing(domains=("bob",)))
+    audit(Tree(tree.root), options=narrowed)
+    same(memory, open_kept(tmp_path / "index").timeline, random.Random(6))
+    audit(Tree(tree.root), options=Options(index_file=tmp_path / "other", timeline=True, narrowing=narrowed.narrowing))
+    with pytest.raises(BadRequest, match="no timeline"):
+        open_kept(tmp_path / "other")
+
+
+# -- other files -------------------------------------------------------------------------------------------------------
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(BadRequest) as caught:
+        open_kept(file)
+    assert caught.value.hint
+    return caught.value.code
+
+
+def test_what_is_no_index_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "absent") == "no-index"
+    (tmp_path / "text").write_text("no database at all, and longer than a header of one is, " * 20)
+    assert refusal(tmp_path / "text") == "not-an-index"
+    apsw.Connection(str(tmp_path / "other")).execute("CREATE TABLE mine (x)")
+    assert refusal(tmp_path / "other") == "not-an-index"
+    assert not (tmp_path / "absent").exists()
+
+
+def test_index_of_another_format_is_named_and_the_next_audit_begins_it_anew(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    both(tree.root, tmp_path / "index")
+    close()
+    db = apsw.Connection(str(tmp_path / "index"))
+    db.execute(f"PRAGMA user_version = {INDEX_FORMAT - 1}")
+    db.execute("CREATE TABLE of_that_format (x)")
+    db.close()
+    assert refusal(tmp_path / "index") == "other-index-format"
+    memory, kept = both(tree.root, tmp_path / "index")
+    same(memory, kept.timeline, random.Random(8))
+    rows = apsw.Connection(str(tmp_path / "index")).execute(
+        "SELECT count(*) FROM sqlite_schema WHERE name = 'of_that_format'"
+    )
+    assert next(rows) == (0,)
+
+
+def test_damaged_timeline_is_refused(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    audit(Tree(tree.root), signatures=SIGNATURES, options=Options(index_file=tmp_path / "index", timeline=True))
+    apsw.Connection(str(tmp_path / "index")).execute("UPDATE timeline SET value = '{\"events\": 1}'")
+    assert refusal(tmp_path / "index") == "not-an-index"
+
+
+def test_file_that_somebody_reads_is_not_written_beneath_him(tmp_path: Path) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    _, kept = both(tree.root, tmp_path / "index")
+    with pytest.raises(BadRequest) as caught:
+        audit(Tree(tree.root), options=Options(index_file=tmp_path / "index", timeline=True, reread=True))
+    assert caught.value.code == "index-in-use"
+    assert kept.timeline.state_at().domains
+
+
+# -- mutants -----------------------------------------------------------------------------------------------------------
+
+MUTANTS: list[tuple[Any, str, str, str]] = [
+    (layers_module, "Layer.__getitem__", "position <= ?", "position < ?"),
+    (layers_module, "Layer.__getitem__", "ORDER BY position DESC LIMIT 1", "ORDER BY position LIMIT 1"),
+    (layers_module, "Layer.__copy__", "self.changed.copy()", "self.changed"),
+    (layers_module, "Layer.__iter__", "name not in known", "False"),
+    (layers_module, "Layer._keys", "AND position <= ?", "AND position >= ? - 10000"),
+    (layers_module, "Layer.keep", "self._written |= self.changed", "self._written = self.changed | self._written"),
+    (layers_module, "DomainLayer.standing", "until > ?", "until >= ?"),
+    (layers_module, "DomainLayer.standing", "since <= ?", "since < ?"),
+    (layers_module, "DomainLayer.standing", "found.discard(name)", "pass"),
+    (layers_module, "DomainLayer.keep", "INSERT OR IGNORE", "INSERT OR REPLACE"),
+    (layers_module, "DomainLayer.keep", "WHERE until = ? AND domain = ?", "WHERE until >= ? AND domain <> ?"),
+    (layers_module, "BagLayer.bags_of", "ORDER BY key DESC", "ORDER BY key"),
+    (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
+    (layers_module, "Marked.__contains__", "mark = ? AND", "mark <> ? AND"),
+    (kept_module, "KeptTimeline.position", "instant <= ?", "instant < ?"),
+    (kept_module, "KeptTimeline.position", "position DESC LIMIT 1", "position LIMIT 1"),
+    (kept_module, "KeptTimeline.position_before", "instant < ?", "instant <= ?"),
+    (
+        kept_module,
+        "KeptTimeline._fold",
+        "position - position % self._spacing",
+        "position - position % self._spacing + 1",
+    ),
+    (kept_module, "KeptTimeline._fold", "self._cursor[1].copy()", "self._cursor[1]"),
+    (kept_module, "KeptTimeline._fold", "begin < self._cursor[0] <= position", "begin < self._cursor[0]"),
+    (kept_module, "KeptTimeline._closing", "max if back else min", "min if back else max"),
+    (kept_module, "KeptTimeline._about", "position > ?", "position >= ?"),
+    (kept_module, "KeptTimeline.next_about", "position DESC", "position"),
+    (kept_module, "KeptTimeline.frames_backwards", "max(bag)", "min(bag)"),
+    (kept_module, "KeptTimeline.signed_by", "position DESC", "position"),
+    (kept_module, "KeptEvents._block", "position > ?", "position >= ?"),
+    (kept_module, "KeptEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
+    (keeping_module, "Keeping.finish", "kind, who, run", "who, kind, run"),
+    (keeping_module, "Keeping.finish", "DELETE FROM staged WHERE unless IN (SELECT name FROM staged)", "SELECT 1"),
+    (keeping_module, "Keeping.finish", "sequence, place, unless", "unless"),
+    (keeping_module, "Keeping.ended", "b'e' + lease if hearsay else None", "None"),
+    (keeping_module, "Keeping._find_again", "event.file != event.where.path", "False"),
+    (keeping_module, "Keeping._flush", "INSERT OR IGNORE", "INSERT OR REPLACE"),
+    (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
+    (keeping_module, "keep_timeline", "kept.get('state') == state.hex()", "kept"),
+]
+
+
+def looked_at(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield trees that together show each mutant, as they grow."""
+    for name in sorted(STORIES):
+        yield name, TREES / name / "tree"
+    yield "eventful", eventful_tree(directory / "eventful").root
+    yield "packed", packed(directory / "packed")[0].root
+    yield "closing", closing(directory / "closing")
+    yield "overlap", granted_while_held(directory / "overlap").root
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant[1]}: {mutant[3]}")
+def test_a_mutant_is_found(mutant: tuple[Any, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, old, new = mutant
+    plant_in_text(monkeypatch, module, name, old, new)
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever way it shows
+        found_by(tmp_path)
+
+
+def found_by(tmp_path: Path) -> None:
+    """Do what the tests above do, in little."""
+    for name, root in looked_at(tmp_path):
+        memory, kept = both(root, tmp_path / f"{name}.db")
+        same(memory, kept.timeline, random.Random(name))
+    story = Story(tmp_path / "tree")
+    story.written()
+    both(story.tree.root, tmp_path / "index")
+    story.done()
+    memory, kept = both(story.tree.root, tmp_path / "index")
+    same(memory, kept.timeline, random.Random(4))
+
+
+def test_what_finds_the_mutants_finds_nothing_without_one(tmp_path: Path) -> None:
+    found_by(tmp_path)

@@ -85,6 +85,16 @@ def closed_files(copy: Path) -> list[Path]:
     return packs + sorted(file for lock in copy.rglob(LOCK) for file in lock.parent.glob("*.msg"))
 
 
+def known_as(finding: dict[str, Any]) -> str:
+    """Return what a finding is recognised by in a later audit of the same cluster.
+
+    A message's file moves into a pack, and the place and id of what was found about it with it; the lease that it was
+    written under does not change.
+    """
+    _, under, lease = finding["subject"].partition(" under ")
+    return f"{finding['code']} {lease}" if under else str(finding["id"])
+
+
 class Referee:
     """Judges one cluster again and again; knows what it found before."""
 
@@ -109,8 +119,8 @@ class Referee:
         copy = self._site.lab.copy_of_export(self._keep / "copy")
         report = audit(copy)
         found.summary = report["summary"]
-        fresh = [finding for finding in report["findings"] if finding["id"] not in self._known]
-        self._known |= {finding["id"] for finding in fresh}
+        fresh = [finding for finding in report["findings"] if known_as(finding) not in self._known]
+        self._known |= {known_as(finding) for finding in fresh}
         found.findings = Counter(finding["code"] for finding in fresh)
         for finding in fresh:
             if finding["verdict"] == "violation" and finding["code"] not in may:
@@ -152,7 +162,8 @@ class Referee:
         data[len(data) // 2] ^= 1
         victim.write_bytes(data)
         inside = victim.relative_to(copy).as_posix()
-        codes = {f["code"] for f in audit(copy)["findings"] if f["id"] not in self._known and inside in json.dumps(f)}
+        after = [finding for finding in audit(copy)["findings"] if known_as(finding) not in self._known]
+        codes = {finding["code"] for finding in after if inside in json.dumps(finding)}
         victim.write_bytes(original)
         if codes.isdisjoint({"altered-file", "damaged-pack", "damaged-frame"}):
             missed.append(f"referee: a changed byte in {inside} was reported as {sorted(codes)}")

@@ -89,6 +89,17 @@ def test_referee_goes_on_where_each_node_stopped_and_reads_all_of_it_when_told_t
 
 
 # Whoever follows a program of a machine that lost its power must not wait for it when the machine is back.
+def test_finding_is_known_again_when_its_message_has_moved_into_a_pack_and_only_then() -> None:
+    def known(code: str, subject: str, identity: str) -> str:
+        return referee.known_as({"code": code, "subject": subject, "id": identity})
+
+    loose = known("forged-witness", "logs/bank/16-20/7/a.msg under lease 18ea on 'demo/forged'", "1")
+    assert known("forged-witness", "logs/bank/16-20/pack under lease 18ea on 'demo/forged'", "2") == loose
+    assert known("forged-witness", "logs/bank/16-20/pack under lease 18eb on 'demo/forged'", "2") != loose
+    assert known("lease-expired", "logs/bank/16-20/pack under lease 18ea on 'demo/forged'", "2") != loose
+    assert known("altered-file", "logs/bank/16-20/pack", "1") != known("altered-file", "logs/bank/16-20/pack", "2")
+
+
 def test_what_was_asked_by_a_connection_that_is_over_has_ended_for_the_next_one() -> None:
     machines, hosts = zip(*(socket.socketpair() for _ in range(2)), strict=True)
     try:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap
     from .lease.wire import LeaseView, ShardNumbers
+    from .routes import TimeThere
     from .views.fold import Fold
 
 ROOT_VARIABLE = "LEASEHOLD_ROOT"
@@ -272,6 +273,10 @@ class Cluster:
     def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
         """Return a shard's numbers and all its leases, for people. Raises ShardUnavailable when it does not answer."""
         return self.routes.inspect(shard)
+
+    def clock_of(self, shard: int, node: str) -> TimeThere:
+        """Return what time it is at a node that runs a shard, by its own word. Raises ShardUnavailable. Blocks."""
+        return self.routes.clock_of(shard, node)
 
     def create_log(self, name: str, kind: str = "maildir") -> None:
         """Make a log of a kind, ``maildir`` or ``log``, unless it is there already. Touches the mount.

@@ -12,16 +12,28 @@ take over; a node that is asked for a shard that it does not run sees whether it
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import LeaseholdError, ShardUnavailable
+from timeagent.interval import TimeInterval
 
 from .formats.paths import chain_path
 from .lease import tls
 from .lease.succession import newest_record
 from .lease.transport import TlsTransport, UnixTransport
-from .lease.wire import PAGE_LEASES_MAX, PROTOCOL_VERSION, Hello, Inspect, Page, Refused, Unavailable
+from .lease.wire import (
+    PAGE_LEASES_MAX,
+    PROTOCOL_VERSION,
+    AskClock,
+    ClockTold,
+    Hello,
+    Inspect,
+    Page,
+    Refused,
+    Unavailable,
+)
 from .registers import StoredChain
 from .runtime import shard_socket
 
@@ -47,6 +59,26 @@ LOOK_ATTEMPTS: Final = 3
 """How many attempts' time a shard has to answer people."""
 
 _GONE: Final = frozenset({"deposed", "not-running"})
+
+
+@dataclass(frozen=True, slots=True)
+class TimeThere:
+    """What time another node says it is, between two readings of this machine's CLOCK_BOOTTIME."""
+
+    told: ClockTold
+    asked_ns: int
+    answered_ns: int
+
+    @property
+    def ahead(self) -> TimeInterval | None:
+        """True time minus CLOCK_BOOTTIME here, by that node: its interval, widened by the round trip. None: no bound.
+
+        It looked at its clock somewhere between question and answer, and nobody knows where: both ends count.
+        """
+        told = self.told
+        if told.earliest_ns is None or told.latest_ns is None or told.earliest_ns > told.latest_ns:
+            return None
+        return TimeInterval(told.earliest_ns - self.answered_ns, told.latest_ns - self.asked_ns)
 
 
 class ShardWay:
@@ -242,6 +274,21 @@ class ShardRoutes:
     def numbers(self, shard: int) -> ShardNumbers:
         """Return how a shard stands, unsigned. Never starts a shard. Raises ShardUnavailable."""
         return self._first_page(shard, 1)[1].numbers
+
+    def clock_of(self, shard: int, node: str) -> TimeThere:
+        """Ask a node that runs a shard what time it is there. Blocks; never starts a shard.
+
+        Asked twice over one connection, so that connecting is in no round trip; the second answer counts. Raises
+        ShardUnavailable: of a release that knows no such question, with the code ``call-damaged``.
+        """
+        with contextlib.closing(self._to_look(shard, node)) as line:
+            line.call([AskClock()], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns)
+            asked = self._time.boot_ns()
+            (reply,) = line.call([AskClock()], self._policy.attempt_timeout_ns)
+            answered = self._time.boot_ns()
+        if not isinstance(reply, ClockTold):
+            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
+        return TimeThere(reply, asked, answered)
 
     def probe(self, shard: int, node: str) -> str:
         """Ask a node once whether it runs a shard: "runs", "not-here", or why nothing is known of it. Blocks."""

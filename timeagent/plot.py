@@ -56,18 +56,13 @@ def plot(rows: Sequence[Row], shared: TimeInterval | None, columns: int, style: 
     if not known:
         return [f"{row.label:{LABEL}.{LABEL}} {row.note}" for row in rows]
     width = max(WIDTH_MIN, columns - LABEL - MARGIN) | 1
-    middle = (shared or known[0]).midpoint
-    narrowest = min(max(1, each.radius) for each in known)
-    reaches = [max(abs(each.earliest - middle), abs(each.latest - middle)) for each in known]
-    shown = [reach for reach in reaches if reach <= _WIDE * narrowest] or [min(reaches)]
-    reach = max(*shown, 1) * 21 // 20 + 1
-    lines = [_axis(reach, width)]
+    axis = Axis.over(known, (shared or known[0]).midpoint)
+    lines = [f"{'':{LABEL}} {axis.heading(width)}"]
     for row in rows:
-        bar = _bar(row.interval, middle, reach, width, style) if row.interval else " " * width
+        bar = axis.bar(row.interval, width, style) if row.interval else " " * width
         lines.append(f"{row.label:{LABEL}.{LABEL}} {bar} {row.note}".rstrip())
     if shared is not None:
-        block = Style(style.shared, style.shared, style.shared, style.shared, style.beyond_low, style.beyond_high, "")
-        lines.append(f"{'together':{LABEL}} {_bar(shared, middle, reach, width, block)} {span_text(shared.radius)}")
+        lines.append(f"{'together':{LABEL}} {axis.block(shared, width, style)} {span_text(shared.radius)}")
     else:
         lines.append(f"{'together':{LABEL}} {'nothing':^{width}}".rstrip())
     return lines
@@ -76,28 +71,50 @@ def plot(rows: Sequence[Row], shared: TimeInterval | None, columns: int, style: 
 _WIDE: Final = 20
 
 
-def _axis(reach: Span, width: int) -> str:
-    left, right = f"-{span_text(reach)}", f"+{span_text(reach)}"
-    half = width // 2
-    return f"{'':{LABEL}} {left}{'0':>{half + 1 - len(left)}}{right:>{half}}"
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis about a middle, which is its zero, that reaches as far to both sides."""
 
+    middle: int
+    reach: Span
 
-def _bar(interval: TimeInterval, middle: int, reach: Span, width: int, style: Style) -> str:
-    def column(instant: int) -> int:
-        return (instant - middle + reach) * (width - 1) // (2 * reach)
+    @classmethod
+    def over(cls, intervals: Sequence[TimeInterval], middle: int) -> Axis:
+        """Return the axis for some intervals, at least one."""
+        narrowest = min(max(1, each.radius) for each in intervals)
+        reaches = [max(abs(each.earliest - middle), abs(each.latest - middle)) for each in intervals]
+        shown = [reach for reach in reaches if reach <= _WIDE * narrowest] or [min(reaches)]
+        return cls(middle, max(*shown, 1) * 21 // 20 + 1)
 
-    low, high = column(interval.earliest), column(interval.latest)
-    cells = [" "] * width
-    for at in range(max(0, low), min(width - 1, high) + 1):
-        cells[at] = style.bar
-    if 0 <= low < width:
-        cells[low] = style.low
-    if 0 <= high < width:
-        cells[high] = style.high
-    if low < width // 2 < high:
-        cells[width // 2] = style.zero
-    if low < 0:
-        cells[0] = style.beyond_low
-    if high >= width:
-        cells[-1] = style.beyond_high
-    return "".join(cells)
+    def heading(self, width: int) -> str:
+        """Return where the axis begins and ends, and its zero."""
+        left, right = f"-{span_text(self.reach)}", f"+{span_text(self.reach)}"
+        half = width // 2
+        return f"{left}{'0':>{half + 1 - len(left)}}{right:>{width - half - 1}}"
+
+    def block(self, interval: TimeInterval, width: int, style: Style = UNICODE) -> str:
+        """Draw what several have in common."""
+        filled = Style(*(style.shared,) * 4, style.beyond_low, style.beyond_high, "")
+        return self.bar(interval, width, filled)
+
+    def bar(self, interval: TimeInterval, width: int, style: Style = UNICODE) -> str:
+        """Draw an interval in so many characters: where it goes on beyond an end stands an arrow."""
+
+        def column(instant: int) -> int:
+            return (instant - self.middle + self.reach) * (width - 1) // (2 * self.reach)
+
+        low, high = column(interval.earliest), column(interval.latest)
+        cells = [" "] * width
+        for at in range(max(0, low), min(width - 1, high) + 1):
+            cells[at] = style.bar
+        if 0 <= low < width:
+            cells[low] = style.low
+        if 0 <= high < width:
+            cells[high] = style.high
+        if low < width // 2 < high:
+            cells[width // 2] = style.zero
+        if low < 0:
+            cells[0] = style.beyond_low
+        if high >= width:
+            cells[-1] = style.beyond_high
+        return "".join(cells)

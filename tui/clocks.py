@@ -2,104 +2,189 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from timeagent.plot import Row, plot
-from timeagent.units import span_text
+from timeagent.interval import TimeInterval
+from timeagent.plot import Axis, Row, plot
+from timeagent.units import MS, SECOND, US, span_text
 
+from .agreeing import agreement
 from .columns import Column
-from .state import Reach
+from .state import Reach, View
 from .words import Cell, Tone, short_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from timeagent.interval import TimeInterval
     from timeagent.units import Span
 
     from .columns import Field
     from .state import ClusterState, NodeClock, TimeSources
 
-BAR: Final = 31
 STALE_NS: Final = 10_000_000_000
 SPARKS: Final = "▁▂▃▄▅▆▇█"
-CLOCK_COLUMNS: Final = (
+AXIS: Final = 3
+"""The column that is an axis."""
+LIVE_COLUMNS: Final = (
     Column("", 1),
-    Column("node", 10, most=22),
-    Column("status", 12, most=16),
-    Column("what it claims, on one axis", BAR),
+    Column("node", 9, most=16),
+    Column("status", 12),
+    Column("axis", 24, most=101),
+    Column("offset", 10, right=True),
+    Column("±", 9, right=True),
+    Column("said", 6, right=True),
+    Column("trip", 9, rank=3, right=True),
+    Column("remark", 24, most=44, rank=2),
+)
+"""Of clocks that were asked: where each lies."""
+SIGNED_COLUMNS: Final = (
+    Column("", 1),
+    Column("node", 9, most=22),
+    Column("status", 12, most=14),
+    Column("axis", 24, most=61),
     Column("±", 10, right=True),
-    Column("said", 8, right=True),
+    Column("signed", 8, right=True),
     Column("epochs", 6, rank=2, right=True),
     Column("widest", 10, rank=3, right=True),
-    Column("remark", 22, most=40, rank=1),
+    Column("remark", 22, most=44, rank=1),
 )
+"""Of clocks that signed something at some time: how well each knew it."""
+COMMON: Final = "in common"
 
 
-def clock_rows(clocks: Sequence[NodeClock], radius_ns_max: Span | None) -> list[tuple[Field, ...]]:
-    """Return a row for each node's clock, in the order of CLOCK_COLUMNS."""
-    scale = _scale(clocks)
-    return [_row(clock, scale, radius_ns_max) for clock in clocks]
+class ClockRows:
+    """The rows of a state's clocks. Of clocks that are compared, the last row is what they have in common."""
+
+    def __init__(self, state: ClusterState, words: str = "") -> None:
+        """Take a state's clocks; words narrow what is shown, never what is compared."""
+        self.asked = state.view is View.LIVE
+        """Whether they are of a live cluster, all at one instant; else of what was signed at any."""
+        self.agreed = agreement(state.clocks if self.asked else ())
+        self._radius_ns_max = state.spans.radius_ns_max if state.spans else None
+        wanted = words.casefold().split()
+        self._clocks = [each for each in state.clocks if all(word in f"{each.node} {each.status}" for word in wanted)]
+        self._axis = self._made_axis(state.clocks)
+
+    def _made_axis(self, clocks: Sequence[NodeClock]) -> Axis | None:
+        if self.asked:
+            known = [clock.ahead for clock in clocks if clock.ahead is not None]
+            return Axis.over(known, (self.agreed.common or known[0]).midpoint) if known else None
+        radii = [TimeInterval.around(0, each.radius_ns) for each in clocks if each.radius_ns is not None]
+        return Axis.over(radii, 0) if radii else None
+
+    @property
+    def shown(self) -> int:
+        """How many clocks are shown."""
+        return len(self._clocks)
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self._clocks) + bool(self.agreed.compared)
+
+    def name(self, index: int) -> str:
+        """Return whose row it is; COMMON for the last one."""
+        return self._clocks[index].node if index < len(self._clocks) else COMMON
+
+    def heading(self, width: int) -> str:
+        """Return the title of the axis."""
+        if self._axis is None:
+            return "what it claims"
+        return self._axis.heading(width)
+
+    def row(self, index: int, width: int) -> tuple[Field, ...]:
+        """Return a row, its bar in a width: in the order of LIVE_COLUMNS, or of SIGNED_COLUMNS."""
+        if index >= len(self._clocks):
+            return self._shared_row(width)
+        clock = self._clocks[index]
+        symbol, tone, remark = self._standing(clock)
+        plain = tone if tone is not Tone.GOOD else Tone.PLAIN
+        known = clock.ahead is not None if self.asked else clock.radius_ns is not None
+        status = clock.status if known else clock.reach if self.asked else "unknown"
+        radius = Cell(span_text(clock.radius_ns), plain) if known and clock.radius_ns is not None else Cell("?", plain)
+        head = (
+            Cell(symbol, tone),
+            Cell(clock.node),
+            Cell(status, Tone.PLAIN if status == "synchronized" else Tone.DIM if tone is Tone.DIM else Tone.WARN),
+            Cell(self._bar(clock, width), plain),
+        )
+        age = clock.age_ns
+        said = Cell("?" if age is None else short_span(age), Tone.DIM if age is None or age <= STALE_NS else Tone.WARN)
+        if self.asked:
+            trip = Cell("" if clock.trip_ns is None or not known else span_text(clock.trip_ns // US * US), Tone.DIM)
+            return (*head, self._offset(clock, plain), radius, said if known else Cell("-"), trip, Cell(remark, tone))
+        widest = Cell("?" if clock.widest_ns is None else span_text(clock.widest_ns), Tone.DIM)
+        return (*head, radius, said, _number(clock.epochs), widest, Cell(remark, tone))
+
+    def _shared_row(self, width: int) -> tuple[Field, ...]:
+        common = self.agreed.common
+        blank = Cell("")
+        if common is None or self._axis is None:
+            return (Cell("✗", Tone.BAD), Cell(COMMON), Cell("nothing", Tone.BAD), *(blank,) * 6)
+        bar = Cell(self._axis.block(common, width), Tone.STRONG)
+        return (blank, Cell(COMMON), blank, bar, blank, Cell(span_text(common.radius)), blank, blank, blank)
+
+    def _bar(self, clock: NodeClock, width: int) -> str:
+        interval = clock.ahead
+        if not self.asked and clock.radius_ns is not None:
+            interval = TimeInterval.around(0, clock.radius_ns)
+        if interval is None or self._axis is None:
+            return ""
+        bar = self._axis.bar(interval, width)
+        half = width // 2
+        return f"{bar[:half]}│{bar[half + 1 :]}" if bar[half] == " " else bar
+
+    def _offset(self, clock: NodeClock, tone: Tone) -> Cell:
+        if clock.ahead is None or self._axis is None:
+            return Cell("?", tone)
+        offset = clock.ahead.midpoint - self._axis.middle
+        return Cell(_signed(_rounded(offset)), tone)
+
+    def _standing(self, clock: NodeClock) -> tuple[str, Tone, str]:
+        if clock.remark:
+            return "✗", Tone.BAD, clock.remark
+        if self.asked and clock.ahead is None:
+            return _unheard(clock)
+        if any(each.node == clock.node for each in self.agreed.outside):
+            return "✗", Tone.BAD, "outside what the others agree on"
+        if clock.status in ("disrupted", "unknown") or clock.radius_ns is None:
+            return "✗", Tone.BAD, "does not know the time"
+        if self._radius_ns_max is not None and clock.radius_ns > self._radius_ns_max:
+            return "✗", Tone.BAD, "wider than the policy"
+        if clock.age_ns is not None and clock.age_ns > STALE_NS:
+            return "◐", Tone.WARN, "nothing newer signed"
+        if clock.assumed:
+            return "◐", Tone.WARN, "assumed, not measured"
+        if clock.status != "synchronized":
+            return "◐", Tone.WARN, clock.status
+        return "●", Tone.GOOD, ""
 
 
-def _scale(clocks: Sequence[NodeClock]) -> Span:
-    """Return the radius that fills half the axis: the widest, but at most twenty times the narrowest."""
-    radii = sorted(max(1, clock.radius_ns) for clock in clocks)
-    return min(radii[-1], 20 * radii[0]) if radii else 1
+def _unheard(clock: NodeClock) -> tuple[str, Tone, str]:
+    """Say why nothing is known of a clock, and how old the newest is that it signed."""
+    signed = f"; last signed {short_span(clock.age_ns)} ago" if clock.age_ns is not None else ""
+    match clock.reach:
+        case Reach.NOT_ASKED:
+            return "·", Tone.DIM, f"{clock.problem or 'not asked'}{signed}"
+        case Reach.WAITING:
+            return "…", Tone.DIM, "asked, no answer yet"
+        case Reach.ANSWERS:
+            return "✗", Tone.BAD, f"no bound: {clock.problem or 'it says no more'}"
+        case Reach.SILENT:
+            since = f"for {short_span(clock.silent_ns)}" if clock.silent_ns else "yet"
+            return "✗", Tone.BAD, f"no answer {since}{signed}"
 
 
-def axis_words(clocks: Sequence[NodeClock]) -> str:
-    """Say how wide the axis is."""
-    return f"axis ±{span_text(_scale(clocks))} about what each says" if clocks else ""
-
-
-def _row(clock: NodeClock, scale: Span, radius_ns_max: Span | None) -> tuple[Field, ...]:
-    symbol, tone, remark = _standing(clock, radius_ns_max)
-    return (
-        Cell(symbol, tone),
-        Cell(clock.node),
-        Cell(clock.status, Tone.PLAIN if clock.status == "synchronized" else Tone.WARN),
-        Cell(interval_bar(clock.radius_ns, scale), tone if tone is not Tone.GOOD else Tone.PLAIN),
-        Cell(span_text(clock.radius_ns), tone if tone is not Tone.GOOD else Tone.PLAIN),
-        Cell(short_span(clock.age_ns), Tone.WARN if clock.age_ns > STALE_NS else Tone.DIM),
-        _number(clock.epochs),
-        Cell("?" if clock.widest_ns is None else span_text(clock.widest_ns), Tone.DIM),
-        Cell(remark, tone),
-    )
+def _rounded(span: Span) -> Span:
+    """Return a span with as many digits as can be read: to the microsecond, above a second to the millisecond."""
+    step = MS if abs(span) >= SECOND else US
+    return (span + step // 2) // step * step
 
 
 def _number(value: int | None) -> Cell:
     if value is None:
         return Cell("?", Tone.DIM)
     return Cell(f"{value} !" if value > 1 else str(value), Tone.WARN if value > 1 else Tone.DIM)
-
-
-def _standing(clock: NodeClock, radius_ns_max: Span | None) -> tuple[str, Tone, str]:
-    if clock.remark:
-        return "✗", Tone.BAD, clock.remark
-    if clock.status in ("disrupted", "unknown"):
-        return "✗", Tone.BAD, "does not know the time"
-    if radius_ns_max is not None and clock.radius_ns > radius_ns_max:
-        return "✗", Tone.BAD, "wider than the policy"
-    if clock.age_ns > STALE_NS:
-        return "◐", Tone.WARN, "nothing newer signed"
-    if clock.assumed:
-        return "◐", Tone.WARN, "assumed, not measured"
-    if clock.status != "synchronized":
-        return "◐", Tone.WARN, clock.status
-    return "●", Tone.GOOD, ""
-
-
-def interval_bar(radius: Span, scale: Span, width: int = BAR) -> str:
-    """Return an interval about the middle of an axis that reaches ``scale`` to both sides; arrows where it goes on."""
-    half = width // 2
-    reach = radius * half // scale if scale else 0
-    if reach > half:
-        return "◂" + "─" * (half - 1) + "●" + "─" * (half - 1) + "▸"
-    if reach == 0:
-        return " " * half + "●" + " " * half
-    side = "─" * (reach - 1)
-    return f"{' ' * (half - reach)}├{side}●{side}┤{' ' * (half - reach)}"
 
 
 def source_lines(times: TimeSources | None, width: int) -> Iterator[tuple[str, Tone]]:
@@ -138,30 +223,56 @@ def outside_words(state: ClusterState) -> tuple[str, Tone]:
     return f"outside witnesses: {said}", Tone.BAD if dissent else Tone.PLAIN
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    reading: int
+    radius_ns: Span
+    ahead_ns: int | None
+    """Of the middle of what all had in common then."""
+
+
 class History:
-    """The radius of each node's clock over the newest states, for a sparkline. One thread."""
+    """Radius and offset of each node's clock over its newest readings, for sparklines. One thread."""
 
     def __init__(self, kept: int = 60) -> None:
         """Know nothing yet."""
         self._kept = kept
-        self._samples: dict[str, list[tuple[int, Span]]] = {}
+        self._samples: dict[str, list[_Sample]] = {}
 
-    def take(self, clocks: Sequence[NodeClock]) -> None:
+    def take(self, clocks: Sequence[NodeClock], common: TimeInterval | None = None) -> None:
         """Take in what is new: a reading that was taken before is not taken again."""
         for clock in clocks:
+            reading = clock.midpoint_ns if clock.read_ns is None else clock.read_ns
+            if reading is None or clock.radius_ns is None:
+                continue
             samples = self._samples.setdefault(clock.node, [])
-            if not samples or samples[-1][0] != clock.midpoint_ns:
-                samples.append((clock.midpoint_ns, clock.radius_ns))
+            if not samples or samples[-1].reading != reading:
+                ahead = None if clock.ahead is None or common is None else clock.ahead.midpoint - common.midpoint
+                samples.append(_Sample(reading, clock.radius_ns, ahead))
                 del samples[: -self._kept]
 
-    def words(self, node: str) -> str:
-        """Return the history of a node's radius as a line; its numbers are said beside it."""
-        radii = [radius for _, radius in self._samples.get(node, [])]
-        if not radii:
-            return f"radius of {node}: nothing yet"
-        if len(radii) == 1:
-            return f"radius of {node}: ±{span_text(radii[0])}; enter opens all that it signed"
-        low, high = min(radii), max(radii)
-        reach = max(1, high - low)
-        line = "".join(SPARKS[(radius - low) * (len(SPARKS) - 1) // reach] for radius in radii)
-        return f"radius of {node}, last {len(radii)} readings  {line}  ±{span_text(low)} to ±{span_text(high)}"
+    def words(self, node: str) -> list[str]:
+        """Return the history of a node's clock, a line for its offset, one for its radius, with numbers beside each."""
+        samples = self._samples.get(node, [])
+        if not samples:
+            return [f"{node}: no reading yet"]
+        if len(samples) == 1:
+            return [f"{node}: ±{span_text(samples[0].radius_ns)}; enter opens what is known of it"]
+        lines = []
+        aheads = [_rounded(each.ahead_ns) for each in samples if each.ahead_ns is not None]
+        if len(aheads) > 1:
+            low, high = _signed(min(aheads)), _signed(max(aheads))
+            lines.append(f"offset of {node}, last {len(aheads)} readings  {sparks(aheads)}  {low} to {high}")
+        radii = [each.radius_ns for each in samples]
+        low, high = f"±{span_text(min(radii))}", f"±{span_text(max(radii))}"
+        return [*lines, f"radius of {node}, last {len(radii)} readings  {sparks(radii)}  {low} to {high}"]
+
+
+def sparks(values: Sequence[int]) -> str:
+    """Return values as a line of blocks, from the least to the greatest."""
+    low, high = min(values), max(values)
+    return "".join(SPARKS[(value - low) * (len(SPARKS) - 1) // max(1, high - low)] for value in values)
+
+
+def _signed(span: Span) -> str:
+    return f"{'-' if span < 0 else '+'}{span_text(abs(span))}"

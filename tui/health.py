@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.ceiling import CeilingKind
 from timeagent.units import MS, span_text
 
+from .agreeing import agreement, agreement_words
 from .state import Reach, View
 from .words import Cell, Tone, clock_text, counted_ends, overdue_bags, short_span
 
@@ -61,10 +62,7 @@ def _added_up(state: ClusterState) -> Health:
         bad.append(f"cannot read the mount{since}: {why}" if why else f"no answer from the mount{since}")
     if state.mount.reach is Reach.WAITING:
         unknown.append("waiting for the mount")
-    if not state.clock.bounded and state.cluster_id and not state.offline:
-        bad.append(f"this machine's time has no bound: {state.clock.problem}")
-    elif state.spans and state.clock.now.radius > state.spans.radius_ns_max:
-        warn.append(f"the clock is known to {span_text(now.radius)}; the policy allows less")
+    _judge_time(state, bad, warn)
     for shard in state.shards:
         _judge_shard(shard, now, bad, warn, unknown)
     for log in state.logs:
@@ -86,6 +84,16 @@ def _added_up(state: ClusterState) -> Health:
     if unknown:
         return Health(Level.UNKNOWN, (*unknown, *warn))
     return Health(Level.ATTENTION if warn else Level.HEALTHY, reasons)
+
+
+def _judge_time(state: ClusterState, bad: list[str], warn: list[str]) -> None:
+    if not state.clock.bounded and state.cluster_id and not state.offline:
+        bad.append(f"this machine's time has no bound: {state.clock.problem}")
+    elif state.spans and state.clock.now.radius > state.spans.radius_ns_max:
+        warn.append(f"the clock is known to {span_text(state.clock.now.radius)}; the policy allows less")
+    clocks = agreement(state.clocks)
+    if not clocks.good:
+        bad.append(f"clocks: {agreement_words(clocks)}")
 
 
 def _judged(state: ClusterState) -> Health:

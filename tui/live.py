@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from appliance.cluster import runtime_of, time_sources
@@ -16,12 +17,13 @@ from appliance.lease.wire import LeaseView, ShardNumbers
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
-from timeagent.signedtime import SignedTime, TimeFlags
+from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND
 
 from .live_details import live_details
 from .live_rows import LiveRows
 from .mount import MountAnswer, OpenMount, Where
+from .nodeclocks import NO_ADDRESS, NodeClocks, Reading, signed_clock
 from .question import AskedQuestion
 from .state import (
     NOT_ASKED,
@@ -52,8 +54,6 @@ if TYPE_CHECKING:
 SHARD_PERIOD_NS: Final = 250 * MS
 MOUNT_PERIOD_NS: Final = 500 * MS
 TIME_PERIOD_NS: Final = SECOND
-NO_ADDRESS: Final = "no-address"
-"""The code of the error for a shard that cannot be asked from this machine, whatever its health."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ class TimesAnswer:
     agent: bool = False
 
 
+type Asked = (
+    AskedQuestion[MountAnswer] | AskedQuestion[ShardAnswer] | AskedQuestion[TimesAnswer] | AskedQuestion[Reading]
+)
+
+
 class LiveSource:
     """A StateSource over a mount or a copy. Made without touching either."""
 
@@ -88,12 +93,12 @@ class LiveSource:
         self.times = AskedQuestion("time", TIME_PERIOD_NS, machine, self._ask_times)
         self.mount = AskedQuestion("mount", MOUNT_PERIOD_NS, machine, self._ask_mount)
         self._shards: list[AskedQuestion[ShardAnswer]] = []
+        self._clocks = NodeClocks(machine)
+        self._asked: list[Asked] = [self.mount, self.times]
 
-    def questions(
-        self,
-    ) -> Sequence[AskedQuestion[MountAnswer] | AskedQuestion[ShardAnswer] | AskedQuestion[TimesAnswer]]:
-        """Return the mount, the sources of time, and the shards once the mount has said how many there are."""
-        return [self.mount, self.times, *self._shards]
+    def questions(self) -> Sequence[Asked]:
+        """Return the mount, the sources of time; the shards and clocks once the mount has said which there are."""
+        return list(self._asked)
 
     @property
     def cluster(self) -> Cluster | None:
@@ -111,7 +116,28 @@ class LiveSource:
                 self._shards.append(
                     AskedQuestion(f"shard {shard}", SHARD_PERIOD_NS, self._machine, self._asking(shard))
                 )
+                self._asked.append(self._shards[-1])
+            self._ask_clocks(answer, self._open.cluster, self._open)
         return answer
+
+    def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
+        """Have the clock of each node asked that runs shards, and this machine's own."""
+        for node in sorted(set(answer.shard_map.owners)):
+            question = self._clocks.question(node, cluster, partial(self._shard_at, node))
+            if question is not None:
+                self._asked.append(question)
+        question = self._clocks.own(answer.own_node, opened.time.look) if answer.own_node else None
+        if question is not None:
+            self._asked.append(question)
+
+    def _shard_at(self, node: str) -> tuple[int, bytes] | None:
+        """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
+        assert self.mount.answer is not None
+        owners = self.mount.answer.shard_map.owners
+        asked = [each.answer for each in self._shards]
+        running = [(n, said.numbers.incarnation) for n, said in enumerate(asked) if said and said.numbers.node == node]
+        owned = [(n, bytes(8)) for n, owner in enumerate(owners) if owner == node]
+        return next(iter(running or owned), None)
 
     def _asking(self, shard: int) -> Callable[[], ShardAnswer]:
         return lambda: self._ask_shard(shard)
@@ -171,7 +197,7 @@ class LiveSource:
             ),
             self._rows.rows(answer, shards, said, clock.now),
             answer.logs,
-            tuple(_clocks(answer, clock.now)),
+            tuple(self._told_clocks(answer, clock.now)),
             self._times(),
             View.OFFLINE if answer.offline else View.LIVE,
         )
@@ -199,6 +225,12 @@ class LiveSource:
                 return ClockView(look.now, bounded=True, source=sample.source, status=status, assumed=sample.assumed)
         now = TimeInterval.around(self._machine.realtime_ns(), 0)
         return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
+
+    def _told_clocks(self, answer: MountAnswer, now: TimeInterval) -> Iterator[NodeClock]:
+        signed = _signed(answer)
+        if answer.offline:
+            return (NodeClock(*signed_clock(node, token, now)) for node, token in sorted(signed.items()))
+        return self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, now)
 
     def _times(self) -> TimeSources:
         said = self.times.answer
@@ -244,19 +276,15 @@ class LiveSource:
         )
 
 
-def _clocks(answer: MountAnswer, now: TimeInterval) -> Iterator[NodeClock]:
-    """Yield what each owner of a shard last said of its clock: in the newest record of its ceiling chain."""
+def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
+    """Return what each owner of a shard last signed of its clock: in the newest record of its ceiling chain."""
     newest: dict[str, SignedTime] = {}
     for end in answer.chains.values():
         token = SignedTime.decode(end.record.time, "a ceiling record")
         known = newest.get(end.record.node)
         if known is None or known.midpoint_ns < token.midpoint_ns:
             newest[end.record.node] = token
-    for node, token in sorted(newest.items()):
-        status = token.status.name.lower().replace("_", "-")
-        assumed = bool(token.flags & TimeFlags.ASSUMED)
-        age = max(0, now.midpoint - token.midpoint_ns)
-        yield NodeClock(node, token.midpoint_ns, token.radius_ns, status, assumed, age)
+    return newest
 
 
 def _spans(policy: Policy) -> Spans:

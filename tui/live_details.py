@@ -17,6 +17,7 @@ from auditor.load import Tree
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
+from .agreeing import agreement, agreement_words
 from .facts import BLANK, fact, heading, moment, words
 from .places import place_details
 from .state import Reach
@@ -32,7 +33,7 @@ from .subjects import (
     NodeSubject,
     PlaceSubject,
 )
-from .words import Tone, condition, lease_words, reach_cell, shard_words
+from .words import Tone, condition, lease_words, reach_cell, shard_words, short_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,7 +195,8 @@ def _node(state: ClusterState, node: str) -> Iterator[Line]:
     if clock is None:
         yield fact("clock", "nothing that it signed was seen", tone=Tone.DIM)
     else:
-        yield fact("clock", f"±{span_text(clock.radius_ns)}, {clock.status}", ClockSubject(node))
+        radius = "no bound" if clock.radius_ns is None else f"±{span_text(clock.radius_ns)}"
+        yield fact("clock", f"{radius}, {clock.status}", ClockSubject(node))
     rows = [row for row in state.leases if row.node == node]
     yield BLANK
     yield heading(f"Holds {len(rows)} leases" + ("" if _all_answer(state) else ", as far as is known"))
@@ -212,9 +214,27 @@ def _clock(state: ClusterState, node: str) -> Iterator[Line]:
     if clock is None:
         yield words("nothing that it signed was seen", tone=Tone.DIM)
         return
-    yield fact("status", clock.status + (", assumed: stated by the policy" if clock.assumed else ""))
-    yield fact("radius", f"±{span_text(clock.radius_ns)}")
-    yield fact("said at", f"{moment(clock.midpoint_ns)}, in its newest ceiling record")
+    if clock.radius_ns is not None and clock.midpoint_ns is not None:
+        yield fact("status", clock.status + (", assumed: stated by the policy" if clock.assumed else ""))
+        yield fact("radius", f"±{span_text(clock.radius_ns)}")
+    if clock.ahead is None:
+        if clock.midpoint_ns is not None:
+            yield fact("signed at", f"{moment(clock.midpoint_ns)}, in its newest ceiling record")
+        said = (
+            "no answer" if clock.reach is Reach.SILENT else "no bound" if clock.reach is Reach.ANSWERS else "not asked"
+        )
+        tone = Tone.DIM if clock.reach is Reach.NOT_ASKED else Tone.BAD
+        yield fact("now", f"{said}: {clock.problem or 'it says no more'}", tone=tone)
+        return
+    trip = "" if clock.trip_ns is None else f", {span_text(clock.trip_ns)} of them the round trip"
+    yield fact("now", f"{moment(clock.midpoint_ns)}, by its own word {short_span(clock.age_ns or 0)} ago")
+    yield fact("on the axis", f"{span_text(clock.ahead.latest - clock.ahead.earliest)} wide{trip}")
+    agreed = agreement(state.clocks)
+    outside = any(each.node == node for each in agreed.outside)
+    if agreed.common is not None:
+        offset = clock.ahead.midpoint - agreed.common.midpoint
+        yield fact("offset", f"{offset / 1e6:+,.3f} ms from the middle of what the clocks have in common")
+    yield fact("together", agreement_words(agreed), tone=Tone.BAD if outside or agreed.common is None else Tone.PLAIN)
 
 
 def _bag(state: ClusterState, tree: Tree, subject: BagSubject) -> Iterator[Line]:

@@ -206,14 +206,19 @@ class LogView:
 
 @dataclass(frozen=True, slots=True)
 class NodeClock:
-    """What a node's clock last said of itself, in something that it signed."""
+    """What a node's clock says of itself: live, in answer to a question; of a copy, in something that it signed.
+
+    Only clocks with ``ahead`` can be compared: what was signed at different instants says nothing of each other.
+    """
 
     node: str
-    midpoint_ns: Instant
-    radius_ns: Span
+    midpoint_ns: Instant | None
+    """None, like the radius and the age: nothing is known."""
+    radius_ns: Span | None
+    """As the node says, without a round trip."""
     status: str
     assumed: bool
-    age_ns: Span
+    age_ns: Span | None
     """How long before the state's instant that was."""
     epochs: int | None = None
     """How many clock epochs are known: each after the first is a step, a suspend, a boot or a long stall."""
@@ -221,6 +226,17 @@ class NodeClock:
     """The largest radius until then."""
     remark: str = ""
     """What the audit found about it."""
+    reach: Reach = Reach.NOT_ASKED
+    """Whether the node was asked for its time, and answers."""
+    problem: str = ""
+    """Why it does not answer, is not asked, or has no bound."""
+    silent_ns: Span | None = None
+    """How long there has been no answer, where there is none."""
+    ahead: TimeInterval | None = None
+    """True time minus this machine's CLOCK_BOOTTIME, by that node: its interval, widened by round trip and age."""
+    trip_ns: Span | None = None
+    read_ns: int | None = None
+    """CLOCK_BOOTTIME of the answer: another one is another reading."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from .whereabouts import hints_for
 from .wire import (
     NO_REQUEST,
     Acquire,
+    AskClock,
     Attend,
     Denied,
     Hello,
@@ -81,7 +82,7 @@ class Answers:
     ) -> Draft | None:
         """Answer a request; None: ``waiter`` gets the answer, now or in a later turn."""
         match request:
-            case Hello() | Inspect():
+            case Hello() | Inspect() | AskClock():
                 return self.without_time(request, "", "")
             case Relinquish():
                 return self.apply(turn, request.domain, request, request.request_id)
@@ -211,7 +212,7 @@ class Answers:
         match request:
             case Hello():
                 return welcome(request, self._identity)
-            case Inspect():
-                return self._shown.page(request, self._forgotten.floor_ns, self._forgotten.settle_to_ns)
+            case Inspect() | AskClock():
+                return self._shown.answer(request, self._forgotten.floor_ns, self._forgotten.settle_to_ns)
             case _:
                 return Unavailable(request_id=request.request_id, code=code, message=message)

@@ -1,14 +1,18 @@
-"""What a shard shows to people and greets holders with: unsigned, changes nothing, needs no clock."""
+"""What a shard shows to people and greets holders with: unsigned, changes nothing, answered also without time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from timeagent.errors import BadTime
+
 from .wire import (
     NO_REQUEST,
     PAGE_LEASES_MAX,
     PROTOCOL_VERSION,
+    AskClock,
+    ClockTold,
     Hello,
     LeaseView,
     Page,
@@ -18,6 +22,7 @@ from .wire import (
 )
 
 if TYPE_CHECKING:
+    from timeagent.clock import NodeTime
     from timeagent.units import Instant
 
     from .ceiling import RightToGrant, ShardIdentity
@@ -52,6 +57,17 @@ def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
     )
 
 
+def clock_told(time: NodeTime, node: str) -> ClockTold:
+    """Tell what time it is here. What this node has no bound for is not told. Never blocks."""
+    token = None
+    try:
+        token = time.token().encode()
+        now = time.now()
+    except BadTime as problem:
+        return ClockTold(node=node, problem=problem.message, token=token)
+    return ClockTold(node=node, earliest_ns=now.earliest, latest_ns=now.latest, token=token)
+
+
 @dataclass(frozen=True, slots=True)
 class Inspected:
     """What of a shard is shown."""
@@ -62,6 +78,13 @@ class Inspected:
     notary: Notary
     sessions: Sessions
     waiting: WaitingRoom
+    time: NodeTime
+
+    def answer(self, request: Inspect | AskClock, floor_ns: Instant, settle_to_ns: Instant) -> Page | ClockTold:
+        """Answer whoever only looks. ``floor_ns``, ``settle_to_ns``: the shard's own."""
+        if isinstance(request, AskClock):
+            return clock_told(self.time, self.identity.node)
+        return self.page(request, floor_ns, settle_to_ns)
 
     def page(self, inspect: Inspect, floor_ns: Instant, settle_to_ns: Instant) -> Page:
         """Show a page of leases, and how the shard stands. ``floor_ns``, ``settle_to_ns``: the shard's own.

@@ -28,6 +28,7 @@ from .waiting import WaitingRoom, finished
 from .whereabouts import HINT_BYTES_MAX
 from .wire import (
     Acquire,
+    AskClock,
     Hello,
     Inspect,
     Relinquish,
@@ -67,7 +68,7 @@ SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
 
 _ABOUT_A_DOMAIN: Final = (Acquire, Relinquish, Renew, Upgrade, Revoke)
-_GRANTS_NOTHING: Final = (Relinquish, DropSession, Inspect, Hello)
+_GRANTS_NOTHING: Final = (Relinquish, DropSession, Inspect, AskClock, Hello)
 _NOBODY: Final[Mapping[int, Waiter]] = MappingProxyType({})
 
 
@@ -112,7 +113,7 @@ class Shard:
             forgotten=self._forgotten,
             sessions=self._sessions,
             waiting=self._waiting,
-            shown=Inspected(identity, chain, store, self._notary, self._sessions, self._waiting),
+            shown=Inspected(identity, chain, store, self._notary, self._sessions, self._waiting, time),
         )
         answers = self._answers
         self._plain = PlainTurns(store, randomness, answers.holders.good, answers.refused_new, answers.answer)

@@ -16,7 +16,7 @@ from timeagent.units import MS, SECOND
 from .domain import Ahead
 from .queue import Place, Queues
 from .sessionwire import SessionGranted
-from .wire import NO_REQUEST, Acquire, Denied, Granted, Page, Reason, Reply, Unavailable, Upgrade, Welcome
+from .wire import NO_REQUEST, Acquire, ClockTold, Denied, Granted, Page, Reason, Reply, Unavailable, Upgrade, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -252,7 +252,7 @@ class WaitingRoom:
     def dismiss(self, code: str, message: str) -> None:
         """Tell everybody who waits that it is in vain; also those who were to be told something else."""
         for waiter, draft in self.take_woken():
-            request_id = NO_REQUEST if isinstance(draft, Welcome | Page) else draft.request_id
+            request_id = NO_REQUEST if isinstance(draft, Welcome | Page | ClockTold) else draft.request_id
             waiter.answer(Unavailable(request_id=request_id, code=code, message=message))
         for domain, place in self._queues.all():
             if place.waiter is not None:

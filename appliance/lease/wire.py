@@ -163,6 +163,14 @@ class Inspect(Record, frozen=True, tag="inspect"):
     """Only those under this session lease."""
 
 
+class AskClock(Record, frozen=True, tag="ask-clock"):
+    """Say what time it is there: for people who compare the clocks of nodes.
+
+    A record of its own, and always alone in its call: a shard of a release that does not know it refuses that call in
+    words, and goes on to answer all others as ever.
+    """
+
+
 _LISTS: Final = frozenset({Inspect, Attend})
 
 type Request = (
@@ -176,6 +184,7 @@ type Request = (
     | Revoke
     | Attend
     | Inspect
+    | AskClock
     | Hello
 )
 
@@ -345,7 +354,21 @@ class Page(Record, frozen=True, tag="page"):
     """From behind which domain the next page begins."""
 
 
-type Reply = Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page
+class ClockTold(Record, frozen=True, tag="clock"):
+    """The answer to AskClock: the node's interval of now, unsigned, at an instant between question and answer.
+
+    Without a bound neither end is told, and ``problem`` says why.
+    """
+
+    node: str
+    earliest_ns: U64 | None = None
+    latest_ns: U64 | None = None
+    problem: str = ""
+    token: Token | None = None
+    """The node's current signed time: how its clock stands, and in which clock epoch. None: it signs nothing now."""
+
+
+type Reply = Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page | ClockTold
 
 type Encoded = bytes
 """A reply as it stands in the frame of an answer."""
@@ -366,14 +389,15 @@ _requests: Final = msgspec.msgpack.Decoder(
         | Revoke
         | Attend
         | Inspect
+        | AskClock
         | Hello
     ]
 )
 _reply: Final = msgspec.msgpack.Decoder(
-    Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page
+    Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page | ClockTold
 )
 _replies: Final = msgspec.msgpack.Decoder(
-    list[Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page]
+    list[Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page | ClockTold]
 )
 
 

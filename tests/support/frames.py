@@ -9,7 +9,7 @@ from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.ledger import open_block
 from appliance.formats.witness import Ended, Witness, WitnessKind
-from appliance.lease.wire import REQUEST_FRAME_BYTES_MAX, Attend, Hello, Inspect, Revoke, encode_call
+from appliance.lease.wire import REQUEST_FRAME_BYTES_MAX, AskClock, Attend, Hello, Inspect, Revoke, encode_call
 from tests.support.shards import HOLDER, RIVAL, World, acquire, relinquish, renew, upgrade
 from tests.support.values import CLUSTER
 from timeagent.units import SECOND
@@ -137,9 +137,11 @@ class Frames:
                 return renew(world, chance.choice(out))
             case 6:
                 return upgrade(world, chance.choice(out))
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0 | 1:
                 return Hello(version=1, cluster_id=CLUSTER)
+            case 4:
+                return AskClock()
             case 2:
                 holder, heard = chance.choice([HOLDER, RIVAL]), chance.randrange(4)
                 wait = chance.choice([0, 0, SECOND])

@@ -147,9 +147,39 @@ def later(was: ClusterState, span: int) -> ClusterState:
     return replace(was, clock=clock_view(was.clock.now.midpoint + span, was.clock.now.radius))
 
 
-def node_clock(node: str = "node1", radius_ns: int = 620_000, **fields: Any) -> NodeClock:  # noqa: ANN401
+def node_clock(
+    node: str = "node1",
+    radius_ns: int = 620_000,
+    offset_ns: int = 0,
+    **fields: Any,  # noqa: ANN401
+) -> NodeClock:
+    """A clock that answered 300 ms ago, after 0.2 ms; this machine booted 1000 s ago."""
+    ahead = TimeInterval.around(NOW_NS - 1_000 * SECOND + offset_ns, radius_ns + 160_000)
+    clock = NodeClock(
+        node,
+        NOW_NS + offset_ns,
+        radius_ns,
+        "synchronized",
+        assumed=False,
+        age_ns=300 * MS,
+        reach=Reach.ANSWERS,
+        ahead=ahead,
+        trip_ns=200_000,
+        read_ns=1_000 * SECOND - 300 * MS,
+    )
+    return replace(clock, **fields)
+
+
+def signed_clock(node: str = "node1", radius_ns: int | None = 620_000, **fields: Any) -> NodeClock:  # noqa: ANN401
+    """What a node signed 300 ms ago where everybody can read it; nobody asked it."""
     clock = NodeClock(node, NOW_NS - 300 * MS, radius_ns, "synchronized", assumed=False, age_ns=300 * MS)
     return replace(clock, **fields)
+
+
+def silent_clock(node: str = "node1", span: int = 3_200 * MS) -> NodeClock:
+    return replace(
+        signed_clock(node, age_ns=14 * SECOND), reach=Reach.SILENT, silent_ns=span, problem="connection refused"
+    )
 
 
 def source_view(name: str, offset_ns: int = 0, radius_ns: int = MS, role: str = "agrees") -> SourceView:
@@ -171,8 +201,12 @@ def busy_state() -> ClusterState:
     shards = (shard(0), silent_shard(1, "node2"), shard(2, "node3", resumes_ns=NOW_NS + SECOND))
     clocks = (
         node_clock("node1"),
-        node_clock("node2", 1_900_000, age_ns=14 * SECOND),
-        node_clock("node3", 12_700_000, status="free-running"),
+        silent_clock("node2"),
+        node_clock("node3", 12_700_000, 1_400_000, status="free-running"),
+        node_clock("node4", 900_000, -350_000),
+        signed_clock(
+            "node5", midpoint_ns=None, radius_ns=None, age_ns=None, problem="runs no shard that could be asked"
+        ),
     )
     sources = (
         source_view("kernel", 200_000, 2 * MS),

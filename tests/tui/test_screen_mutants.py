@@ -66,7 +66,7 @@ def test_damage_hidden_by_a_coarse_zoom_is_caught(monkeypatch: pytest.MonkeyPatc
 
 
 def test_clock_that_went_silent_shown_as_good_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.clocks, "_standing", "clock.age_ns > STALE_NS", "False")
+    plant(monkeypatch, tui.clocks, "ClockRows._standing", "self.asked and clock.ahead is None", "False")
     with pytest.raises(AssertionError):
         bags.test_clocks_stand_on_one_axis_with_what_is_wrong_in_words()
 

@@ -26,7 +26,7 @@ from tests.support.screens import NOW_NS, RecordedSource, lease, silent_shard, s
 from tests.unit.test_import_hygiene import loaded, modules_after
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
-from timeagent.units import MS, SECOND
+from timeagent.units import MINUTE, MS, SECOND
 from tui.cli import run_top
 from tui.feed import ask_once
 from tui.live import LiveSource, ShardAnswer
@@ -100,6 +100,20 @@ def test_live_view_asks_the_shards_that_answer(place: Place, session: Session) -
     assert log.name == "bank"
     assert [bag.files for bag in log.bags if bag.state is not None] == [1]
     assert log.horizon_ns is not None
+
+
+def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: Place, session: Session) -> None:
+    seen = look(place.directory)
+    one, two = seen.clocks
+    assert (one.node, one.reach) == ("node1", Reach.ANSWERS)
+    assert one.ahead is not None
+    assert one.trip_ns is not None
+    assert one.radius_ns is not None
+    assert one.radius_ns <= one.ahead.radius
+    own = seen.clock.now
+    assert one.midpoint_ns is not None
+    assert abs(one.midpoint_ns - own.midpoint) <= MINUTE  # how long the test stood still
+    assert (two.node, two.reach, two.ahead, two.radius_ns) == ("node2", Reach.SILENT, None, None)
 
 
 def test_shard_without_an_address_is_not_taken_for_dead(place: Place) -> None:

@@ -20,6 +20,8 @@ from appliance.formats.witness import (
 )
 from appliance.lease.ceiling import Deposed, Extended, InDoubt, NotYet, StoppedOrderly
 from appliance.lease.wire import (
+    AskClock,
+    ClockTold,
     Denied,
     Granted,
     Hello,
@@ -50,9 +52,9 @@ from tests.support.values import CLUSTER, NOW_NS, TIME_KEY, page_token, trust_re
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.signedtime import ClockStatus
+from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.trust import Keyring
-from timeagent.units import MS, SECOND
+from timeagent.units import HOUR, MS, SECOND
 
 
 @pytest.fixture
@@ -175,6 +177,33 @@ def test_fence_above_the_ceiling_is_not_granted(world: World) -> None:
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_shard_tells_what_time_it_is_there_and_nothing_where_it_has_no_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = world.started()
+    now = world.time.now()
+    told = one(shard, AskClock())
+    assert isinstance(told, ClockTold)
+    assert (told.earliest_ns, told.latest_ns, told.problem) == (now.earliest, now.latest, "")
+    page = one(shard, Inspect(after_domain="", leases_max=1))
+    assert isinstance(page, Page)
+    assert told.node == page.numbers.node
+    assert told.token is not None
+    assert SignedTime.decode(told.token).status is ClockStatus.SYNCHRONIZED
+    world.time.advance(HOUR)
+    fast = one(shard, AskClock())
+    assert isinstance(fast, ClockTold)
+    assert fast.earliest_ns == now.earliest + HOUR
+
+    def no_time() -> TimeInterval:
+        raise BadTime("no-time", "no source has a bound")
+
+    monkeypatch.setattr(world.time, "now", no_time)
+    without = one(shard, AskClock())
+    assert isinstance(without, ClockTold)
+    assert (without.earliest_ns, without.latest_ns, without.problem) == (None, None, "no source has a bound")
 
 
 def test_shard_without_usable_time_answers_by_name_and_still_shows_its_leases(

@@ -49,6 +49,7 @@ REQUESTS: list[Request] = [
     wire.Revoke(request_id=ID, domain="a", correlation_id=ID, by=HOLDER),
     wire.Attend(request_id=ID, holder=HOLDER, run=bytes(8), heard=1, wait_ns=2),
     wire.Inspect(after_domain="", leases_max=1),
+    wire.AskClock(),
     wire.Hello(version=1, cluster_id=ID),
 ]
 REPLIES: list[Reply] = [
@@ -72,6 +73,8 @@ REPLIES: list[Reply] = [
     wire.Refused(request_id=ID, code="a", message="b", hint="c"),
     wire.Unavailable(request_id=ID, code="a", message="b"),
     wire.Welcome(version=1, node="n", map_number=1, shard=0, incarnation=bytes(8)),
+    wire.ClockTold(node="n", earliest_ns=1, latest_ns=2, token=bytes(128)),
+    wire.ClockTold(node="n", problem="no source has a bound"),
 ]
 
 
@@ -148,7 +151,7 @@ def test_limits_of_a_call_are_kept_on_both_sides() -> None:
 
 
 def test_answer_with_another_number_of_replies_is_damaged() -> None:
-    with pytest.raises(Damaged, match="7 replies to 5 requests"):
+    with pytest.raises(Damaged, match="9 replies to 5 requests"):
         decode_answer(encode_answer(REPLIES)[LENGTH_BYTES:], 5)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ..clocks import CLOCK_COLUMNS, History, axis_words, clock_rows, outside_words, source_lines
+from ..agreeing import agreement_words
+from ..clocks import ClockRows, History, outside_words, source_lines
 from ..overview import not_known
 from ..subjects import ClockSubject
 from ..tones import STYLES
+from ..widgets.clock_table import ClockTable
 from ..widgets.lines import ClockLine
-from ..widgets.pick_table import PickTable
 from ..widgets.words_line import WordsLine
+from ..words import Tone
 from .base import TopScreen
 
 if TYPE_CHECKING:
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from ..state import ClusterState, NodeClock
+    from ..state import ClusterState
+
+
+SIGNED_WORDS: Final = "each about its own middle: signed at different instants, they cannot be compared"
 
 
 class TimeScreen(TopScreen):
@@ -35,35 +40,31 @@ class TimeScreen(TopScreen):
         self._words = ""
 
     def parts(self) -> Iterable[Widget]:
-        """The nodes, this machine's sources, the history of one clock."""
+        """The nodes and what they agree on, this machine's sources, the history of one clock."""
         return (
             ClockLine(),
-            PickTable(CLOCK_COLUMNS, "Clocks", id="clocks"),
+            ClockTable(),
+            WordsLine(id="agreed"),
             WordsLine(id="sources", cut=True),
             WordsLine(id="history"),
         )
 
     def draw(self, state: ClusterState) -> None:
         """Show a state."""
-        self._history.take(state.clocks)
         self.query_one(ClockLine).show(state)
-        clocks = self._narrowed(state)
-        rows = clock_rows(clocks, state.spans.radius_ns_max if state.spans else None)
-        table = self.query_one("#clocks", PickTable)
+        rows = ClockRows(state, self._words)
+        self._history.take(state.clocks, rows.agreed.common)
+        table = self.query_one(ClockTable)
         count = str(len(state.clocks)) if state.cluster_id else "?"
-        narrowed = f"   {len(clocks)} shown, filter: {self._words}" if self._words else ""
-        table.show_title(f"Clocks of nodes   {count}{narrowed}   {axis_words(clocks)}")
-        nothing = "nothing that a node signed was seen yet" if state.cluster_id else not_known(state)
-        table.show_picks(len(rows), rows.__getitem__, nothing, lambda index: ClockSubject(clocks[index].node))
+        narrowed = f"   {rows.shown} shown, filter: {self._words}" if self._words else ""
+        what = "each asked now; bars are widened by the round trip" if rows.asked else SIGNED_WORDS
+        table.show_title(f"Clocks of nodes   {count}{narrowed}   {what}")
+        table.show(rows, "nothing that a node signed was seen yet" if state.cluster_id else not_known(state))
+        agreed = self.query_one("#agreed", WordsLine)
+        agreed.display = bool(rows.agreed.compared)
+        agreed.say((agreement_words(rows.agreed), STYLES[Tone.PLAIN if rows.agreed.good else Tone.BAD]))
         self._show_sources(state)
         self._show_history()
-
-    def _narrowed(self, state: ClusterState) -> list[NodeClock]:
-        return [
-            each
-            for each in state.clocks
-            if all(word in f"{each.node} {each.status}" for word in self._words.casefold().split())
-        ]
 
     def _show_sources(self, state: ClusterState) -> None:
         widget = self.query_one("#sources", WordsLine)
@@ -76,9 +77,9 @@ class TimeScreen(TopScreen):
         widget.say_lines([((line, STYLES[tone]),) for line, tone in lines])
 
     def _show_history(self) -> None:
-        subject = self.query_one("#clocks", PickTable).key
-        words = self._history.words(subject.node) if isinstance(subject, ClockSubject) else ""
-        self.query_one("#history", WordsLine).say(words)
+        subject = self.query_one(ClockTable).key
+        lines = self._history.words(subject.node) if isinstance(subject, ClockSubject) else [""]
+        self.query_one("#history", WordsLine).say_lines([(line,) for line in lines])
 
     def on_pick_table_moved(self) -> None:
         """Show the history of the clock under the cursor."""

@@ -459,7 +459,6 @@ class BagWalk:
             listed = ListedFile(by, name, lock_where, seen, after, data, place, policy_of, term_ns_max)
             self._judge.file(listed)
         return blind
-        return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
         """Remember that its writer's frames of a span of time may be in a file that nobody can read."""

@@ -144,6 +144,7 @@ class Connection:
     """What is no whole frame yet: as it came where one receiving brought it, gathered where several did."""
     unsent: bytearray = field(default_factory=bytearray)
     events: int = select.EPOLLIN
+    """What the loop is told of; 0: of nothing."""
     owed: deque[Owed] = field(default_factory=deque)
     """Calls whose answers are not complete, and those behind them: answers go out in the order of the calls."""
     leaving: bool = False

@@ -76,7 +76,7 @@ class Guests:
         self.unfinished: dict[Connection, None] = {}
         """Those of whom more is here than went into this turn."""
         self.throttled: dict[Connection, None] = {}
-        """Those who have asked for too much, and are looked at again soon."""
+        """Those who have asked for too much, and are looked at again soon; nobody is told meanwhile what they send."""
 
     def accept(self, now: int) -> None:
         """Take those in who knock at the listener, or tell them why not."""
@@ -185,7 +185,8 @@ class Guests:
     def drop(self, connection: Connection, reason: str) -> None:
         """Close, and count it under ``reason``, if there is one. Idempotent."""
         if connection.open:
-            self.poll.unregister(connection.socket)
+            if connection.events:
+                self.poll.unregister(connection.socket)
             del self.connections[connection.socket.fileno()]
             connection.socket.close()
             if reason:
@@ -254,7 +255,20 @@ class Guests:
         if connection.unsent:
             self.unfinished.pop(connection, None)
             self.throttled.pop(connection, None)
-        events = select.EPOLLOUT if connection.unsent else select.EPOLLIN
-        if events != connection.events:
-            connection.events = events
+        self.watch(connection)
+
+    def watch(self, connection: Connection) -> None:
+        """Have the loop told of what it can do for a connection now: nothing for who has asked for too much.
+
+        Not even that it has closed, which is said again and again: what it asked for before is done first.
+        """
+        events = select.EPOLLOUT if connection.unsent else 0 if connection in self.throttled else select.EPOLLIN
+        before, connection.events = connection.events, events
+        if events == before or not connection.open:
+            return
+        if not before:
+            self.poll.register(connection.socket, events)
+        elif not events:
+            self.poll.unregister(connection.socket)
+        else:
             self.poll.modify(connection.socket, events)

@@ -171,7 +171,8 @@ class ShardServer:
         guests = self._guests
         ready = guests.poll.poll(self._patience())
         now = self.counts.looped_ns = self._clock.boot_ns()
-        active = guests.unfinished | guests.throttled
+        throttled = guests.throttled
+        active = guests.unfinished | throttled
         guests.unfinished, guests.throttled = {}, {}
         connections, knocks = guests.connections, False
         for number, _ in ready:
@@ -190,6 +191,8 @@ class ShardServer:
         if knocks:
             guests.accept(now)  # last, because who has just left has made room
         self._turn([each for each in active if each.open])
+        for connection in throttled | guests.throttled:
+            guests.watch(connection)
         if tick:
             self._checked_ns = now
             with self._guard:

@@ -86,6 +86,46 @@ def test_peer_that_asks_for_too_much_is_read_from_later(serve: Callable[[Limits]
     assert served.server.counts.throttled > 0
 
 
+class HandClock:
+    def __init__(self) -> None:
+        self.now = SECOND
+
+    def boot_ns(self) -> int:
+        return self.now
+
+
+# Its socket is readable all the while: were it watched, the loop would do nothing else than find that out.
+def test_peer_that_asks_for_too_much_does_not_keep_the_loop_awake(tmp_path: Path) -> None:
+    world, clock = World(tmp_path), HandClock()
+    server = ShardServer(world.started(), tmp_path / "s", limits=Limits(requests_per_second=10, burst=10), clock=clock)
+    poll = server._guests.poll
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
+        plain.settimeout(20)
+        plain.connect(str(tmp_path / "s"))
+        server._loop_once()
+        plain.sendall(encode_call([HELLO]) * 20)
+        server._loop_once()
+        for _ in range(10):
+            read_answer(plain)
+        plain.sendall(encode_call([HELLO]) * 5)
+        for _ in range(3):
+            assert poll.poll(0) == []
+            server._loop_once()
+        plain.shutdown(socket.SHUT_WR)
+        assert poll.poll(0) == []
+        # What is here is done in its time, and then what has been sent since, though nothing more can come.
+        for count in (10, 5):
+            clock.now += SECOND
+            server._loop_once()
+            server._loop_once()
+            for _ in range(count):
+                read_answer(plain)
+        assert server.connections == 0
+    server.stop()
+    server.run()
+    world.close()
+
+
 def waiters(served: Served) -> int:
     """How many requests of this process are held back."""
     peer = served.server._guests.peers.get(f"process {os.getpid()}")

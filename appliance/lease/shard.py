@@ -335,12 +335,16 @@ class Shard:
         nobody = not self._waiting.count and all(isinstance(each, _GRANTS_NOTHING) for each in requests)
         if nobody or self._answers.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return None
-        now = self._time.now()
-        gain = self._gain_ns(now)
-        if gain > self._policy.ceiling_ahead_ns or (gain > 0 and self._forgotten.floor_ns >= self._chain.ceiling_ns):
-            self._linked(self._chain.extend())
-            return None
-        return now
+        # Twice, because the first may only take up what has come of an extension that was begun long ago.
+        for _ in range(2):
+            now = self._time.now()
+            gain = self._gain_ns(now)
+            low = gain > 0 and self._forgotten.floor_ns >= self._chain.ceiling_ns
+            if gain <= self._policy.ceiling_ahead_ns and not low:
+                return now
+            if not isinstance(self._linked(self._chain.extend()), Extended):
+                break
+        return None
 
     def _make_room(self, turn: Turn, requests: Sequence[Task]) -> None:
         """Evict what is long past before more domains come in than are remembered; the shard floor covers it.

@@ -131,7 +131,6 @@ def test_granting_stops_at_the_ceiling_while_the_mount_hangs_and_goes_on_after(h
         assert isinstance(hosted.shard.housekeeping(), InDoubt | None)
     assert sorted(hosted.mount.records) == [1]
     hosted.thawed()
-    one(hosted.shard, acquire(hosted.world, "c"))  # takes up what came late: a ceiling of then
     later = granted(hosted.shard, acquire(hosted.world, "c"))
     assert later.expiry_ns > ceiling
     assert later.expiry_ns <= hosted.chain.ceiling_ns
@@ -147,6 +146,19 @@ def test_what_is_known_changes_only_when_a_result_is_taken(hosted: Hosted) -> No
     assert hosted.chain.number == 1
     assert isinstance(hosted.chain.extend(), Extended)
     assert hosted.chain.number == 2
+
+
+# Once nothing is out nobody asks for extensions, and what came of the last one is left over until somebody comes.
+def test_first_grant_after_a_quiet_time_is_not_judged_by_an_extension_of_long_ago(hosted: Hosted) -> None:
+    lease = granted(hosted.shard, acquire(hosted.world, "a"))
+    hosted.hang()
+    hosted.world.time.advance(2 * SECOND)
+    assert isinstance(hosted.shard.housekeeping(), InDoubt)  # begun, and not waited for
+    assert isinstance(one(hosted.shard, relinquish(hosted.world, lease)), Over)
+    hosted.thawed()
+    hosted.world.time.advance(60 * SECOND)
+    assert hosted.shard.housekeeping() is None
+    assert granted(hosted.shard, acquire(hosted.world, "b")).expiry_ns > hosted.world.time.midpoint_ns
 
 
 def test_loss_of_the_chain_is_told_as_soon_as_the_mount_says_it(hosted: Hosted) -> None:

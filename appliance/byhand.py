@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.canonical import decode
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, ShardUnavailable, TryAgain
-from timeagent.units import rfc3339
+from timeagent.units import MS, Span, rfc3339
 
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
@@ -40,14 +40,15 @@ from .lease.wire import (
 if TYPE_CHECKING:
     import random
 
-    from timeagent.units import Span
-
     from .cluster import Cluster
     from .formats.witness import Witness
     from .lease.wire import LeaseView, Reply, Request
 
 NO_PROCESS: Final = 0
 """Whose lease it is that no process keeps."""
+
+ASK_AGAIN_NS: Final[Span] = 250 * MS
+"""How soon a shard is asked again that does not answer, while there is time."""
 
 
 class ByHand:
@@ -69,7 +70,7 @@ class ByHand:
 
         It is kept by nobody, as what is taken under it. Raises as ``acquire``.
         """
-        self.leases(domain)  # where nobody runs the shard, this command would, and end the session lease with itself
+        self._check_served(domain)
         request = BeginSession(
             request_id=self._random.randbytes(16),
             holder=self._holder(purpose, NO_PROCESS),
@@ -129,37 +130,44 @@ class ByHand:
         """Take a lease for one term; it is kept by nobody. Raises TryAgain, ShardUnavailable, BadRequest, BadTime.
 
         ``session``: a session lease that was taken by hand, with its holder: then that one's expiry is the lease's.
+        A shard that does not answer is asked again while there is time: another node takes over what is missed.
         """
-        self.leases(domain)  # where nobody runs the shard, this command would, and end the lease with itself
+        self._check_served(domain)
         now = self._cluster.time.now()
         request_id = self._random.randbytes(16)
         wait = min(wait_ns, self._policy.attempt_timeout_ns)
         until = self._cluster.time.boot_ns() + wait_ns
+        holder = session[1] if session else self._holder(purpose, NO_PROCESS)
         while True:
-            reply = self._asked(
-                Acquire(
-                    request_id=request_id,
-                    domain=domain,
-                    mode=mode,
-                    phase=Phase.HELD,
-                    holder=session[1] if session else self._holder(purpose, NO_PROCESS),
-                    session_id=session[0] if session else None,
-                    age=Age(first_try_ns=now.midpoint, request_id=request_id),
-                    term_ns=min(term_ns, self._policy.lease_term_max_ns),
-                    expiry_ns_max=self._cluster.time.now().latest + wait + term_ns,
-                    wait_ns=wait,
-                    keep_ns=wait,
-                ),
-                wait,
+            asked = Acquire(
+                request_id=request_id,
+                domain=domain,
+                mode=mode,
+                phase=Phase.HELD,
+                holder=holder,
+                session_id=session[0] if session else None,
+                age=Age(first_try_ns=now.midpoint, request_id=request_id),
+                term_ns=min(term_ns, self._policy.lease_term_max_ns),
+                expiry_ns_max=self._cluster.time.now().latest + wait + term_ns,
+                wait_ns=wait,
+                keep_ns=wait,
             )
+            try:
+                reply = self._asked(asked, wait)
+            except ShardUnavailable:
+                if self._cluster.time.boot_ns() >= until:
+                    raise
+                self._cluster.time.sleep(ASK_AGAIN_NS)  # its node may come back, or another take the shard over
+                continue
             if isinstance(reply, Granted):
                 return _witness(reply)
             assert isinstance(reply, Denied), reply
             if self._cluster.time.boot_ns() >= until:
+                purpose = f" ({reply.holder.purpose})" if reply.holder.purpose else ""
                 raise TryAgain(
                     "busy",
-                    f"{domain!r} is {reply.reason} by {reply.holder.node}/{reply.holder.process} until "
-                    f"{rfc3339(reply.until_ns)} at least",
+                    f"{domain!r} is {reply.reason} by {reply.holder.node}/{reply.holder.process}{purpose} since "
+                    f"{rfc3339(reply.since_ns)} until {rfc3339(reply.until_ns)} at least",
                     hint="allow more time: --wait",
                 )
 
@@ -210,6 +218,12 @@ class ByHand:
         assert isinstance(reply, Over), reply
         return reply.outcome, reply.ending
 
+    def _check_served(self, domain: str) -> None:
+        """Refuse where this command itself would run the shard, and end with itself what it took. As ``leases``."""
+        routes = self._cluster.routes
+        if routes.shard_of(check_domain(domain)) in routes.own_shards():
+            self.leases(domain)
+
     def _holder(self, purpose: str, process: int) -> Holder:
         return Holder(
             node=self._cluster.settings.node,
@@ -239,9 +253,13 @@ class ByHand:
             try:
                 (reply,) = transport.call([request], self._policy.attempt_timeout_ns + wait_ns)
                 break
-            except ShardUnavailable:
+            except ShardUnavailable as problem:
                 if attempt == ATTEMPTS - 1:
-                    raise
+                    raise ShardUnavailable(
+                        problem.code,
+                        f"shard {shard} does not answer: {problem.message}",
+                        hint="leasehold shards says who should run it; another node takes over what is asked for",
+                    ) from None
         if isinstance(reply, Refused):
             raise BadRequest(reply.code, reply.message, hint=reply.hint)
         if isinstance(reply, Unavailable):

@@ -79,6 +79,22 @@ def test_shards_says_which_node_does_not_answer(daemons: Daemons) -> None:
     assert [each["answers"] for each in json.loads(alone.stdout)["shards"]] == [True, True, False]
 
 
+def test_shard_of_a_dead_node_is_taken_over_because_a_command_asks_for_it(daemons: Daemons) -> None:
+    daemons.start(*NODES)
+    with daemons.site.open("node1") as cluster:
+        wanted = domain_of(cluster, "node2")
+    daemons.kill("node2")
+    at_once = daemons.leasehold("node1", "lease", "acquire", wanted)
+    assert at_once.returncode in (0, 69), at_once.stderr  # 0: taken over within the attempts
+    if at_once.returncode == 69:
+        assert "another node takes over" in at_once.stderr
+        waited = daemons.leasehold("node1", "lease", "acquire", wanted, "--wait", "100s")
+        assert waited.returncode == 0, waited.stderr
+    shown = daemons.leasehold("node3", "lease", "show", wanted, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["lease"]["node"] == "node1"
+
+
 def test_nothing_answers_and_shards_says_so_by_its_exit_code(daemons: Daemons) -> None:
     assert daemons.leasehold("node2", "shards").returncode == 69
 

@@ -1,9 +1,10 @@
 """What a turn does with plain requests: what ``state.decide`` and the encoders do, without the values in between.
 
-A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``plain.py``). What is
-not plain, and all that is to be denied or refused, is left to the others of the turn, in its place among them. Replies,
-entries, states and numbers are those that ``decide`` would have made: tests/property/test_lease_plain.py holds the two
-against each other, and tests/faults/test_plain_mutants.py breaks each condition below.
+A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``plain.py``); it may
+ask for hints. What is not plain, and all that is to be denied or refused, is left to the others of the turn, in its
+place among them. Replies, entries, states and numbers are those that ``decide`` would have made:
+tests/property/test_lease_plain.py holds the two against each other, and tests/faults/test_plain_mutants.py breaks each
+condition below.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class PlainLater(msgspec.Struct, frozen=True, gc=False):
 
     request_id: bytes
     entry: int
+    hints: bytes
+    """What is known of messages of the domain, encoded; nil: that was not asked for."""
 
 
 type Drafts = list[Draft | PlainLater | Encoded | None]
@@ -204,7 +207,6 @@ class PlainTurns:
                 or request.mode is not Mode.X
                 or request.phase is not Phase.HELD
                 or request.session_id is not None
-                or request.hints_wanted
                 or domain in queues
                 or not in_range
             ):
@@ -224,7 +226,8 @@ class PlainTurns:
                 continue
             stamp = fence.to_bytes(8, "big")
             name = stamp + chance(8)
-            drafts[position] = PlainLater(request.request_id, len(entries))
+            hints = _encode(ground.memory.hints) if request.hints_wanted else _NIL
+            drafts[position] = PlainLater(request.request_id, len(entries), hints)
             granted[domain] = name, len(entries)
             until = expiry.to_bytes(8, "big")
             about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, ground.numbers, _NIL)
@@ -270,7 +273,7 @@ def replies(drafts: Drafts, witness: Callable[[int], bytes]) -> Sequence[Reply |
     for draft in drafts:
         if type(draft) is PlainLater:
             signed = witness(draft.entry)
-            found.append(b"".join((_GRANTED, draft.request_id, bytes_head(len(signed)), signed, _NIL)))
+            found.append(b"".join((_GRANTED, draft.request_id, bytes_head(len(signed)), signed, draft.hints)))
         elif draft is None or isinstance(draft, bytes):
             found.append(draft)
         else:

@@ -46,7 +46,6 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
             "request.mode is not Mode.X",
             "request.phase is not Phase.HELD",
             "request.session_id is not None",
-            "request.hints_wanted",
             "domain in queues",
             "expiry <= latest",
             "fence > ceiling",
@@ -105,6 +104,15 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         the_same,
     ),
     "who asked last is forgotten": (plain, "memory_of", "given.request_id", "None", the_same),
+    "hints are not given": (plainturn, GRANT, "request.hints_wanted", "False", the_same),
+    "hints are given unasked": (plainturn, GRANT, "request.hints_wanted", "True", the_same),
+    "hints are those of a domain that is not known": (
+        plainturn,
+        GRANT,
+        "ground.memory.hints",
+        "unknown.memory.hints",
+        the_same,
+    ),
     "the floor's lease is forgotten": (plainturn, "_past", "kept.ground.setter", "_NIL", the_same),
     "rows: short on another ground": (rows, "Rows._is_ours", "ground.numbers", "ours.numbers", rows_say_what_was),
     "rows: short with a floor that was set": (

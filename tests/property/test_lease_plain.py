@@ -48,7 +48,7 @@ SPOILED: dict[str, list[Any]] = {
     "expiry_ns_max": [0, 1],
     "wait_ns": [SECOND, 5 * SECOND],
     "keep_ns": [SECOND, SECOND, SECOND],
-    "hints_wanted": [True],
+    "hints_wanted": [True, True, True],
     "session_id": [b"s" * 16],
     "domain": ["", "x\n", "e", "f", "new"],
 }
@@ -332,3 +332,21 @@ def test_plain_turns_do_what_the_general_ones_do(turns: list[Any]) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_plain_turns_do_what_the_general_ones_do_for_long(seed: int) -> None:
     assert both(history(seed, 200)) > 100
+
+
+# The lease of a ``Session`` is one: it asks for hints, and is answered with them.
+def test_lease_with_hints_is_plain_too() -> None:
+    side = Side(plain=True)
+    try:
+        side.world.time.advance(2 * TERM)  # beyond the shard's floor
+        side.serve([acquire(side.world, "a")], fails=False)  # whose holder is known from then on
+        for domain, hints in (("b", False), ("e", True)):
+            request = msgspec.structs.replace(acquire(side.world, domain), hints_wanted=hints)
+            replies = side.serve([request], fails=False)
+            assert isinstance(replies[0], Granted)
+            assert (replies[0].hints is not None) == hints
+            kept = side.store.newest(domain)
+            assert kept is not None
+            assert isinstance(kept[0], Had)
+    finally:
+        side.world.close()

@@ -9,7 +9,8 @@ is told twice. Nothing here is stored: a shard that starts afresh has granted no
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -78,6 +79,37 @@ class _Recall:
 
 
 @dataclass(slots=True, eq=False)
+class _Theirs:
+    """The leases of one holder that are asked for: there may be a hundred thousand."""
+
+    of: dict[bytes, _Recall] = field(default_factory=dict)
+    numbered: list[_Recall] = field(default_factory=list)
+    """In the order of their numbers, with some that are over."""
+
+    def add(self, name: bytes, recall: _Recall) -> None:
+        """Take another, which has the highest number."""
+        self.of[name] = recall
+        self.numbered.append(recall)
+
+    def end(self, name: bytes) -> None:
+        """Forget one."""
+        del self.of[name]
+        if len(self.numbered) > 2 * len(self.of) + TOLD_MAX:
+            self.numbered = list(self.of.values())
+
+    def after(self, number: int) -> list[_Recall]:
+        """Return the next ones behind a number, as many as one answer names."""
+        found: list[_Recall] = []
+        position = bisect_right(self.numbered, number, key=lambda each: each.number)
+        while len(found) < TOLD_MAX and position < len(self.numbered):
+            each = self.numbered[position]
+            if each.wanted.correlation_id in self.of:
+                found.append(each)
+            position += 1
+        return found
+
+
+@dataclass(slots=True, eq=False)
 class _Listener:
     """The call of one holder whose answer is held back."""
 
@@ -95,7 +127,7 @@ class Recalls:
         self._boot_ns = boot_ns
         self._number = 0
         self._of: dict[bytes, _Recall] = {}
-        self._by_holder: dict[Holder, dict[bytes, _Recall]] = {}
+        self._by_holder: dict[Holder, _Theirs] = {}
         self._listeners: dict[Holder, _Listener] = {}
         self._by_waiter: dict[Waiter, Holder] = {}
         self._timers: list[tuple[int, int, Holder]] = []
@@ -122,7 +154,7 @@ class Recalls:
             self._number += 1
             wanted = Wanted(domain=domain, correlation_id=lease.correlation_id, mode=mode, by=by, since_ns=now)
             known = self._of[lease.correlation_id] = _Recall(self._number, lease.holder, wanted)
-            self._by_holder.setdefault(lease.holder, {})[lease.correlation_id] = known
+            self._by_holder.setdefault(lease.holder, _Theirs()).add(lease.correlation_id, known)
         listener = self._listeners.get(lease.holder)
         if not known.told_ns and listener is not None and not listener.waiter.gone:
             known.told_ns = now
@@ -135,8 +167,8 @@ class Recalls:
             recall = self._of.pop(lease.ending.correlation_id, None)
             if recall is not None:
                 theirs = self._by_holder[recall.holder]
-                del theirs[lease.ending.correlation_id]
-                if not theirs:
+                theirs.end(lease.ending.correlation_id)
+                if not theirs.of:
                     del self._by_holder[recall.holder]
 
     @property
@@ -156,30 +188,31 @@ class Recalls:
         holder = attend.holder
         if holder in self._listeners:
             self._answer(holder)
-        answer = self._recalled(attend)
-        if answer.wanted or answer.stopping or waiter is None or not attend.wait_ns:
-            self._note_told(holder, now)
-            return answer
-        if len(self._listeners) >= ATTENDERS_MAX:
-            return answer
+        news = self._news(attend)
+        at_once = news or self._stopping or waiter is None or not attend.wait_ns
+        if at_once or len(self._listeners) >= ATTENDERS_MAX:
+            for each in news:
+                each.told_ns = each.told_ns or now
+            return self._recalled(attend, news)
+        assert waiter is not None
         until = self._boot_ns() + min(attend.wait_ns, ATTEND_NS_MAX)
         self._listeners[holder] = _Listener(attend, waiter, until)
         self._by_waiter[waiter] = holder
         heapq.heappush(self._timers, (until, id(waiter), holder))
         return None
 
-    def _note_told(self, holder: Holder, now: Instant) -> None:
-        for recall in self._by_holder.get(holder, {}).values():
-            recall.told_ns = recall.told_ns or now
+    def _heard(self, attend: Attend) -> int:
+        return attend.heard if attend.run == self._run else 0
 
-    def _recalled(self, attend: Attend) -> Recalled:
-        heard = attend.heard if attend.run == self._run else 0
-        theirs = self._by_holder.get(attend.holder, {}).values()
-        news = sorted((each for each in theirs if each.number > heard), key=lambda each: each.number)[:TOLD_MAX]
+    def _news(self, attend: Attend) -> list[_Recall]:
+        theirs = self._by_holder.get(attend.holder)
+        return [] if theirs is None else theirs.after(self._heard(attend))
+
+    def _recalled(self, attend: Attend, news: list[_Recall]) -> Recalled:
         return Recalled(
             request_id=attend.request_id,
             run=self._run,
-            heard=news[-1].number if news else heard,
+            heard=news[-1].number if news else self._heard(attend),
             wanted=tuple(each.wanted for each in news),
             stopping=self._stopping,
         )
@@ -189,7 +222,7 @@ class Recalls:
         del self._by_waiter[listener.waiter]
         self._ready.pop(holder, None)
         if not listener.waiter.gone:
-            listener.waiter.answer(self._recalled(listener.attend))
+            listener.waiter.answer(self._recalled(listener.attend, self._news(listener.attend)))
 
     def answer_ready(self) -> None:
         """Answer those whose leases are asked for, and those who have waited long enough."""

@@ -244,6 +244,34 @@ def test_answers_name_so_many_leases_and_the_next_the_rest(world: World, monkeyp
     assert [each.domain for each in (*first.wanted, *second.wanted)] == ["a", "b", "c"]
 
 
+# What has ended meanwhile is left out, what was lost is said again, and a denial names when its holder was really told.
+def test_many_leases_that_are_asked_for_are_told_page_by_page(world: World) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recall, "TOLD_MAX", 5)
+        shard = world.started()
+        names = [f"d{number:02}" for number in range(40)]
+        leases = {name: granted(shard, acquire(world, name)) for name in names}
+        for name in names:
+            one(shard, acquire(world, name, holder=RIVAL))
+        told: list[str] = []
+        last: Recalled | None = None
+        while (page := asked(one(shard, attend(world, heard=last, wait_ns=0)))).wanted:
+            if last is not None:
+                assert asked(one(shard, attend(world, heard=last, wait_ns=0))).wanted == page.wanted
+            told += [each.domain for each in page.wanted]
+            assert len(page.wanted) <= 5
+            since = [one(shard, acquire(world, name, holder=OTHER)) for name in names if name in leases]
+            known = [each.domain for each in since if isinstance(each, Denied) and each.recalled_ns]
+            assert known == [name for name in told if name in leases]
+            for name in (told[0], names[-len(told)]):  # one that was told, and one that was not yet
+                if name in leases:
+                    one(shard, relinquish(world, leases.pop(name)))
+            last = page
+        assert told == sorted(told)
+        assert leases.keys() <= set(told)
+        assert len(told) < len(names)
+
+
 def test_more_listeners_than_a_shard_has_room_for_are_answered_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

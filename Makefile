@@ -82,6 +82,7 @@ bench: install ## compare with what one would use instead, in one run, as ratios
 bench-tui: install ## what the live screen costs: first paint, a key, memory, 4 Hz with ten thousand leases
 	@$(BIN)/python -m tests.bench.bench_tui $(ARGS)
 	@$(BIN)/python -m tests.bench.bench_tui_keys
+	@$(BIN)/python -m tests.bench.bench_tui_record $(ARGS)
 
 bench-leases: install ## compare leases with etcd, ZooKeeper, Redis; exit 0 only when every ratio stands
 	@$(BIN)/python -m tests.bench.leases.run $(if $(SHORT),--short) $(ARGS)

@@ -6,9 +6,12 @@ checked once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import BadRequest
 
 from .audit import Options, audit
 from .frames import FrameReader
@@ -21,24 +24,29 @@ from .replay.events import (
     LeaseTold,
     LogBorn,
     SessionOver,
-    SessionTold,
 )
 from .replay.judging import changes, judged_timeline
 from .replay.lens import AS_IT_WAS
 from .replay.reading import read_timeline
+from .replay.words import NAME_THE_COPY, NEEDS_TREE
 from .verification import Signatures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from timeagent.units import Instant
 
     from .audit import Audit
     from .chains import ShardName
     from .finding import Finding
     from .load import Tree
     from .records import ClusterRecords
+    from .replay.events import Event
     from .replay.judging import Changes
     from .replay.lens import WhatIf
     from .replay.timeline import Timeline
+
+DOMAINS_AT_HAND: Final = 32
 
 type ReadingStep = Callable[[str, int, str], None]
 """Told of what goes on: which part of the work ("audit", "timeline"), how much of it is done, and what is read."""
@@ -74,18 +82,29 @@ class SessionTrace:
 class Archive:
     """A tree with its audit and its timeline. Safe to share between threads."""
 
-    tree: Tree
+    copy: Tree | None
+    """None: there is only what its audit has kept."""
     audit: Audit
     timeline: Timeline
-    records: ClusterRecords
     signatures: Signatures
     root_key: bytes | None = None
 
     @classmethod
-    def of(cls, tree: Tree, audited: Audit, timeline: Timeline, root_key: bytes | None = None) -> Archive:
-        """Make one of what was read already. Reads the cluster's records once more."""
-        signatures = Signatures()
-        return cls(tree, audited, timeline, load_records(tree, signatures, root_key)[0], signatures, root_key)
+    def of(cls, tree: Tree | None, audited: Audit, timeline: Timeline, root_key: bytes | None = None) -> Archive:
+        """Make one of what was read already."""
+        return cls(tree, audited, timeline, Signatures(), root_key)
+
+    @property
+    def tree(self) -> Tree:
+        """The tree, where bytes are needed. Raises BadRequest where there is only the index."""
+        if self.copy is None:
+            raise BadRequest(NEEDS_TREE, "the bytes are in the copy, and only its index is here", hint=NAME_THE_COPY)
+        return self.copy
+
+    @cached_property
+    def records(self) -> ClusterRecords:
+        """The cluster's records. Reads the tree."""
+        return load_records(self.tree, self.signatures, self.root_key)[0]
 
     def changed(self, lens: WhatIf) -> tuple[Timeline, Changes]:
         """Read the tree again as if something had been otherwise. Returns its timeline, and which findings differ.
@@ -110,60 +129,80 @@ class Archive:
         return FrameReader(self.signatures, self.records.cluster_id)
 
     @cached_property
-    def leases(self) -> dict[str, dict[bytes, LeaseTrace]]:
+    def leases(self) -> Traces:
         """Return every lease by domain and correlation id, those of a domain in the order of their first witness."""
-        found: dict[str, dict[bytes, LeaseTrace]] = {}
-        sessions: dict[tuple[bytes, bytes], SessionTrace] = {}
-        for event in self.timeline.events:
-            match event:
-                case LeaseTold():
-                    leases = found.setdefault(event.witness.domain, {})
-                    leases.setdefault(event.witness.correlation_id, LeaseTrace()).told.append(event)
-                case SessionTold():
-                    session = sessions.setdefault((event.place[1], event.witness.session_id), SessionTrace())
-                    session.expiry_ns = max(session.expiry_ns, event.witness.expiry_ns)
-                case SessionOver():
-                    sessions.setdefault((event.place[1], event.ending.session_id), SessionTrace()).over = event
-                case _:
-                    pass
-        for leases in found.values():
-            for trace in leases.values():
-                name = trace.told[0].witness.session_id
-                trace.session = None if name is None else sessions.get((trace.told[0].place[1], name))
-        self._follow(found)
-        return found
+        return Traces(self.timeline)
 
-    def _follow(self, leases: dict[str, dict[bytes, LeaseTrace]]) -> None:
-        """Add how each ended and what was written under it: an end may stand before the grant of the same instant."""
-        for event in self.timeline.events:
-            if isinstance(event, LeaseEnded):
-                trace = leases.get(event.domain, {}).get(event.ending.correlation_id)
-                if trace is not None:
-                    trace.ended = event
-            elif isinstance(event, FrameWritten):
-                for domain, identifier in event.leases:
-                    trace = leases.get(domain, {}).get(identifier)
-                    if trace is not None:
-                        trace.frames.append(event)
+    def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
+        """Return a ceiling record by shard and number; of two with one number the first."""
+        return self.timeline.ceiling(shard, number)
 
-    @cached_property
-    def ceilings(self) -> dict[tuple[ShardName, int], CeilingLinked]:
-        """Return the ceiling records by shard and number; of two with one number the first."""
-        found: dict[tuple[ShardName, int], CeilingLinked] = {}
-        for event in self.timeline.events:
-            if isinstance(event, CeilingLinked):
-                found.setdefault((event.shard, event.record.number), event)
-        return found
-
-    @cached_property
-    def closings(self) -> dict[str, BagClosed]:
-        """Return the closing of each bag by the bag's path."""
-        return {event.path: event for event in self.timeline.events if isinstance(event, BagClosed)}
+    def closing(self, path: str) -> BagClosed | None:
+        """Return how the bag at a path was closed."""
+        return self.timeline.closing_of(path)
 
     @cached_property
     def births(self) -> dict[str, LogBorn]:
         """Return the birth of each log."""
-        return {event.log: event for event in self.timeline.events if isinstance(event, LogBorn)}
+        return {event.log: event for event in self.timeline.kinds(LogBorn)}
+
+
+class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
+    """The leases of a timeline by domain, put together when they are asked for; those that were asked for last stay."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        """Put together nothing yet."""
+        self._timeline = timeline
+        self._whole = lru_cache(DOMAINS_AT_HAND)(self._traced)
+
+    def __getitem__(self, domain: str) -> Mapping[bytes, LeaseTrace]:
+        """Return all leases of a domain, with what was written under each. Raises KeyError where no grant is known."""
+        found = self._whole(domain)
+        if not found:
+            raise KeyError(domain)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield every domain of which a grant is known. Goes over the state at the end."""
+        return (domain for domain in self._timeline.state_at().domains if self._whole(domain))
+
+    def __len__(self) -> int:
+        """Count them."""
+        return sum(1 for _ in self)
+
+    def within(self, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
+        """Return the leases of a domain that somebody had, or could have had, within [first, last]; without frames."""
+        return list(_traces(self._timeline, self._timeline.lease_events(domain, first, last)).values())
+
+    def _traced(self, domain: str) -> dict[bytes, LeaseTrace]:
+        timeline = self._timeline
+        events = [event for _, event in timeline.between(timeline.start_ns, timeline.end_ns, domain=domain)]
+        found = _traces(timeline, events)
+        for event in events:
+            if isinstance(event, FrameWritten):
+                for name, identifier in event.leases:
+                    if name == domain and identifier in found:
+                        found[identifier].frames.append(event)
+        return found
+
+
+def _traces(timeline: Timeline, events: Iterable[Event]) -> dict[bytes, LeaseTrace]:
+    """Return the leases of one domain by what was said of them: an end may stand before the grant of its instant."""
+    found: dict[bytes, LeaseTrace] = {}
+    ends: list[LeaseEnded] = []
+    for event in events:
+        if isinstance(event, LeaseTold):
+            found.setdefault(event.witness.correlation_id, LeaseTrace()).told.append(event)
+        elif isinstance(event, LeaseEnded):
+            ends.append(event)
+    for end in ends:
+        if end.ending.correlation_id in found:
+            found[end.ending.correlation_id].ended = end
+    for trace in found.values():
+        name = trace.told[0].witness.session_id
+        known = None if name is None else timeline.session(trace.told[0].place[1], name)
+        trace.session = None if known is None else SessionTrace(*known)
+    return found
 
 
 def read_archive(
@@ -180,7 +219,6 @@ def read_archive(
         tell("audit", done, what)
 
     result = audit(tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited)
-    records, _ = load_records(tree, signatures, root_key)
     timeline = read_timeline(
         tree,
         root_key=root_key,
@@ -188,7 +226,7 @@ def read_archive(
         findings=result.findings,
         progress=lambda done, what: tell("timeline", done, what),
     )
-    return Archive(tree, result, timeline, records, signatures, root_key)
+    return Archive(tree, result, timeline, signatures, root_key)
 
 
 def _silent(_part: str, _done: int, _what: str) -> None:

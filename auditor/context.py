@@ -15,7 +15,6 @@ from timeagent.units import SECOND
 
 from .finding import printable
 from .replay.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed
-from .replay.timeline import about_domain
 from .replay.words import event_fields
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from .finding import Finding
     from .replay.events import ClockReading, Event
+    from .replay.state import StateAt
     from .replay.timeline import Timeline
 
 NEIGHBOURS: Final = 2
@@ -108,8 +108,7 @@ class Context:
 def context_of(finding: Finding, timeline: Timeline) -> Context:
     """Return what lies around a finding of the tree that the timeline was read from."""
     paths = {each.path for each in finding.evidence}
-    places = {(each.path, each.offset) for each in finding.evidence}
-    concerned = [event for event in timeline.events if _rests_on(event, paths, places)]
+    concerned = list(timeline.resting_on(finding.evidence))
     domains = {name for event in concerned for name in _domains(event)}
     named = {identifier for event in concerned for identifier in _leases(event)}
     spans = [span for domain in sorted(domains) for span in _spans(timeline, domain, named)]
@@ -138,18 +137,12 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
             or (isinstance(event, RackSealed) and event.where.path in paths)
         ),
         restarts=tuple(each for each in _restarts(timeline) if first <= each.instant_ns <= last),
-        clock_changes=tuple(each for each in _clock_changes(timeline) if first <= each.instant_ns <= last),
+        clock_changes=tuple(_clock_changes(timeline.state_at(first - 1), window)),
         readings=tuple(each.clock for each in window if each.clock is not None and each.clock.node in nodes)[
             :READINGS_MAX
         ],
         events=tuple(concerned),
     )
-
-
-def _rests_on(event: Event, paths: set[str], places: set[tuple[str, int]]) -> bool:
-    if isinstance(event, FrameWritten) and event.file in paths:
-        return True
-    return (event.where.path, event.where.offset) in places
 
 
 def _near(event: FrameWritten, paths: set[str], leases: set[bytes]) -> bool:
@@ -183,9 +176,7 @@ def _leases(event: Event) -> list[bytes]:
 def _spans(timeline: Timeline, domain: str, named: set[bytes]) -> list[LeaseSpan]:
     """Return the leases of a domain that are concerned, and their neighbours in the chain."""
     spans: dict[bytes, LeaseSpan] = {}
-    for event in timeline.events:
-        if not about_domain(event, domain):
-            continue
+    for _, event in timeline.between(timeline.start_ns, timeline.end_ns, domain=domain):
         if isinstance(event, LeaseTold):
             _tell(spans, event)
         elif isinstance(event, LeaseEnded) and event.ending.correlation_id in spans:
@@ -225,22 +216,22 @@ def _tell(spans: dict[bytes, LeaseSpan], event: LeaseTold) -> None:
 def _restarts(timeline: Timeline) -> list[Restart]:
     found: list[Restart] = []
     last: dict[tuple[int, int], CeilingLinked] = {}
-    for event in timeline.events:
-        if isinstance(event, CeilingLinked):
-            before = last.get(event.shard)
-            record = event.record
-            if before is not None and before.record.incarnation != record.incarnation:
-                orderly = before.record.kind.value != "running"
-                found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, orderly))
-            last[event.shard] = event
+    for event in timeline.kinds(CeilingLinked):
+        before = last.get(event.shard)
+        record = event.record
+        if before is not None and before.record.incarnation != record.incarnation:
+            orderly = before.record.kind.value != "running"
+            found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, orderly))
+        last[event.shard] = event
     return found
 
 
-def _clock_changes(timeline: Timeline) -> list[ClockChange]:
+def _clock_changes(state: StateAt, window: list[Event]) -> list[ClockChange]:
+    """Return what clocks said otherwise in a window than before it. ``state``: just before."""
     found: list[ClockChange] = []
-    last: dict[str, ClockReading] = {}
-    epochs: dict[str, set[int]] = {}
-    for event in timeline.events:
+    last: dict[str, ClockReading] = {name: each.reading for name, each in state.clocks.items()}
+    epochs: dict[str, set[int]] = {name: set(each.epochs) for name, each in state.clocks.items()}
+    for event in window:
         clock = event.clock
         if clock is None:
             continue

@@ -67,7 +67,7 @@ class _Reading:
         self._shown: set[tuple[str, bytes]] = set()
         self._places: dict[Evidence, list[LeaseTold | LeaseEnded | FrameWritten]] = {}
         wanted = set(finding.evidence)
-        for event in archive.timeline.events:
+        for event in archive.timeline.resting_on(finding.evidence):
             if event.where in wanted and isinstance(event, LeaseTold | LeaseEnded | FrameWritten):
                 self._places.setdefault(event.where, []).append(event)
 
@@ -134,7 +134,7 @@ class _Reading:
         archive = self._archive
         events = [each for each in self._places.get(place, []) if isinstance(each, FrameWritten)]
         path = events[0].file if events else place.path
-        closing = archive.closings.get(path.rpartition("/")[0])
+        closing = archive.closing(path.rpartition("/")[0])
         lock = self._lock(closing)
         keyring = archive.records.keyring(lock.trust_number) if lock is not None else archive.records.keys
         limit = None if lock is None else lock.policy_number
@@ -217,7 +217,7 @@ class _Reading:
         title = f"lock file of {lock.bag}, by {lock.closer} at {clock(token.midpoint_ns)}, {len(lock.entries)} files"
         paths = {each.path for each in self._finding.evidence}
         checks: list[Check] = []
-        closing = self._archive.closings.get(lock.bag)
+        closing = self._archive.closing(lock.bag)
         sealed = self._lock_bytes(closing) if closing is not None else None
         if sealed is not None and closing is not None and closing.where.path != place.path:
             same = sealed == data
@@ -239,7 +239,7 @@ class _Reading:
     def _listed(self, place: Evidence) -> tuple[BagClosed, LockEntry] | None:
         """Return the closing of the bag that lists a path, and its entry."""
         directory, _, name = place.path.rpartition("/")
-        closing = self._archive.closings.get(directory)
+        closing = self._archive.closing(directory)
         lock = self._lock(closing)
         entry = lock.by_name().get(name) if lock is not None else None
         return (closing, entry) if closing is not None and entry is not None else None
@@ -311,7 +311,7 @@ class _Reading:
         head = self._head(told)
         if head is not None:
             records = self._archive.records
-            ceiling = self._archive.ceilings.get(((head.map_number, head.shard), head.ceiling_number))
+            ceiling = self._archive.ceiling((head.map_number, head.shard), head.ceiling_number)
             checks += grant_checks(told, head, records.term_ns_max, ceiling, records.maps.get(head.map_number))
             if deep:
                 for earlier in self._before(trace):
@@ -356,7 +356,7 @@ class _Reading:
         archive = self._archive
         time = head.signed_time()
         title = f"batch {head.sequence} of shard {head.shard} on {head.node}, {clock(time.midpoint_ns)}"
-        record = archive.ceilings.get(((head.map_number, head.shard), head.ceiling_number))
+        record = archive.ceiling((head.map_number, head.shard), head.ceiling_number)
         under = [self._key(head.key_id)]
         if record is not None:
             until = clock(record.record.ceiling_ns)

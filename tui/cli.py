@@ -43,7 +43,7 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--db",
         metavar="FILE",
-        help="with --offline: the index of `audit --db`; what it holds is not audited again, what is new is added",
+        help="the index of `audit --db`: alone it needs no copy; with a copy it is made, or what is new is added",
     )
     add_cluster_options(parser)
     parser.add_argument(
@@ -65,13 +65,14 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 def run_top(options: argparse.Namespace) -> int:
     """Show the screen until it is left, or print one snapshot."""
-    if options.write and (options.offline is not None or options.serve is not None or _as_text(options)):
+    if options.db is not None and options.path and options.offline is None:
+        options.path, options.offline = None, options.path
+    offline = options.offline is not None or options.db is not None
+    if options.write and (offline or options.serve is not None or _as_text(options)):
         raise BadRequest("cannot-write", "--write is for the live screen", hint="leave out one of the options")
-    if options.db is not None and options.offline is None:
-        raise BadRequest("no-copy", "--db is the index of a copy's audit", hint="name the copy: --offline COPY")
     if options.serve is not None:
         return _serve(options)
-    if options.offline is not None:
+    if offline:
         return _offline(options)
     from appliance.cluster import root_path  # noqa: PLC0415 - the cluster's library, only when called
 
@@ -93,15 +94,21 @@ def _offline(options: argparse.Namespace) -> int:
     from .record import RecordSource  # noqa: PLC0415
 
     if options.path or options.root:
-        raise BadRequest("two-roots", f"both {options.path or options.root} and --offline are named", hint="name one")
+        what = "--offline" if options.offline else "--db"
+        raise BadRequest("two-roots", f"both {options.path or options.root} and {what} are named", hint="name one")
     index_file = Path(options.db).absolute() if options.db else None
-    source = RecordSource(Path(options.offline).absolute(), SystemClock(), index_file)
+    copy = Path(options.offline).absolute() if options.offline else None
+    source = RecordSource(copy, SystemClock(), index_file)
     if _as_text(options):
         source.reading.put()
         if source.reading.error is not None:
             raise source.reading.error
         return _print(source.state_at(), json=options.json)
-    if not Path(options.offline).exists():
+    if copy is None:
+        source.reading.put()
+        if source.reading.error is not None:
+            raise source.reading.error
+    elif not copy.exists():
         raise Damaged("no-tree", f"{options.offline} is not there", hint="name a root, a copy of one or a tar file")
     return _open_screen(source)
 

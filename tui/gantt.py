@@ -16,7 +16,7 @@ from .scrubber import cell_of
 from .words import Cell, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from auditor.archive import LeaseTrace
     from timeagent.units import Instant
@@ -106,21 +106,23 @@ class Window:
 
 def gantt(
     rows: Sequence[str],
-    leases: Mapping[str, Mapping[bytes, LeaseTrace]],
+    leases: Callable[[str, Instant, Instant], Iterable[LeaseTrace]],
     window: Window,
     width: int,
     accused: Collection[bytes] = (),
 ) -> list[list[Cell]]:
     """Draw a row for each domain, each exactly so many cells wide.
 
-    ``accused``: leases that the audit found standing while another did. Nothing else is drawn as a clash: bars that
-    overlap by a few milliseconds do so because instants of two clocks, or of two tokens, are no more exact than that.
+    ``leases``: of a domain, those that somebody had in a stretch of time. ``accused``: leases that the audit found
+    standing while another did. Nothing else is drawn as a clash: bars that overlap by a few milliseconds do so because
+    instants of two clocks, or of two tokens, are no more exact than that.
     """
     label = min(LABEL_MOST, max(8, width // 4))
     room = max(1, width - label - 1)
     lines = []
     for domain in rows:
-        bars = bars_within(domain, leases.get(domain, {}).values(), window.first_ns, window.last_ns)
+        span = window.first_ns, window.last_ns
+        bars = bars_within(domain, leases(domain, *span), *span)
         lines.append([Cell(f"{fitted(printable(domain), label)} ", Tone.PLAIN), *_row(bars, window, room, accused)])
     return lines
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from auditor.checks import Check
 from auditor.context import context_of
+from auditor.explain import context_lines
+from auditor.finding import Verdict, printable
 from auditor.lineage import lineage
+from auditor.links import Link, LinkKind
+from auditor.replay.words import NAME_THE_COPY
 
 from .evidence import explanation_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from auditor.archive import Archive
     from auditor.finding import Finding
-    from auditor.links import Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +33,25 @@ class Looked:
 
 def look_at(finding: Finding, archive: Archive) -> Looked:
     """Put together what is known of a finding. Blocks: it reads the tree. Raises Damaged, Environment."""
+    if archive.copy is None:
+        return Looked(_without_bytes(finding), list(_told(finding, archive)))
     context = context_of(finding, archive.timeline)
     return Looked(lineage(finding, archive), explanation_lines(finding, archive.tree, context))
+
+
+def _without_bytes(finding: Finding) -> Link:
+    """Return what the audit said, and where the bytes were that it rests on: the chain itself is read from those."""
+    holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
+    own = Check(finding.code, finding.title, printable(finding.explanation), "", holds)
+    under = tuple(
+        Link(LinkKind.MISSING, f"{printable(each.path)} at {each.offset}: {NAME_THE_COPY}", where=each)
+        for each in finding.evidence
+    )
+    return Link(LinkKind.FINDING, f"{finding.code}: {finding.title}", (own,), under)
+
+
+def _told(finding: Finding, archive: Archive) -> Iterator[str]:
+    yield f"{finding.code}: {finding.title}"
+    yield printable(finding.explanation)
+    yield from context_lines(context_of(finding, archive.timeline))
+    yield f"its bytes are in the copy, and only the index is here: {NAME_THE_COPY}"

@@ -7,19 +7,18 @@ what the auditor's replay says of it, in the screens' own values.
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from appliance.bag.survey import BagState
-from appliance.formats.policy import Policy
-from auditor.audit import Options, audit
 from auditor.finding import Verdict, printable
 from auditor.opening import open_tree
-from auditor.records import load_records
-from auditor.replay.reading import read_timeline
-from auditor.replay.state import BagPhase
-from auditor.verification import Signatures
+from auditor.replay.kept import open_kept
+from auditor.replay.making import make_index
+from auditor.replay.state import BagPhase, with_leases
 from timeagent.console import counted
-from timeagent.errors import LeaseholdError
+from timeagent.errors import Environment, LeaseholdError
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY
 
@@ -46,9 +45,10 @@ from .subjects import PlaceSubject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
+    from appliance.formats.policy import Policy
     from auditor.finding import Finding
+    from auditor.load import Tree
     from auditor.replay.state import BagState as RecordedBag
     from auditor.replay.state import DomainState, LeaseState, LogState, StateAt
     from timeagent.clock import MachineClock
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from .subjects import Details, Subject
 
+BAR_CELLS: Final = 20
 CELLS_MAX: Final = 100_000
 """So many bags of a log are shown, the newest, those that nobody wrote to among them."""
 
@@ -75,10 +76,13 @@ class ReadingQuestion:
     name = "record"
     period_ns: Span = DAY
 
-    def __init__(self, path: Path, index_file: Path | None = None) -> None:
-        """Read nothing yet. ``index_file``: of ``audit --db``; what that has read is not read again for the audit."""
-        self.path = path
-        self._options = Options(index_file=index_file)
+    def __init__(self, path: Path | None, index_file: Path | None = None) -> None:
+        """Read nothing yet. ``path``: None where there is only the index.
+
+        ``index_file``: of ``audit --db``, made or brought up to date; without one there is a passing one.
+        """
+        self._path = path
+        self._index_file = index_file
         self.answer: Record | None = None
         self.error: LeaseholdError | None = None
         self._words = "reading the copy"
@@ -101,29 +105,40 @@ class ReadingQuestion:
         return Freshness(Reach.WAITING, problem=self._words)
 
     def _read(self) -> Record:
-        tree = open_tree(self.path)
-        signatures = Signatures()
-        records, _ = load_records(tree, signatures, None)
-        result = audit(tree, signatures=signatures, options=self._options, progress=self._audited)
-        timeline = read_timeline(tree, signatures=signatures, findings=result.findings, progress=self._folded)
-        policy = records.newest_policy or Policy(number=0, cluster_id=records.cluster_id)
-        return Record(tree, result, timeline, policy)
+        if self._path is None:
+            assert self._index_file is not None
+            kept = open_kept(self._index_file)
+            return Record(None, kept.audit, kept.timeline, kept.policy)
+        tree = open_tree(self._path)
+        if self._index_file is not None:
+            return self._indexed(tree, self._path, self._index_file)
+        try:
+            # Gone as soon as it is open: nothing is left behind, however this program ends.
+            with TemporaryDirectory(prefix="leasehold-top-") as directory:
+                return self._indexed(tree, self._path, Path(directory) / "index")
+        except OSError as problem:
+            raise Environment(
+                "no-room", f"no index can be made: {problem}", hint="name a file for it with --db, or set TMPDIR"
+            ) from None
 
-    def _audited(self, done: int, total: int, messages: int, part: str) -> None:
+    def _indexed(self, tree: Tree, path: Path, index_file: Path) -> Record:
+        make_index(path, index_file, self._step)
+        kept = open_kept(index_file)
+        return Record(tree, kept.audit, kept.timeline, kept.policy)
+
+    def _step(self, done: int, total: int, messages: int, part: str) -> None:
         del part
-        self._words = f"auditing the copy: {done:,} of {total:,} parts, {messages:,} messages"
-
-    def _folded(self, done: int, what: str) -> None:
-        del what
-        self._words = f"reading the copy's events: {done:,} files"
+        filled = BAR_CELLS * done // max(1, total)
+        bar = "#" * filled + "." * (BAR_CELLS - filled)
+        self._words = f"reading the copy [{bar}] {done:,} of {total:,} parts, {messages:,} messages"
 
 
 class RecordSource:
     """A StateSource over a copied tree. Made without touching it."""
 
-    def __init__(self, path: Path, machine: MachineClock, index_file: Path | None = None) -> None:
-        """Read nothing yet. ``index_file``: where the audit keeps what it has read."""
-        self._path = path
+    def __init__(self, path: Path | None, machine: MachineClock, index_file: Path | None = None) -> None:
+        """Read nothing yet. ``index_file``: where the audit keeps what it has read; without a path, all there is."""
+        self._path = path if path is not None else index_file
         self._machine = machine
         self.reading = ReadingQuestion(path, index_file)
         self._lock = threading.Lock()
@@ -164,7 +179,8 @@ def _state(record: Record, path: str, at: Instant) -> ClusterState:
     state, policy = record.timeline.state_at(at), record.policy
     after = policy.takeover_ns() - policy.lease_term_max_ns
     clocks = tuple(_clocks(state))
-    shards = tuple(_shards(state))
+    domains = [state.domains[name] for name in with_leases(state.domains)]
+    shards = tuple(_shards(state, domains))
     nodes = sorted({*(each.node for each in clocks), *(each.node for each in shards)})
     return ClusterState(
         path,
@@ -174,7 +190,7 @@ def _state(record: Record, path: str, at: Instant) -> ClusterState:
         "a copy",
         _spans(policy),
         tuple(NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
-        Leases(_rows(state, after)),
+        Leases(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),
         tuple(_log(state, each) for _, each in sorted(state.logs.items())),
         clocks,
         view=View.RECORD,
@@ -193,13 +209,6 @@ def _spans(policy: Policy) -> Spans:
         policy.takeover_ns(),
         policy.restart_ns(),
     )
-
-
-def _rows(state: StateAt, after: Span) -> Iterator[LeaseRow]:
-    for name in sorted(state.domains):
-        domain = state.domains[name]
-        for lease in domain.leases:
-            yield _row(state, domain, lease, after)
 
 
 def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> LeaseRow:
@@ -230,10 +239,11 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
     )
 
 
-def _shards(state: StateAt) -> Iterator[ShardView]:
+def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardView]:
+    """Return the shards of the newest map. ``domains``: those with leases."""
     newest = max((name[0] for name in state.shards), default=0)
     counts: dict[tuple[int, int], int] = {}
-    for domain in state.domains.values():
+    for domain in domains:
         counts[domain.shard] = counts.get(domain.shard, 0) + len(domain.leases)
     for name, each in sorted(state.shards.items()):
         if name[0] == newest:
@@ -275,7 +285,7 @@ def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: bag for (name, _), bag in state.bags.items() if name == log.log}
+    found = {bag.start_ns: bag for bag in state.bags_of(log.log, newest=CELLS_MAX)}
     if not found:
         return LogView(printable(log.log), (), log.horizon_ns, span_ns=log.span_ns)
     last = max(found)

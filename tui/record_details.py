@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from auditor.finding import Verdict, printable
 from auditor.replay.events import FrameWritten, LeaseEnded, LeaseTold
-from auditor.replay.words import event_words
+from auditor.replay.words import NAME_THE_COPY, NEEDS_TREE, event_words
 from timeagent.console import counted
+from timeagent.errors import BadRequest
 from timeagent.units import span_text
 
 from .facts import BLANK, fact, heading, moment, words
@@ -47,6 +48,10 @@ def record_details(record: Record, subject: Subject, at: Instant) -> Details:
     """Return what is known. Reads the tree where bytes are asked for; goes over all events of what it is about."""
     match subject:
         case PlaceSubject():
+            if record.tree is None:
+                raise BadRequest(
+                    NEEDS_TREE, f"only the index is here, not {printable(subject.path)}", hint=NAME_THE_COPY
+                )
             return place_details(record.tree, subject)
         case DomainSubject():
             return Details(subject.title, list(_domain(record, subject.domain, at)))

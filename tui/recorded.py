@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Record:
     """What was read. Nothing in it changes."""
 
-    tree: Tree
-    """Reading from it takes time, and may hang: never from the screen's thread."""
+    tree: Tree | None
+    """None: there is only the index of its audit. Reading takes time, and may hang: never from the screen's thread."""
     audit: Audit
     timeline: Timeline
     policy: Policy

@@ -11,16 +11,13 @@ from auditor.finding import printable
 from auditor.replay.delivery import newest_delivered
 from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold
 from auditor.replay.state import BagPhase
-from auditor.replay.timeline import about_domain
 from timeagent.units import MINUTE, SECOND, rfc3339
 
 from .gantt import Window, axis, gantt
 from .words import Cell, Tone, clock_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from auditor.archive import LeaseTrace
+    from auditor.archive import Traces
     from auditor.load import Tree
     from auditor.replay.events import Event
     from auditor.replay.state import StateAt
@@ -32,7 +29,6 @@ TICK_NS: Final[Span] = SECOND // 10
 """How much time of a playing replay passes at once, at the speed of 1."""
 SPANS: Final[tuple[Span, ...]] = tuple(n * SECOND for n in (1, 2, 5, 10, 20, 60, 300, 1800, 7200, 86400))
 """How much of a record the bars show."""
-LOOKED_AT_MAX: Final = 200_000
 EVENTS_NEAR: Final = 1_000
 """So many events on each side of the cursor decide which domains are shown."""
 BAG_MARKS: Final = {
@@ -94,11 +90,11 @@ def stepped(timeline: Timeline, place: Place, step: Step, *, back: bool, follow:
 
 def _event(timeline: Timeline, place: Place, *, back: bool, follow: str | None) -> Place | None:
     """One event on, or the one before the newest: several may lie at one instant, so that positions are counted."""
-    numbers = range(place.position - 2, -1, -1) if back else range(place.position, len(timeline.events))
-    for number in numbers[:LOOKED_AT_MAX]:
-        if follow is None or about_domain(timeline.events[number], follow):
-            return at_position(timeline, number + 1)
-    return None
+    begin = place.position - 1 if back else place.position
+    number: int | None = begin - 1 if back else begin
+    if follow is not None:
+        number = timeline.next_about(begin, follow, back=back)
+    return None if number is None or not 0 <= number < len(timeline.events) else at_position(timeline, number + 1)
 
 
 def domains_of(event: Event) -> tuple[str, ...]:
@@ -191,7 +187,7 @@ def window_of(timeline: Timeline, place: Place, span: Span) -> Window:
     return Window(first, min(timeline.end_ns, first + span) if timeline.end_ns > first else first + 1, place.instant_ns)
 
 
-def moment_of(timeline: Timeline, leases: Mapping[str, Mapping[bytes, LeaseTrace]], tree: Tree, wish: Wish) -> Moment:
+def moment_of(timeline: Timeline, leases: Traces, tree: Tree | None, wish: Wish) -> Moment:
     """Draw bars, bags and what a reader had been given. Reads the frames of the newest deliveries from the tree."""
     place = wish.place
     state = timeline.state_after(place.position, place.instant_ns)
@@ -202,7 +198,7 @@ def moment_of(timeline: Timeline, leases: Mapping[str, Mapping[bytes, LeaseTrace
     return Moment(
         wish,
         axis(window, wish.width, *ends),
-        gantt(names, leases, window, wish.width, accused(timeline)),
+        gantt(names, leases.within, window, wish.width, accused(timeline)),
         names,
         [_strip(state, log, wish.width) for log in sorted(state.logs)],
         _delivered(timeline, state, tree, wish),
@@ -230,8 +226,10 @@ def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
     return [Cell(label, Tone.DIM), *cells]
 
 
-def _delivered(timeline: Timeline, state: StateAt, tree: Tree, wish: Wish) -> list[str]:
+def _delivered(timeline: Timeline, state: StateAt, tree: Tree | None, wish: Wish) -> list[str]:
     """Return the newest messages that a reader had been given, in the order in which it is given them, all logs."""
+    if tree is None:
+        return ["which messages: their frames are in the copy, and only its index is here"]
     found = []
     for log in sorted(state.logs):
         for each in newest_delivered(timeline, state, tree, log, newest=wish.deliveries, domain=wish.follow):

@@ -46,7 +46,7 @@ class Shelf:
         def body() -> Archive:
             from auditor.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
-            return _prepared(Archive.of(record.tree, record.audit, record.timeline))
+            return Archive.of(record.tree, record.audit, record.timeline)
 
         self._begin("looking through the copy", body)
 
@@ -60,7 +60,7 @@ class Shelf:
             from auditor.archive import read_archive  # noqa: PLC0415
             from auditor.opening import open_tree  # noqa: PLC0415
 
-            return _prepared(read_archive(open_tree(path), step=self._step))
+            return read_archive(open_tree(path), step=self._step)
 
         self._begin("opening the tree", body)
 
@@ -95,9 +95,3 @@ class Shelf:
         del what
         words = {"audit": "auditing the tree: {:,} parts", "timeline": "putting it in order of time: {:,} files"}
         self._done = words[part].format(done)
-
-
-def _prepared(archive: Archive) -> Archive:
-    """Make what would hold up a screen when it is first asked for."""
-    _ = archive.leases, archive.ceilings, archive.closings
-    return archive

@@ -9,6 +9,8 @@ from appliance.formats.frame import open_frame
 from appliance.formats.framing import Piece, piece_at
 from timeagent.errors import Damaged
 
+from .timeline import newest_accepted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,15 +50,12 @@ def newest_delivered(
     if known is None or newest <= 0:
         return []
     found: list[Delivered] = []
-    for frames in timeline.frames_backwards(log, known.horizon_ns):
-        for event in frames:
-            if not event.accepted_count or not event.listed:
-                continue
-            if domain is None or any(name == domain for name, _ in event.leases):
-                found += _messages(event, tree)
-        if len(found) >= newest:
+    for event in timeline.delivered_backwards(log, known.horizon_ns):
+        if len(found) >= newest and newest_accepted(event) < found[-newest].timestamp_ns:
             break
-    return sorted(found)[-newest:]
+        if domain is None or any(name == domain for name, _ in event.leases):
+            found = sorted([*found, *_messages(event, tree)])[-newest:]
+    return found
 
 
 def _messages(event: FrameWritten, tree: Tree) -> Iterator[Delivered]:

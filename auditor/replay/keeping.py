@@ -15,11 +15,12 @@ from timeagent.canonical import encode
 from timeagent.units import INSTANT_MAX
 
 from .coding import event_bytes, event_of, finding_bytes, rank_of
-from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, SessionOver, SessionTold
+from .events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, SessionTold
 from .layers import SCHEMA as LAYERS
 from .layers import keep, working_at
 from .lens import AS_IT_WAS
 from .reading import read_frames
+from .timeline import newest_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,16 +33,35 @@ if TYPE_CHECKING:
     from auditor.verification import Signatures
     from timeagent.units import Instant
 
-    from .events import CeilingLinked, Event
+    from .events import Event
     from .gathering import LogEvent, Statement
     from .layers import Database
 
 CHECKPOINT_EVENTS: Final = 1_024
 """So many events at most are folded for a state."""
 _BATCH: Final = 2_000
-_TABLES: Final = ("event", "name", "about", "closing", "frame_in", "place", "signed", "session", "marked")
+_TABLES: Final = (
+    "event",
+    "name",
+    "about",
+    "lease",
+    "ceiling_record",
+    "closing",
+    "frame_in",
+    "place",
+    "signed",
+    "session",
+    "marked",
+)
 _OTHERS: Final = ("known", "standing", "finding", "timeline")
 
+_SUMMED: Final = {
+    "lease": "ON CONFLICT (domain, id) DO UPDATE SET last = excluded.last, until = max(until, excluded.until),"
+    " session = coalesce(session, excluded.session)",
+    "session": "ON CONFLICT (name) DO UPDATE SET expiry = max(expiry, excluded.expiry),"
+    " over = coalesce(excluded.over, over)",
+}
+"""Tables with one row for what several events tell."""
 _STAGED: Final = """
 CREATE TEMP TABLE staged (
     id INTEGER PRIMARY KEY, name BLOB UNIQUE, unless BLOB, instant INTEGER, kind INTEGER, who TEXT, run BLOB,
@@ -50,12 +70,19 @@ CREATE TEMP TABLE staged (
 _SCHEMA: Final = f"""
 CREATE TABLE event (position INTEGER PRIMARY KEY, instant INTEGER, kind INTEGER, value BLOB);
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT UNIQUE);
-CREATE TABLE about (domain INTEGER, position INTEGER, PRIMARY KEY (domain, position)) WITHOUT ROWID;
+CREATE TABLE about (domain INTEGER, position INTEGER, frame INTEGER, PRIMARY KEY (domain, position)) WITHOUT ROWID;
+CREATE TABLE lease (
+    domain INTEGER, id BLOB, first INTEGER, last INTEGER, until INTEGER, session BLOB,
+    PRIMARY KEY (domain, id)) WITHOUT ROWID;
+CREATE TABLE ceiling_record (
+    map INTEGER, shard INTEGER, number INTEGER, position INTEGER,
+    PRIMARY KEY (map, shard, number, position)) WITHOUT ROWID;
 CREATE TABLE closing (log INTEGER, position INTEGER, path INTEGER, PRIMARY KEY (log, position)) WITHOUT ROWID;
-CREATE TABLE frame_in (log INTEGER, bag INTEGER, position INTEGER, PRIMARY KEY (log, bag, position)) WITHOUT ROWID;
+CREATE TABLE frame_in (
+    log INTEGER, bag INTEGER, newest INTEGER, position INTEGER, PRIMARY KEY (log, bag, newest, position)) WITHOUT ROWID;
 CREATE TABLE place (path INTEGER, offset INTEGER, position INTEGER, PRIMARY KEY (path, offset, position)) WITHOUT ROWID;
 CREATE TABLE signed (node INTEGER, position INTEGER, PRIMARY KEY (node, position)) WITHOUT ROWID;
-CREATE TABLE session (run BLOB, id BLOB, expiry INTEGER, over INTEGER, PRIMARY KEY (run, id)) WITHOUT ROWID;
+CREATE TABLE session (name BLOB PRIMARY KEY, expiry INTEGER, over INTEGER) WITHOUT ROWID;
 CREATE TABLE marked (mark TEXT, log TEXT, start INTEGER, PRIMARY KEY (mark, log, start)) WITHOUT ROWID;
 CREATE TABLE finding (number INTEGER PRIMARY KEY, instant INTEGER, value BLOB);
 CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
@@ -144,6 +171,7 @@ class Keeping:
         )
         self._db.execute("DROP TABLE temp.staged")
         self._db.execute("CREATE INDEX event_at ON event (instant)")
+        self._db.execute("CREATE INDEX event_of ON event (kind, position)")
         self._flush("marked")
         position, first, last = 0, 0, 0
         working = working_at(self._db, 0)
@@ -157,6 +185,8 @@ class Keeping:
         keep(working, position)
         for table in list(self._rows):
             self._flush(table)
+        expiry = "SELECT expiry FROM session WHERE name = lease.session"
+        self._db.execute(f"UPDATE lease SET until = max(until, ({expiry})) WHERE EXISTS ({expiry})")  # noqa: S608
         return position, first, last
 
     def _find_again(self, position: int, event: Event) -> None:
@@ -167,31 +197,33 @@ class Keeping:
             self._add("signed", name(event.clock.node), position)
         match event:
             case LeaseTold():
-                self._add("about", name(event.witness.domain), position)
+                witness = event.witness
+                session = None if witness.session_id is None else event.place[1] + witness.session_id
+                self._add("about", name(witness.domain), position, 0)
+                until = min(witness.expiry_ns, INSTANT_MAX)
+                self._add("lease", name(witness.domain), witness.correlation_id, position, position, until, session)
             case LeaseEnded():
-                self._add("about", name(event.domain), position)
+                self._add("about", name(event.domain), position, 0)
+                until = min(event.instant_ns, INSTANT_MAX)
+                self._add("lease", name(event.domain), event.ending.correlation_id, position, position, until, None)
+            case CeilingLinked():
+                self._add("ceiling_record", *event.shard, event.record.number, position)
             case FrameWritten():
                 for domain in {domain for domain, _ in event.leases}:
-                    self._add("about", name(domain), position)
-                self._add("frame_in", name(event.log), event.bag_ns, position)
+                    self._add("about", name(domain), position, 1)
+                newest = min(newest_accepted(event), INSTANT_MAX)
+                self._add("frame_in", name(event.log), event.bag_ns, newest, position)
                 if event.file != event.where.path:
                     self._add("place", name(event.file), IN_PACK, position)
             case BagClosed():
                 self._add("closing", name(event.log), position, name(event.path))
             case SessionTold():
                 expiry = min(event.witness.expiry_ns, INSTANT_MAX)
-                self._session(event.place[1], event.witness.session_id, expiry, None)
+                self._add("session", event.place[1] + event.witness.session_id, expiry, None)
             case SessionOver():
-                self._session(event.place[1], event.ending.session_id, 0, position)
+                self._add("session", event.place[1] + event.ending.session_id, 0, position)
             case _:
                 pass
-
-    def _session(self, run: bytes, identifier: bytes, expiry: Instant, over: int | None) -> None:
-        self._db.execute(
-            "INSERT INTO session VALUES (?, ?, ?, ?) ON CONFLICT (run, id) DO UPDATE SET"
-            " expiry = max(expiry, excluded.expiry), over = coalesce(excluded.over, over)",
-            (run, identifier, expiry, over),
-        )
 
     def _name(self, text: str) -> int:
         """Return the number of a name; those that were met last are at hand."""
@@ -215,7 +247,10 @@ class Keeping:
         rows = self._rows.pop(table, [])
         if rows:
             marks = ",".join("?" * len(rows[0]))
-            self._db.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", rows)  # noqa: S608 - our own names
+            sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - our own names
+            if table in _SUMMED:
+                sql = f"INSERT INTO {table} VALUES ({marks}) {_SUMMED[table]}"  # noqa: S608 - our own names
+            self._db.executemany(sql, rows)
         if table == "staged":
             self._waiting.clear()
 

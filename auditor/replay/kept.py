@@ -20,14 +20,16 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 
 from .coding import event_of, finding_of
-from .events import FrameWritten
+from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver
 from .layers import working_at
 from .timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from auditor.chains import ShardName
+    from auditor.finding import Evidence
     from auditor.index import Value
     from timeagent.units import Instant
 
@@ -143,15 +145,17 @@ class KeptTimeline(Timeline):
         events = [event_of(kind, value) for kind, value in rows]
         return [event for event in events if isinstance(event, FrameWritten)]
 
-    def frames_backwards(self, log: str, before: Instant) -> Iterator[list[FrameWritten]]:
-        """Yield the frames of each bag of a log that begins before an instant, the newest bag first."""
-        sql = "SELECT max(bag) FROM frame_in WHERE log = (SELECT id FROM name WHERE text = ?) AND bag < ?"
-        while True:
-            ((bag,),) = self._db.execute(sql, (log, before))
-            if bag is None:
-                return
-            yield self.frames_in(log, bag)
-            before = bag
+    def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
+        """Yield the frames that a reader was given, the newest first. Reads each when it is asked for."""
+        sql = (
+            "SELECT e.kind, e.value FROM frame_in f JOIN event e ON e.position = f.position"
+            " WHERE f.log = (SELECT id FROM name WHERE text = ?) AND f.bag < ? AND f.newest > 0"
+            " ORDER BY f.bag DESC, f.newest DESC, f.position"
+        )
+        for kind, value in self._db.execute(sql, (log, before)):
+            event = event_of(kind, value)
+            assert isinstance(event, FrameWritten)
+            yield event
 
     def signed_by(self, node: str, position: int) -> Iterator[Event]:
         """Yield what a node signed of the first so many events, the newest first."""
@@ -162,18 +166,77 @@ class KeptTimeline(Timeline):
             position,
         )
 
-    def at_places(self, paths: Collection[str]) -> Iterator[Event]:
-        """Yield the events whose bytes are, or were, in one of these files, in order."""
-        positions: set[int] = set()
-        sql = "SELECT position FROM place WHERE path = (SELECT id FROM name WHERE text = ?)"
-        for path in paths:
-            positions.update(position for (position,) in self._db.execute(sql, (path,)))
-        for position in sorted(positions):
-            yield self.events[position - 1]
+    def resting_on(self, evidence: Iterable[Evidence]) -> Iterator[Event]:
+        """Yield the events whose bytes begin where a piece of evidence does, and all frames of its data files."""
+        found: dict[int, Event] = {}
+        at = "SELECT position FROM place WHERE path = (SELECT id FROM name WHERE text = ?)"
+        places = {(each.path, each.offset) for each in evidence}
+        for path, offset in places:
+            for (position,) in self._db.execute(f"{at} AND offset = ?", (path, offset)):
+                found[position] = self.events[position - 1]
+        frames = f"SELECT position FROM event WHERE kind = ? AND position IN ({at})"  # noqa: S608 - constants
+        for path in {path for path, _ in places}:
+            for (position,) in self._db.execute(frames, (RANKS[FrameWritten], path)):
+                event = self.events[position - 1]
+                if isinstance(event, FrameWritten) and event.file == path:
+                    found[position] = event
+        for _, event in sorted(found.items()):
+            yield event
+
+    def lease_events(self, domain: str, first: Instant, last: Instant) -> Iterator[LeaseTold | LeaseEnded]:
+        """Yield what was said of the leases of a domain that somebody had, or could have had, within [first, last]."""
+        sql = (
+            "SELECT min(l.first), max(l.last) FROM lease l JOIN event e ON e.position = l.first"
+            " WHERE l.domain = (SELECT id FROM name WHERE text = ?) AND l.until >= ? AND e.instant <= ?"
+        )
+        ((begin, end),) = self._db.execute(sql, (domain, first, last))
+        if begin is None:
+            return
+        rows = self._db.execute(
+            "SELECT e.kind, e.value FROM about a JOIN event e ON e.position = a.position"
+            " WHERE a.domain = (SELECT id FROM name WHERE text = ?) AND a.position BETWEEN ? AND ? AND NOT a.frame"
+            " ORDER BY a.position",
+            (domain, begin, end),
+        )
+        for kind, value in rows:
+            event = event_of(kind, value)
+            if isinstance(event, LeaseTold | LeaseEnded):
+                yield event
+
+    def session(self, run: bytes, identifier: bytes) -> tuple[Instant, SessionOver | None] | None:
+        """Return the latest expiry of a session lease, and its end, if either is known."""
+        sql = "SELECT expiry, over FROM session WHERE name = ?"
+        for expiry, over in self._db.execute(sql, (run + identifier,)):
+            event = None if over is None else self.events[over - 1]
+            return expiry, event if isinstance(event, SessionOver) else None
+        return None
+
+    def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
+        """Return a record of a ceiling chain; of two with one number the first."""
+        sql = "SELECT min(position) FROM ceiling_record WHERE map = ? AND shard = ? AND number = ?"
+        for event in self._events_of(sql, *shard, number):
+            return event if isinstance(event, CeilingLinked) else None
+        return None
+
+    def closing_of(self, path: str) -> BagClosed | None:
+        """Return how the bag at a path was closed."""
+        sql = "SELECT min(position) FROM closing WHERE path = (SELECT id FROM name WHERE text = ?)"
+        for event in self._events_of(sql, path):
+            return event if isinstance(event, BagClosed) else None
+        return None
+
+    def kinds[E: Event](self, kind: type[E]) -> Iterator[E]:
+        """Yield the events of one kind, in order."""
+        sql = "SELECT value FROM event WHERE kind = ? ORDER BY position"
+        for (value,) in self._db.execute(sql, (RANKS[kind],)):
+            event = event_of(RANKS[kind], value)
+            assert isinstance(event, kind)
+            yield event
 
     def _events_of(self, sql: str, *values: Value) -> Iterator[Event]:
         for (position,) in self._db.execute(sql, values):
-            yield self.events[position - 1]
+            if position is not None:
+                yield self.events[position - 1]
 
     # Inside.
 

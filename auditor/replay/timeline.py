@@ -12,14 +12,26 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, LogBorn, RackSealed, order
+from .events import (
+    BagClosed,
+    CeilingLinked,
+    FrameWritten,
+    LeaseEnded,
+    LeaseTold,
+    LogBorn,
+    RackSealed,
+    SessionOver,
+    SessionTold,
+    order,
+)
 from .fold import Working
 from .state import StateAt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from auditor.finding import Finding
+    from auditor.chains import ShardName
+    from auditor.finding import Evidence, Finding
     from timeagent.units import Instant
 
     from .events import Event
@@ -48,6 +60,7 @@ class Timeline:
         self._cursor = (0, first)
         self._lock = threading.Lock()
         self._frames: dict[str, dict[Instant, list[FrameWritten]]] | None = None
+        self._sessions: dict[tuple[bytes, bytes], tuple[Instant, SessionOver | None]] | None = None
         self.findings: list[tuple[Instant, Finding]] = self._placed(list(findings))
         """Each with the instant at which its evidence was complete, in order of that."""
 
@@ -159,11 +172,16 @@ class Timeline:
         """Return the frames of a bag in order of time."""
         return self._by_bag().get(log, {}).get(bag_ns, [])
 
-    def frames_backwards(self, log: str, before: Instant) -> Iterator[list[FrameWritten]]:
-        """Yield the frames of each bag of a log that begins before an instant, the newest bag first."""
+    def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
+        """Yield the listed frames with accepted messages in bags of a log that begin before an instant.
+
+        The newest bag first, and in a bag the frame with the highest accepted timestamp.
+        """
         by_bag = self._by_bag().get(log, {})
         for start in sorted((start for start in by_bag if start < before), reverse=True):
-            yield by_bag[start]
+            yield from sorted(
+                (each for each in by_bag[start] if newest_accepted(each)), key=newest_accepted, reverse=True
+            )
 
     def signed_by(self, node: str, position: int) -> Iterator[Event]:
         """Yield what a node signed of the first so many events, the newest first."""
@@ -172,11 +190,48 @@ class Timeline:
             if clock is not None and clock.node == node:
                 yield self.events[number]
 
-    def at_places(self, paths: Collection[str]) -> Iterator[Event]:
-        """Yield the events whose bytes are, or were, in one of these files, in order."""
+    def resting_on(self, evidence: Iterable[Evidence]) -> Iterator[Event]:
+        """Yield the events whose bytes begin where a piece of evidence does, and all frames of its data files."""
+        places = {(each.path, each.offset) for each in evidence}
+        paths = {path for path, _ in places}
         for event in self.events:
-            if event.where.path in paths or (isinstance(event, FrameWritten) and event.file in paths):
+            in_file = isinstance(event, FrameWritten) and event.file in paths
+            if in_file or (event.where.path, event.where.offset) in places:
                 yield event
+
+    def lease_events(self, domain: str, first: Instant, last: Instant) -> Iterator[LeaseTold | LeaseEnded]:
+        """Yield what was said of the leases of a domain that somebody had, or could have had, within [first, last].
+
+        In order. May be more: of other leases of the domain too.
+        """
+        del first, last
+        for number in self._about(0, len(self.events), domain):
+            event = self.events[number]
+            if isinstance(event, LeaseTold | LeaseEnded):
+                yield event
+
+    def session(self, run: bytes, identifier: bytes) -> tuple[Instant, SessionOver | None] | None:
+        """Return the latest expiry of a session lease, and its end, if either is known."""
+        if self._sessions is None:
+            found: dict[tuple[bytes, bytes], tuple[Instant, SessionOver | None]] = {}
+            for event in self.events:
+                if isinstance(event, SessionTold):
+                    name = event.place[1], event.witness.session_id
+                    expiry, over = found.get(name, (0, None))
+                    found[name] = max(expiry, event.witness.expiry_ns), over
+                elif isinstance(event, SessionOver):
+                    name = event.place[1], event.ending.session_id
+                    found[name] = found.get(name, (0, None))[0], event
+            self._sessions = found
+        return self._sessions.get((run, identifier))
+
+    def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
+        """Return a record of a ceiling chain; of two with one number the first."""
+        return next((e for e in self.kinds(CeilingLinked) if (e.shard, e.record.number) == (shard, number)), None)
+
+    def closing_of(self, path: str) -> BagClosed | None:
+        """Return how the bag at a path was closed."""
+        return next((each for each in self.kinds(BagClosed) if each.path == path), None)
 
     def kinds[E: Event](self, kind: type[E]) -> Iterator[E]:
         """Yield the events of one kind, in order."""
@@ -237,6 +292,11 @@ class Timeline:
         instants = [places[name] for each in finding.evidence if (name := (each.path, each.offset)) in places]
         named = [each.latest_ns for each in finding.times]
         return min(max(instants or named, default=self.end_ns), self.end_ns)
+
+
+def newest_accepted(event: FrameWritten) -> Instant:
+    """Return the highest timestamp of a frame that readers were given; 0 where they were given none of it."""
+    return event.accepted_ns[1] if event.listed and event.accepted_ns is not None else 0
 
 
 def about_domain(event: Event, domain: str) -> bool:

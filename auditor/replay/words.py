@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from auditor.finding import printable
 from timeagent.console import instant_fields
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .events import Event
+
+
+NEEDS_TREE: Final = "needs-tree"
+NAME_THE_COPY: Final = "name the copy too: --offline COPY --db FILE"
+"""What helps where there is only the index of a tree, and bytes are asked for."""
 
 
 def event_words(event: Event) -> str:

@@ -1,19 +1,27 @@
 """A copied tree behind the screens: any instant of it, and from every identifier on to what it names."""
 
+import json
 import random
+import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.place import set_up_place
+from auditor.archive import Archive
+from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import Story
 from leasehold.__main__ import main
 from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
-from timeagent.errors import Damaged, LeaseholdError
-from timeagent.units import MS
+from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.units import MS, SECOND
+from tui.looking import look_at
 from tui.record import RecordSource
+from tui.replaying import Place, Wish, moment_of
 from tui.state import Origin, Reach, View
 from tui.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
 from tui.words import Condition, condition
@@ -30,7 +38,9 @@ def read(tree: Path) -> RecordSource:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small tree: one lease that was given back, one that is out, both written under."""
-    place = set_up_place(tmp_path_factory.mktemp("copy") / "demo", 1, SystemClock().realtime_ns(), random.Random(3))
+    path = tmp_path_factory.mktemp("copy") / "demo"
+    # A machine's own directory is named after its cluster: two of one seed would be in each other's way.
+    place = set_up_place(path, 1, SystemClock().realtime_ns(), random.Random(str(path)))
     machine = place.machines[0]
     with Cluster.open(place.root, node_dir=machine.directory, allow_root=True) as cluster:
         with cluster.session("counting") as session:
@@ -74,9 +84,91 @@ def test_index_that_is_none_is_an_error_with_a_way_out(copy: Path, tmp_path: Pat
     assert source.reading.error.code == "not-an-index"
 
 
-def test_index_is_of_a_copy(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", str(copy), "--db", "index"]) == 2
-    assert "[no-copy]" in capsys.readouterr().err
+def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp_path: Path) -> None:
+    tree, index_file = tmp_path / "tree", tmp_path / "index"
+    shutil.copytree(copy, tree)
+    whole = RecordSource(tree, HandMachine(), index_file)
+    whole.reading.put()
+    expected = whole.state_at()
+    assert whole.record is not None
+    whole.record.timeline.close()
+    shutil.rmtree(tree)
+    source = RecordSource(None, HandMachine(), index_file)
+    source.reading.put()
+    assert source.record is not None
+    assert replace(source.state_at(), path="") == replace(expected, path="")
+    assert [line.subject for line in source.details(DomainSubject("account/1")).lines if line.subject]
+    where = source.record.timeline.events[0].where
+    with pytest.raises(BadRequest) as caught:
+        source.details(PlaceSubject(where.path, where.offset, where.length))
+    assert (caught.value.code, "--offline" in caught.value.hint) == ("needs-tree", True)
+    archive = Archive.of(source.record.tree, source.record.audit, source.record.timeline)
+    with pytest.raises(BadRequest, match="only its index"):
+        _ = archive.records
+    events = source.record.timeline.events
+    wish = Wish(Place(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
+    moment = moment_of(source.record.timeline, archive.leases, archive.copy, wish)
+    assert moment.domains
+    assert "only its index is here" in moment.delivered[0]
+
+
+def test_finding_is_told_from_the_index_alone(tmp_path: Path) -> None:
+    granted_while_held(tmp_path / "tree")
+    whole = RecordSource(tmp_path / "tree", HandMachine(), tmp_path / "index")
+    whole.reading.put()
+    assert whole.record is not None
+    whole.record.timeline.close()
+    shutil.rmtree(tmp_path / "tree")
+    source = RecordSource(None, HandMachine(), tmp_path / "index")
+    source.reading.put()
+    record = source.record
+    assert record is not None
+    (finding,) = record.audit.findings
+    looked = look_at(finding, Archive.of(None, record.audit, record.timeline))
+    assert [check.holds for check in looked.link.checks] == [False]
+    assert len(looked.link.under) == len(finding.evidence)
+    assert any("--offline COPY" in line for line in looked.explanation)
+    text = "\n".join(looked.explanation)
+    assert finding.explanation in text
+    assert "alice" in text
+
+
+def test_passing_index_leaves_nothing_behind(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = read(copy)
+    assert list(tmp_path.iterdir()) == []
+    assert source.state_at().logs
+
+
+def test_reading_a_copy_says_how_far_it_is(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = RecordSource(copy, HandMachine())
+    said = []
+    step = source.reading._step
+
+    def heard(done: int, total: int, messages: int, part: str) -> None:
+        step(done, total, messages, part)
+        said.append(source.reading.freshness().problem)
+
+    monkeypatch.setattr(source.reading, "_step", heard)
+    source.reading.put()
+    assert said
+    assert "[##########..........]" in said[len(said) // 2 - 1]
+    assert "[####################]" in said[-1]
+
+
+def test_wrong_use_of_an_index_is_named(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, code in (
+        (["--db", str(tmp_path / "absent"), "--once"], "no-index"),
+        (["--root", str(copy), "--db", "index"], "two-roots"),
+        (["--db", "index", "--write"], "cannot-write"),
+    ):
+        assert main(["top", *words]) == 2
+        assert f"[{code}]" in capsys.readouterr().err
+    assert main(["top", str(copy), "--db", str(tmp_path / "index"), "--once"]) == 0
+    of_copy = capsys.readouterr().out
+    assert main(["top", "--db", str(tmp_path / "index"), "--once", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "leasehold.top"
+    assert "account/2" in of_copy or "bank" in of_copy
 
 
 def test_end_of_a_copy_has_what_the_audit_found(copy: Path) -> None:

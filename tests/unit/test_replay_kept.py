@@ -12,7 +12,9 @@ import pytest
 import auditor.replay.keeping as keeping_module
 import auditor.replay.kept as kept_module
 import auditor.replay.layers as layers_module
+from auditor.archive import Traces
 from auditor.audit import Options, audit
+from auditor.finding import Evidence
 from auditor.index import INDEX_FORMAT
 from auditor.load import Tree
 from auditor.narrowing import Narrowing
@@ -21,10 +23,11 @@ from auditor.planting.faults_packs import packed
 from auditor.planting.plants import all_plants
 from auditor.planting.shard import Shard
 from auditor.planting.stories import Story, eventful_tree
-from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten
+from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
 from auditor.replay.kept import Kept, open_kept
 from auditor.replay.reading import read_timeline
 from auditor.replay.state import with_leases
+from auditor.replay.timeline import newest_accepted
 from auditor.verification import Signatures
 from tests.golden.make_trees import STORIES, TREES
 from tests.simulation.audited import write_tree
@@ -32,6 +35,7 @@ from tests.simulation.scenarios import SCENARIOS
 from tests.support.mutants import plant_in_text
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND
+from tui.gantt import bars_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +75,24 @@ def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tupl
     OPEN.append(kept)
     assert kept.audit == result
     return memory, kept
+
+
+def same_leases(memory: Timeline, kept: Timeline, middle: int) -> None:
+    """Compare the bars of every domain, whole and in halves, and its session leases."""
+    of_memory, of_database = Traces(memory), Traces(kept)
+    step = max(1, (memory.end_ns + 10 * SECOND - memory.start_ns) // 40)
+    moments = [(at, at) for at in range(memory.start_ns, memory.end_ns + 10 * SECOND, step)]
+    assert set(of_database) == set(of_memory)
+    for domain in memory.state_at().domains:
+        assert of_database.get(domain) == of_memory.get(domain)
+        whole = (memory.start_ns, memory.end_ns), (memory.start_ns, middle), (middle, memory.end_ns)
+        for span in (*whole, *moments):
+            expected = bars_within(domain, of_memory.within(domain, *span), *span)
+            assert bars_within(domain, of_database.within(domain, *span), *span) == expected
+    for told in memory.kinds(SessionTold):
+        name = told.place[1], told.witness.session_id
+        assert kept.session(*name) == memory.session(*name)
+    assert kept.session(b"no", b"ne") is memory.session(b"no", b"ne") is None
 
 
 def closing(root: Path) -> Path:
@@ -133,15 +155,26 @@ def same_lists(memory: Timeline, kept: Timeline) -> None:
         assert list(kept.between(middle, memory.end_ns, log=log)) == list(
             memory.between(middle, memory.end_ns, log=log)
         )
-        assert list(kept.frames_backwards(log, memory.end_ns)) == list(memory.frames_backwards(log, memory.end_ns))
+        for before in (middle, memory.end_ns, *(start for name, start in state.bags if name == log)):
+            given = list(kept.delivered_backwards(log, before))
+            assert sorted(given, key=order) == sorted(memory.delivered_backwards(log, before), key=order)
+            assert [(-each.bag_ns, -newest_accepted(each)) for each in given] == sorted(
+                (-each.bag_ns, -newest_accepted(each)) for each in given
+            )
     for log, start in state.bags:
         assert kept.frames_in(log, start) == memory.frames_in(log, start)
     for node in (*state.clocks, "none such"):
         assert list(kept.signed_by(node, half)) == list(memory.signed_by(node, half))
-    paths = {event.where.path for event in memory.events}
-    paths |= {event.file for event in memory.events if isinstance(event, FrameWritten)}
-    for path in (*paths, "none such"):
-        assert list(kept.at_places({path})) == list(memory.at_places({path})), path
+    same_leases(memory, kept, middle)
+    places = {event.where for event in memory.events}
+    places |= {Evidence(event.file) for event in memory.events if isinstance(event, FrameWritten)}
+    for place in (*sorted(places), Evidence("none such")):
+        assert list(kept.resting_on([place])) == list(memory.resting_on([place])), place
+    for path in (*{event.path for event in memory.kinds(BagClosed)}, "none such"):
+        assert kept.closing_of(path) == memory.closing_of(path)
+    for linked in memory.kinds(CeilingLinked):
+        for number in (linked.record.number, linked.record.number + 999):
+            assert kept.ceiling(linked.shard, number) == memory.ceiling(linked.shard, number)
     for kind in (BagClosed, CeilingLinked):
         assert list(kept.kinds(kind)) == list(memory.kinds(kind))
 
@@ -295,8 +328,19 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "KeptTimeline._closing", "max if back else min", "min if back else max"),
     (kept_module, "KeptTimeline._about", "position > ?", "position >= ?"),
     (kept_module, "KeptTimeline.next_about", "position DESC", "position"),
-    (kept_module, "KeptTimeline.frames_backwards", "max(bag)", "min(bag)"),
+    (kept_module, "KeptTimeline.delivered_backwards", "f.newest DESC", "f.newest"),
     (kept_module, "KeptTimeline.signed_by", "position DESC", "position"),
+    (kept_module, "KeptTimeline.delivered_backwards", "f.newest > 0", "f.newest >= 0"),
+    (kept_module, "KeptTimeline.delivered_backwards", "f.bag < ?", "f.bag <= ?"),
+    (kept_module, "KeptTimeline.lease_events", "l.until >= ?", "l.until > ? + 1000000000"),
+    (kept_module, "KeptTimeline.lease_events", "min(l.first)", "max(l.first)"),
+    (kept_module, "KeptTimeline.lease_events", "max(l.last)", "min(l.last)"),
+    (kept_module, "KeptTimeline.resting_on", "AND offset = ?", "AND offset >= ?"),
+    (kept_module, "KeptTimeline.resting_on", "event.file == path", "True"),
+    (kept_module, "KeptTimeline.ceiling", "number = ?", "number <= ?"),
+    (kept_module, "KeptTimeline.kinds", "kind = ?", "kind >= ?"),
+    (keeping_module, "Keeping.finish", "UPDATE lease SET until", "UPDATE lease SET last"),
+    (keeping_module, "Keeping._flush", "table in _SUMMED", "False"),
     (kept_module, "KeptEvents._block", "position > ?", "position >= ?"),
     (kept_module, "KeptEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
     (keeping_module, "Keeping.finish", "kind, who, run", "who, kind, run"),

@@ -10,7 +10,7 @@ from textual.containers import Container, Vertical
 from textual.widgets import Input
 
 from auditor.finding import printable
-from auditor.replay.words import event_fields
+from auditor.replay.words import NAME_THE_COPY, event_fields
 from timeagent.errors import LeaseholdError
 from timeagent.units import DAY, parse_instant, span_text
 
@@ -213,7 +213,7 @@ class ReplayScreen(TopScreen):
             return
         self._busy = True
         self.top.work(
-            lambda: moment_of(timeline, archive.leases, archive.tree, wish), lambda found: self._take(timeline, found)
+            lambda: moment_of(timeline, archive.leases, archive.copy, wish), lambda found: self._take(timeline, found)
         )
 
     def _take(self, timeline: Timeline, found: Moment | LeaseholdError) -> None:
@@ -337,7 +337,9 @@ class ReplayScreen(TopScreen):
 
     def action_what_if(self) -> None:
         """Turn the switches of what if."""
-        if self._archive is not None:
+        if self._archive is not None and self._archive.copy is None:
+            self.notify(f"what if reads the copy again: {NAME_THE_COPY}")
+        elif self._archive is not None:
             nodes = sorted(self._archive.timeline.state_at().clocks)
             self.app.push_screen(WhatIfScreen(self._switches, nodes), self._read_so)
 

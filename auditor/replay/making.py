@@ -1,0 +1,83 @@
+"""The database of a tree, made by a program of its own: who shows it needs neither the memory nor the time of that.
+
+    python -m auditor.replay.making TREE FILE
+
+Says how far it is on stdout, a line of JSON each; when nobody reads that any more, it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import LeaseholdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LINES_MAX: Final = 20
+"""So much is told of what a program said that failed otherwise than by an error of ours."""
+
+
+def make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], None]) -> None:
+    """Audit a tree into a file, with its timeline, or bring that up to date. Blocks; ``progress`` is that of ``audit``.
+
+    Raises LeaseholdError with what the audit raised.
+    """
+    command = [sys.executable, "-m", __name__, str(tree.absolute()), str(file.absolute())]
+    problem: dict[str, str] | None = None
+    words: deque[str] = deque(maxlen=LINES_MAX)
+    with subprocess.Popen(  # noqa: S603 - words of ours
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        assert program.stdout is not None
+        for line in program.stdout:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                words.append(line)
+                continue
+            if isinstance(said, dict):
+                problem = said
+            else:
+                progress(*said)
+    if problem is not None:
+        raise LeaseholdError(problem["code"], problem["message"], hint=problem["hint"])
+    if program.returncode:
+        what = f"the index of {tree} was not made: {''.join(words).strip() or program.returncode}"
+        raise LeaseholdError("index-failed", what, hint="see what leasehold audit says of it")
+
+
+def main(words: list[str]) -> int:
+    """Make it."""
+    from auditor.audit import Options, audit  # noqa: PLC0415 - who shows it needs none of this
+    from auditor.opening import open_tree  # noqa: PLC0415
+
+    tree, file = words
+
+    def tell(*said: object) -> None:
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+
+    try:
+        options = Options(jobs=0, index_file=Path(file), timeline=True)
+        audit(open_tree(Path(tree)), options=options, progress=tell)
+    except BrokenPipeError:
+        return 1
+    except LeaseholdError as problem:
+        sys.stdout.write(json.dumps({"code": problem.code, "message": problem.message, "hint": problem.hint}) + "\n")
+        return problem.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -192,12 +192,13 @@ class Walk:
         ledgers = [LedgerUnit(file) for file in self._tree.ledgers()]
         racks = [RackUnit(log, place) for log, places in logs for place in places if not isinstance(place, str)]
         self._total = len(racks) + len(ledgers)
-        parts = self._parts(racks)
+        # One after the other from the same processes: who read the frames under a batch knows its signature already.
+        parts = self._parts([*racks, *ledgers])
         for log, places in logs:
             self._log(log, places, parts)
         self._bags.finish()
         self._shards.walk_chains()
-        for unit, part in zip(ledgers, self._parts(ledgers), strict=True):
+        for unit, part in zip(ledgers, parts, strict=True):
             self._take_ledger(unit, part)
         if self._store:
             self._store.keep_only([*(unit.name for unit in racks), *(unit.name for unit in ledgers)])

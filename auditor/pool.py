@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
+from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +46,8 @@ class _Reader:
 
     def ask(self, number: int) -> None:
         self.asked.append(number)
-        self.ours.send(number)
+        with suppress(OSError):  # it has ended: whoever waits for the answer hears how
+            self.ours.send(number)
 
     def answer(self) -> tuple[int, bytes]:
         """Return a unit's number and what came of it. Raises what the work raised; Environment: the process is gone."""

@@ -75,6 +75,18 @@ def test_problem_is_raised_where_it_was_asked_for() -> None:
     assert multiprocessing.active_children() == []
 
 
+# Between two questions nobody waits for it.
+def test_process_that_ended_before_it_was_asked_is_told_by_the_answer() -> None:
+    reader = pool._Reader(large, range(9))
+    reader._process.kill()
+    reader._process.join()
+    reader.ask(0)
+    with pytest.raises(Environment) as raised:
+        reader.answer()
+    assert raised.value.code == "reader-ended"
+    reader.end()
+
+
 def test_process_that_is_killed_is_told() -> None:
     def die(number: int) -> bytes:
         if number == 3:

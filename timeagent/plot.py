@@ -16,6 +16,7 @@ from .interval import TimeInterval
 from .units import Span, span_text
 
 LABEL: Final = 14
+LABEL_MAX: Final = 24
 MARGIN: Final = 28
 WIDTH_MIN: Final = 24
 
@@ -53,18 +54,19 @@ def plot(rows: Sequence[Row], shared: TimeInterval | None, columns: int, style: 
     both ends, and say so with an arrow.
     """
     known = [row.interval for row in rows if row.interval is not None]
+    label = max(LABEL, min(LABEL_MAX, max((len(row.label) for row in rows), default=0)))
     if not known:
-        return [f"{row.label:{LABEL}.{LABEL}} {row.note}" for row in rows]
-    width = max(WIDTH_MIN, columns - LABEL - MARGIN) | 1
+        return [f"{row.label:{label}.{label}} {row.note}" for row in rows]
+    width = max(WIDTH_MIN, columns - label - MARGIN) | 1
     axis = Axis.over(known, (shared or known[0]).midpoint)
-    lines = [f"{'':{LABEL}} {axis.heading(width)}"]
+    lines = [f"{'':{label}} {axis.heading(width)}"]
     for row in rows:
         bar = axis.bar(row.interval, width, style) if row.interval else " " * width
-        lines.append(f"{row.label:{LABEL}.{LABEL}} {bar} {row.note}".rstrip())
+        lines.append(f"{row.label:{label}.{label}} {bar} {row.note}".rstrip())
     if shared is not None:
-        lines.append(f"{'together':{LABEL}} {axis.block(shared, width, style)} {span_text(shared.radius)}")
+        lines.append(f"{'together':{label}} {axis.block(shared, width, style)} {span_text(shared.radius)}")
     else:
-        lines.append(f"{'together':{LABEL}} {'nothing':^{width}}".rstrip())
+        lines.append(f"{'together':{label}} {'nothing':^{width}}".rstrip())
     return lines
 
 

@@ -22,6 +22,7 @@ from .screens.registry import ENTRIES
 from .screens.revoke import RevokeScreen
 from .shelf import Shelf
 from .state import View
+from .themes import DARK, LIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,8 +80,6 @@ if TYPE_CHECKING:
             ...
 
 
-DARK: Final = "textual-dark"
-LIGHT: Final = "textual-light"
 TRAIL: Final = " > "
 SETTLING: Final = 0.01
 """Seconds before another screen is drawn: what it learns first is drawn with it, and not once more after it."""
@@ -124,7 +123,9 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Open the first screen and start the feed."""
-        self.theme = DARK
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = DARK.name
         self.animation_level = "none"  # what moves four times a second need not glide
         self.push_screen(self._main(self._first))
         self.feed.start(lambda state: self._post(StateArrived(state)), self._failed)
@@ -318,7 +319,7 @@ class TopApp(App[None]):
 
     def action_dark(self) -> None:
         """Change between dark and light."""
-        self.theme = LIGHT if self.theme == DARK else DARK
+        self.theme = (LIGHT if self.theme == DARK.name else DARK).name
 
     def action_help(self) -> None:
         """List the keys of the screen that is seen."""

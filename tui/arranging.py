@@ -80,6 +80,13 @@ class Arrangement:
         place = int(self.places[index])
         return self.leases[place] if place >= 0 else self.headings[-1 - place]
 
+    def place_of(self, number: int) -> int | None:
+        """Return where a row of the book stands; None: it is not shown. At most a pass over all places."""
+        if isinstance(self.places, np.ndarray):
+            where = np.flatnonzero(self.places == number)
+            return int(where[0]) if len(where) else None
+        return self.places.index(number) if number in self.places else None
+
 
 _KEYS: Final[dict[Order, Callable[[LeaseRow], tuple[object, ...]]]] = {
     Order.HOLDER: lambda row: (row.node, row.process),

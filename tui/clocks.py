@@ -34,7 +34,6 @@ LIVE_COLUMNS: Final = (
     Column("offset", 10, right=True),
     Column("±", 9, right=True),
     Column("said", 6, right=True),
-    Column("trip", 9, rank=3, right=True),
     Column("remark", 24, most=44, rank=2),
 )
 """Of clocks that were asked: where each lies."""
@@ -111,8 +110,7 @@ class ClockRows:
         age = clock.age_ns
         said = Cell("?" if age is None else short_span(age), Tone.DIM if age is None or age <= STALE_NS else Tone.WARN)
         if self.asked:
-            trip = Cell("" if clock.trip_ns is None or not known else span_text(clock.trip_ns // US * US), Tone.DIM)
-            return (*head, self._offset(clock, plain), radius, said if known else Cell("-"), trip, Cell(remark, tone))
+            return (*head, self._offset(clock, plain), radius, said if known else Cell("-"), Cell(remark, tone))
         widest = Cell("?" if clock.widest_ns is None else span_text(clock.widest_ns), Tone.DIM)
         return (*head, radius, said, _number(clock.epochs), widest, Cell(remark, tone))
 
@@ -120,9 +118,9 @@ class ClockRows:
         common = self.agreed.common
         blank = Cell("")
         if common is None or self._axis is None:
-            return (Cell("✗", Tone.BAD), Cell(COMMON), Cell("nothing", Tone.BAD), *(blank,) * 6)
+            return (Cell("✗", Tone.BAD), Cell(COMMON), Cell("nothing", Tone.BAD), *(blank,) * 5)
         bar = Cell(self._axis.block(common, width), Tone.STRONG)
-        return (blank, Cell(COMMON), blank, bar, blank, Cell(span_text(common.radius)), blank, blank, blank)
+        return (blank, Cell(COMMON), blank, bar, blank, Cell(span_text(common.radius)), blank, blank)
 
     def _bar(self, clock: NodeClock, width: int) -> str:
         interval = clock.ahead
@@ -146,7 +144,7 @@ class ClockRows:
         if self.asked and clock.ahead is None:
             return _unheard(clock)
         if any(each.node == clock.node for each in self.agreed.outside):
-            return "✗", Tone.BAD, "outside what the others agree on"
+            return "✗", Tone.BAD, "outside the others"
         if clock.status in ("disrupted", "unknown") or clock.radius_ns is None:
             return "✗", Tone.BAD, "does not know the time"
         if self._radius_ns_max is not None and clock.radius_ns > self._radius_ns_max:

@@ -44,7 +44,7 @@ LEASE_COLUMNS: Final = (
 )
 MANY_LEASE_COLUMNS: Final = (
     Column("", 1),
-    Column("domain", 16, most=40),
+    Column("domain", 13, most=40),
     Column("mode", 4, rank=3),
     Column("phase", 9, rank=6),
     Column("holder", 13, most=24),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rich.segment import Segment
 from textual.style import Style
 
 from .words import Tone
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
 
     from .words import Cell
 
+MUTED: Final = "$foreground 70%"
+"""The theme's own $text-muted, as a style of text, is drawn in full white or black."""
 STYLES: Final = {
     Tone.PLAIN: "",
     Tone.GOOD: "bold $text-success",
     Tone.WARN: "bold $text-warning",
     Tone.BAD: "bold $text-error",
-    Tone.DIM: "$text-muted",
+    Tone.DIM: MUTED,
     Tone.STRONG: "bold",
 }
 CELL_STYLES: Final = STYLES | {Tone.GOOD: "$text-success"}
@@ -35,6 +38,14 @@ def styled(cell: Cell) -> tuple[str, str]:
 def drawn(widget: Widget, style: str = "") -> Drawn:
     """Return a style of the theme on a widget's own."""
     return (widget.visual_style + Style.parse(style)).rich_style if style else widget.visual_style.rich_style
+
+
+def segments(text: str, style: Drawn) -> list[Segment]:
+    """Return text as it is drawn, spaces that lead by themselves: drawn as SVG, some readers would leave them out."""
+    words = text.lstrip(" ")
+    if not words or len(words) == len(text):
+        return [Segment(text, style)]
+    return [Segment(" " * (len(text) - len(words)), style), Segment(words, style)]
 
 
 def partial(style: str) -> Drawn:

@@ -41,6 +41,7 @@ KEYS = (
     ("leases: a page down", "\x1b[6~"),
     ("leases: last row", "G"),
     ("leases: first row", "g"),
+    ("leases: other way round", "S"),
 )
 FLOOR = (("nothing bound", NOTHING), ("another page", "a"), ("back", "b"), ("another screen", "1"), ("back", "2"))
 

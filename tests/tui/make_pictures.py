@@ -18,7 +18,7 @@ from tui.screens.registry import ENTRIES
 
 PICTURES = Path(__file__).parents[2] / "docs/pictures"
 SIZE = (120, 30)
-MORE = {"bags": ("f",), "replay": ("5", "t")}
+MORE = {"bags": ("left", "left", "left", "left"), "leases": ("j", "j"), "replay": ("5", "t")}
 """Keys that bring what is worth a picture under the cursor."""
 
 
@@ -31,7 +31,7 @@ async def make(source: LiveSource | RecordSource, names: list[str]) -> None:
         for name in names:
             await pilot.press(next(entry.key for entry in ENTRIES if entry.name == name))
             await pilot.press(*MORE.get(name, ()))
-            await pilot.pause(1)
+            await pilot.pause(2)
             (PICTURES / f"top-{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
 
 

@@ -1,10 +1,12 @@
 """The screens behind the numbers, driven by the pilot: the shell, the leases, what is empty."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from textual.pilot import Pilot
 
+from tests.support.copies import until
 from tests.support.screens import (
     HandFeed,
     RecordedSource,
@@ -25,6 +27,7 @@ from tui.screens.overview import OverviewScreen
 from tui.screens.registry import ENTRIES
 from tui.state import ClusterState, Freshness, Reach, View
 from tui.subjects import LeaseSubject
+from tui.widgets import lease_list
 from tui.widgets.filter_field import FilterField
 from tui.widgets.lease_list import INLINE_MAX, LeaseList
 
@@ -160,6 +163,28 @@ def test_leases_are_sorted_turned_and_grouped_by_keys() -> None:
         assert "sort: expiry ▼   by node" in text
 
     drive(course)
+
+
+def _stands(table: LeaseList, place: int) -> bool:
+    return table.cursor == place
+
+
+def test_cursor_stays_with_its_lease_where_a_thread_arranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_list, "INLINE_MAX", 5)
+    rows_made = tuple(lease(f"account/{n:04}", correlation_id=f"{n:032x}") for n in range(2_000))
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "2")
+        table = screen(pilot).query_one(LeaseList)
+        await until(pilot, lambda: table.row is not None)
+        await press(pilot, "j")
+        for place in (1_998, 1):
+            await pilot.press("S")
+            await until(pilot, partial(_stands, table, place))
+            assert table.row is not None
+            assert table.row.domain == "account/0001"
+
+    drive(course, state(leases=rows_made))
 
 
 def test_cursor_stays_with_its_lease_through_sort_filter_and_refresh() -> None:

@@ -35,7 +35,7 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Show keys and symbols."""
         width = max((len(key) for key, _ in self._keys), default=0)
-        lines = [Content.assemble((f"{key:>{width}}", "bold $text-accent"), f"  {what}") for key, what in self._keys]
+        lines = [Content.assemble((f"{key:<{width}}  ", "bold $text-accent"), what) for key, what in self._keys]
         symbols = "   ".join(f"{symbol} {condition}" for condition, symbol in SYMBOLS.items())
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys"

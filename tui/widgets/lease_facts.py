@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..facts import moment
+from ..tones import MUTED
 from ..words import lease_words
 from .words_line import WordsLine
 
@@ -56,4 +57,4 @@ class LeaseFacts(WordsLine):
             ),
             ("stands", (lease_words(row, state.clock.now) or "held") + written),
         )
-        self.say_lines([((f"{label:7} ", "$text-muted"), text) for label, text in lines])
+        self.say_lines([((f"{label:7} ", MUTED), text) for label, text in lines])

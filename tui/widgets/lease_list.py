@@ -42,26 +42,35 @@ class LeaseList(PickTable):
         self._fill()
 
     def want(self, wanted: Wanted) -> None:
-        """Arrange otherwise."""
+        """Arrange otherwise. Many rows stay as they are until a thread has arranged them."""
         self.wanted = wanted
-        if self._state is not None:
+        if self._state is None:
+            return
+        if len(self._state.leases) <= INLINE_MAX:
             self.show(self._state)
+        else:
+            self._arrange_behind(self._state)
 
     def _arrange_behind(self, state: ClusterState) -> None:
-        wanted = self.wanted
+        wanted, key, before = self.wanted, self._key, self._made
+        number = -1
+        if before is not None and before.leases is state.leases and self.cursor < len(before.places):
+            number = int(before.places[self.cursor])
 
         def work() -> None:
             made = arrange(state.leases, wanted, state.clock.now)
-            self.app.call_from_thread(self._take, made)
+            place = made.place_of(number) if number >= 0 else None
+            self.app.call_from_thread(self._take, made, None if place is None else (key, place))
 
         self.run_worker(work, thread=True, exclusive=True, group="arrange")
 
-    def _take(self, made: Arrangement) -> None:
+    def _take(self, made: Arrangement, found: tuple[object, int] | None) -> None:
+        """Show rows as a thread has arranged them; ``found``: what the cursor was on then, and where that is now."""
         if made.wanted == self.wanted and self.is_mounted:
             self._made = made
-            self._fill()
+            self._fill(found)
 
-    def _fill(self) -> None:
+    def _fill(self, found: tuple[object, int] | None = None) -> None:
         state, made = self._state, self._made
         if state is None:
             return
@@ -76,7 +85,9 @@ class LeaseList(PickTable):
             return _heading_row(row) if isinstance(row, Heading) else many_lease_row(row, now)
 
         nothing = nothing_words(state, self.wanted.words)
-        self.show_picks(len(made.places), row_at, nothing, lambda index: _subject(made.at(index)))
+        # Only the thread that arranged many rows knows at once where one of them has gone.
+        place_of = (lambda _key: found[1]) if found is not None and found[0] == self._key else None
+        self.show_picks(len(made.places), row_at, nothing, lambda index: _subject(made.at(index)), place_of)
 
     def _title(self, state: ClusterState, made: Arrangement | None) -> str:
         shown = "" if made is None or not self.wanted.words else f"{made.shown} shown of "

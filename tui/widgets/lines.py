@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ..cellwidth import cells_of, tail_of
 from ..health import LEVEL_CELLS, health
 from ..overview import badge_words, numbers_words, time_line, time_words
-from ..tones import styled
+from ..tones import MUTED, styled
 from ..words import Cell
 from .words_line import WordsLine
 
@@ -47,7 +47,7 @@ class TitleBar(WordsLine):
         self.say(
             (left, "bold"),
             "  ",
-            (path, "$text-muted"),
+            (path, MUTED),
             gap,
             (badge, f"bold {style}"),
             "  ",
@@ -74,9 +74,9 @@ class TabLine(WordsLine):
             tabs = [self._tab(entry, entry.title if entry.name == self._name else "") for entry in self._entries]
         parts: list[str | tuple[str, str]] = []
         for entry, tab in zip(self._entries, tabs, strict=True):
-            parts += [(tab, "bold $text-accent" if entry.name == self._name else "$text-muted"), " "]
+            parts += [(tab, "bold $text-accent" if entry.name == self._name else MUTED), " "]
         gap = " " * max(1, self.size.width - sum(map(len, tabs)) - len(tabs) - len(right))
-        badge = "bold $text-warning" if self._badge == "WRITE" else "$text-muted"
+        badge = "bold $text-warning" if self._badge == "WRITE" else MUTED
         self.say(*parts, gap, styled(head), "  ", (self._badge, badge))
 
     def _tab(self, entry: Entry, title: str) -> str:

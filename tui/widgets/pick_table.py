@@ -185,7 +185,7 @@ class PickTable(RowTable, inherit_bindings=False):
         row = y - self.headed
         index = row + self.scroll_offset.y
         if not self._count and row == 0:
-            return self.kept("nothing", width, lambda: [Cell(self._nothing, Tone.DIM)])
+            return self.kept("nothing", width, lambda: [Cell(f" {self._nothing}", Tone.DIM)])
         if index >= self._count:
             return self.kept("blank", width, list)
         here = index == self.cursor

@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from ..cellwidth import cells_of
 from ..columns import fit, heading, laid_out
-from ..tones import CELL_STYLES, drawn
+from ..tones import CELL_STYLES, drawn, segments
 from ..words import Cell, Tone
 
 if TYPE_CHECKING:
@@ -139,12 +139,12 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
         """Draw pieces of text, cut or filled to a width."""
-        segments = [Segment(piece.text, self.style_of(piece.tone)) for piece in line if piece.text]
+        drawn_as = [each for piece in line if piece.text for each in segments(piece.text, self.style_of(piece.tone))]
         size = sum(cells_of(piece.text) for piece in line)
         if size < width:
-            segments.append(Segment(" " * (width - size), self.style_of(Tone.PLAIN)))
+            drawn_as.append(Segment(" " * (width - size), self.style_of(Tone.PLAIN)))
             size = width
-        strip = Strip(segments, size)
+        strip = Strip(drawn_as, size)
         return strip if size == width else strip.crop(0, width)
 
     def style_of(self, tone: Tone) -> Style:

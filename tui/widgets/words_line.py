@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain, starmap
 from typing import TYPE_CHECKING
 
-from rich.segment import Segment
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ..cellwidth import ELLIPSIS, cells_of, head_of, wrapped_ranges
-from ..tones import drawn, styled
+from ..tones import drawn, segments, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,8 +80,9 @@ class WordsLine(Widget):
         if strip is None or strip.cell_length != width:
             lines = self._lines_in(width)
             parts = lines[y] if y < len(lines) else []
-            segments = [Segment(_text(part), self._style("" if isinstance(part, str) else part[1])) for part in parts]
-            strip = self._drawn[y] = Strip(segments).adjust_cell_length(width, self._style(""))
+            styled_parts = ((_text(part), self._style("" if isinstance(part, str) else part[1])) for part in parts)
+            line = Strip(chain.from_iterable(starmap(segments, styled_parts)))
+            strip = self._drawn[y] = line.adjust_cell_length(width, self._style(""))
         return strip
 
     def notify_style_update(self) -> None:

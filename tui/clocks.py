@@ -198,7 +198,10 @@ def source_lines(times: TimeSources | None, width: int) -> Iterator[tuple[str, T
         yield "asking …", Tone.DIM
         return
     rows = [Row(each.source, each.interval, _note(each.interval, each.role, each.reason)) for each in times.sources]
-    for line in plot(rows, times.together, width):
+    lines = plot(rows, times.together, width)
+    if times.together is None and not times.agent and any(row.interval is not None for row in rows):
+        lines.pop()  # each was asked by itself: what they have in common nobody worked out
+    for line in lines:
         yield line, Tone.PLAIN
 
 

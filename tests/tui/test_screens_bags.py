@@ -136,3 +136,22 @@ def test_silent_sources_of_time_are_named_with_since_when() -> None:
         assert "no answer for 9.0 s: the agent is gone" in await press(pilot, "4")
 
     drive(course, shown)
+
+
+def test_sources_that_were_asked_one_by_one_have_nothing_together_to_show() -> None:
+    times = busy_state().times
+    assert times is not None
+    alone = replace(busy_state(), times=replace(times, together=None, agent=False))
+    contradicted = replace(busy_state(), times=replace(times, together=None))
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        text = await press(pilot, "4")
+        assert "This machine's sources   asked for here; no agent runs" in text
+        assert "together" not in text
+        feed.source = RecordedSource(contradicted)
+        feed.hand_over()
+        await pilot.pause()
+        assert "together" in seen(pilot)
+        assert "nothing" in seen(pilot)
+
+    drive(course, alone)

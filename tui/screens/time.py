@@ -68,8 +68,8 @@ class TimeScreen(TopScreen):
 
     def _show_sources(self, state: ClusterState) -> None:
         widget = self.query_one("#sources", WordsLine)
-        who = "its agent" if state.times is not None and state.times.agent else "asked for here; no agent runs"
-        widget.show_title("This machine's sources" + ("" if state.times is None else f"   by {who}"))
+        who = "by its agent" if state.times is not None and state.times.agent else "asked for here; no agent runs"
+        widget.show_title("This machine's sources" + ("" if state.times is None else f"   {who}"))
         lines = list(source_lines(state.times, max(20, widget.size.width - 2)))
         outside = outside_words(state)
         if outside[0]:

@@ -134,7 +134,7 @@ def _servers(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
     )
     calls = CounterMetricFamily("leasehold_server_calls", "Calls answered.", labels=_SHARD)
     requests = CounterMetricFamily("leasehold_server_requests", "Requests in those calls.", labels=_SHARD)
-    turns = CounterMetricFamily("leasehold_server_turns", "Turns: one transaction and one signature.", labels=_SHARD)
+    turns = CounterMetricFamily("leasehold_server_turns", "Turns: done as a whole, with one signature.", labels=_SHARD)
     seconds = CounterMetricFamily("leasehold_server_turn_seconds", "Time spent in turns.", labels=_SHARD)
     throttled = CounterMetricFamily(
         "leasehold_server_throttled", "How often a peer had asked for more than it may.", labels=_SHARD

@@ -58,7 +58,8 @@ def run_demo(options: argparse.Namespace) -> int:
     clock = SystemClock()
     seed = int.from_bytes(os.urandom(4), "big") if options.seed is None else options.seed
     randomness = random.Random(seed)  # noqa: S311 - who dies when; keys come from elsewhere
-    place = set_up_place(directory, options.nodes, clock.realtime_ns(), random.Random(os.urandom(32)))  # noqa: S311
+    keys = random.Random(os.urandom(32))  # noqa: S311 - as good as its seed, and for a cluster of minutes
+    place = set_up_place(directory, options.nodes, clock.realtime_ns(), keys)
     story = _Story(clock, json=options.json)
     story(f"A cluster of {options.nodes} nodes over {place.root} (seed {seed}).")
     director = Director(place, clock, randomness, story, agents=options.agents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster
@@ -55,7 +56,7 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
 def run_publish(options: argparse.Namespace) -> int:
     """Publish each line under the named leases, in batches; stop at the first that is not committed."""
     try:
-        stream = sys.stdin.buffer if options.file == "-" else open(options.file, "rb")  # noqa: SIM115, PTH123
+        stream = sys.stdin.buffer if options.file == "-" else Path(options.file).open("rb")
     except OSError as problem:
         raise BadRequest(
             "no-such-file",

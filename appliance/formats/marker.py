@@ -42,7 +42,7 @@ def decode_marker(data: bytes, where: str) -> Marker:
     """Read the file. Raises Damaged, naming ``where``, also for a format that this version does not know."""
     lines = data.decode("ascii", "replace").splitlines()
     head = f"leasehold root, format {FORMAT}"
-    if len(lines) != 3 or lines[0] != head or not lines[1].startswith("cluster "):  # noqa: PLR2004
+    if len(lines) != 3 or lines[0] != head or not lines[1].startswith("cluster "):  # noqa: PLR2004 - head, cluster, root key
         raise Damaged("bad-marker", f"{where} is not the marker of a leasehold root: it must begin with {head!r}")
     try:
         marker = Marker(bytes.fromhex(lines[1].removeprefix("cluster ")), parse_public_line(lines[2], where))
@@ -50,6 +50,6 @@ def decode_marker(data: bytes, where: str) -> Marker:
         raise Damaged("bad-marker", f"{where} names no cluster: {lines[1]!r}") from None
     except BadConfiguration as problem:
         raise Damaged("bad-marker", problem.message) from None
-    if len(marker.cluster_id) != 16 or marker.encode() != data:  # noqa: PLR2004
+    if len(marker.cluster_id) != 16 or marker.encode() != data:  # noqa: PLR2004 - bytes of an id
         raise Damaged("bad-marker", f"{where} is not written as this version writes it")
     return marker

@@ -1,6 +1,6 @@
 """The shell around a shard: one thread, one loop. Receive what is ready, one turn, send.
 
-Everything that is ready when the loop wakes shares one transaction and one signature. Processes of this machine come by
+Everything that is ready when the loop wakes is one turn, with one signature. Processes of this machine come by
 a Unix socket; those of other nodes are handed over by the door, which has let them in (``door.py``). A client that
 breaks the rules of the wire, or does not read its answers, is told why, loses its connection (``guests.py``), and
 nothing else; leases do not depend on connections.

@@ -1,8 +1,8 @@
 """One lease shard: a turn of requests in, replies with witnesses of one signed batch out (docs/protocol/lease.md).
 
 A turn reads the clock once, decides every request on its domain's state, signs all witnesses and endings with one
-signature, writes the changed states in one transaction, hands one block to the ledger, and only then answers. The shard
-forgets everything when it stops: what a successor must know stands in the ceiling chain.
+signature, keeps the changed states all or none (``store.py``), hands one block to the ledger, and only then answers.
+The shard forgets everything when it stops: what a successor must know stands in the ceiling chain.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
 def run_publish(options: argparse.Namespace) -> int:
     """Publish each line under the named leases, in batches; stop at the first that is not committed."""
     try:
-        stream = sys.stdin.buffer if options.file == "-" else Path(options.file).open("rb")
+        stream = sys.stdin.buffer if options.file == "-" else Path(options.file).open("rb")  # noqa: SIM115 - below
     except OSError as problem:
         raise BadRequest(
             "no-such-file",

@@ -187,6 +187,10 @@ class History:
     said: list[Said] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     """Every ledger block that a shard handed on, whether or not it reached the mount."""
+    kept_until: list[tuple[str, str, Instant, Instant]] = field(default_factory=list)
+    """Who had a domain that it might not keep for long, until when it was renewed, and the latest that is allowed."""
+    alone: str = ""
+    """How those are called who act outside the record: two of them never have one domain at one true instant."""
     served_within_ns: Span | None = None
     """How long anybody may wait for leases; None: who waits has to be patient."""
     queuing: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutant import Mutant
 from tests.simulation.mutants_bags import BAGS
+from tests.simulation.mutants_bounds import BOUNDS
 from tests.simulation.mutants_clocks import CLOCKS
 from tests.simulation.mutants_leases import LEASES
 from tests.simulation.mutants_modes import MODES
@@ -16,5 +17,5 @@ from tests.simulation.mutants_sets import SETS
 from tests.simulation.mutants_sharing import SHARING
 
 MUTANTS: tuple[Mutant, ...] = (
-    BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + MODES + POLICIES + SETS
+    BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + MODES + POLICIES + SETS + BOUNDS
 )

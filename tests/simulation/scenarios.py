@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.scenarios_bags import bags, crowd, doubt, eclipse, packs
+from tests.simulation.scenarios_bounds import bounds, evictions, outside
 from tests.simulation.scenarios_leases import (
     contenders,
     deaths,
@@ -49,6 +50,9 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         takers,
         sets,
         queues,
+        evictions,
+        bounds,
+        outside,
     )
 }
 WEIGHTS: dict[str, int] = {
@@ -74,6 +78,9 @@ WEIGHTS: dict[str, int] = {
     "takers": 1,
     "sets": 2,
     "queues": 1,
+    "evictions": 2,
+    "bounds": 1,
+    "outside": 2,
 }
 """How often each scenario is in the mix. Closing needs the exactest moments, and takes the fewest operations."""
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from appliance.lease.shard import DOMAINS_MAX
 from appliance.lease.whereabouts import HINT_BYTES_MAX
 from tests.simulation.client import MountMishaps
 from tests.simulation.clocks import SimulatedTime
@@ -141,6 +142,8 @@ class World:
         """The sessions of all processes: each is part of cycles."""
         self.hint_bytes_max = HINT_BYTES_MAX
         """How much a shard remembers of where messages are."""
+        self.domains_max = DOMAINS_MAX
+        """How many domains a shard remembers."""
         self._plan_lies()
         self._plan_outages()
 

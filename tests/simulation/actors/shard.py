@@ -181,6 +181,7 @@ class ShardHost:
             shard = Shard(
                 identity, shard_map, kit.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
                 randomness=kit.chance, hint_bytes_max=world.hint_bytes_max,
+                domains_max=world.domains_max,
             )  # fmt: skip
             world.history.starts.append(
                 Started(number, identity.incarnation, world.scheduler.now, store.domains, store.leases)

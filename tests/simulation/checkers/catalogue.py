@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.checkers import (
     agreement,
+    alone,
     asked,
+    bounded,
     committed,
     complete,
     due,
@@ -49,6 +51,8 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "empty": empty.check,
     "waits": waits.check,
     "served": served.check,
+    "bounded": bounded.check,
+    "alone": alone.check,
     "endings": endings.check,
     "overlap": overlap.check,
     "truthful": truthful.check,

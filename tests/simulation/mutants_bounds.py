@@ -1,0 +1,56 @@
+"""Wrong versions of what bounds a shard's memory, the time that a lease is kept, and who may act outside the record."""
+
+from __future__ import annotations
+
+from appliance.lease import forgotten
+from appliance.session import keeping, session
+from tests.simulation.mutant import Mutant, one
+
+BOUNDS: tuple[Mutant, ...] = (
+    Mutant(
+        "what is evicted leaves the shard floor where it is",
+        one(
+            forgotten,
+            "Forgotten.evict",
+            "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
+            "self.floor_ns",
+        ),
+        "witnesses",
+        "evictions",
+    ),
+    Mutant(
+        "what is evicted leaves the shard's settle_to where it is",
+        one(forgotten, "Forgotten.evict", "max(self.settle_to_ns, memory.settle_to_ns)", "self.settle_to_ns"),
+        "witnesses",
+        "evictions",
+    ),
+    Mutant(
+        "a domain that comes back does not know the shard floor",
+        one(forgotten, "Forgotten.memory", "fence=0, floor_ns=self.floor_ns", "fence=0, floor_ns=0"),
+        "witnesses",
+        "evictions",
+    ),
+    Mutant(
+        "a cap on how long a lease is kept is forgotten at renewals",
+        one(keeping, "Keeping._is_due", "if lease.until_ns is not None:", "if lease.until_ns == 0:"),
+        "bounded",
+        "bounds",
+    ),
+    Mutant(
+        "a lease is renewed though its holder does not get on",
+        one(
+            keeping,
+            "Keeping._is_due",
+            "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
+            "boot_ns < lease.progress_boot_ns",
+        ),
+        "bounded",
+        "bounds",
+    ),
+    Mutant(
+        "who acts outside the record does not wait until earlier holders know that they are over",
+        one(session, "Session.acquire", "if outside_record:", "if outside_record is None:"),
+        "alone",
+        "outside",
+    ),
+)

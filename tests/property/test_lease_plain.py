@@ -109,6 +109,8 @@ EPISODES = [
     one_by_one(SHARE, SHARE, GIVE, GIVE, TAKE, GIVE, TAKE),
     # There is room for one more domain.
     [([("acquire", "a", {"domain": "new"}), ("acquire", "a", {"domain": "new"})], 0, "small")],
+    # Part of a term fits below the ceiling, which cannot be moved.
+    [([TAKE], 0, ""), ([("acquire", "a", {"domain": "new"})], 5 * SECOND, "no ceiling")],
 ]
 
 

@@ -1,10 +1,7 @@
 """Each rule of the lease shard, broken once: the test named beside it must notice."""
 
-import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,22 +9,18 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
 from appliance.formats.lease import Mode, Phase
-from appliance.lease import ceiling, domain, endings, forgotten, judging, shard, state, store, waiting
-from appliance.lease.client import Suspect
-from appliance.session import keeping, leasing, session
-from tests.faults import test_lease_ceiling as chain_tests
+from appliance.lease import domain, endings, forgotten, shard, state, store
 from tests.property import test_lease_model as model_tests
 from tests.support.cluster import HandSite, hand_sites
-from tests.support.mutants import plant
+from tests.support.mutants import Mutant, check_noticed
 from tests.support.shards import TERM, World
-from tests.unit import test_lease_client as client_tests
+from tests.unit import test_lease_endings as ending_tests
+from tests.unit import test_lease_modes as mode_tests
 from tests.unit import test_lease_shard as shard_tests
 from tests.unit import test_lease_state as state_tests
 from tests.unit import test_lease_store as store_tests
 from tests.unit import test_lease_waiting as waiting_tests
-from tests.unit import test_leasing as leasing_tests
-from tests.unit import test_losses as losses_tests
-from timeagent.units import MS
+from tests.unit import test_shard_life as life_tests
 
 
 # The property without the search for the smallest example: that takes longest, and nobody reads it here.
@@ -35,16 +28,6 @@ from timeagent.units import MS
 @given(model_tests.STEPS)
 def no_two_holders_can_write_the_same_instant(steps: list[tuple[object, ...]]) -> None:
     model_tests.follow(steps)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    module: ModuleType
-    function: str
-    old: str
-    new: str
-    caught_by: Callable[..., None]
-    arguments: tuple[Any, ...] = ()
 
 
 MUTANTS = {
@@ -103,14 +86,14 @@ MUTANTS = {
         "end_lease",
         "max(before.floor_ns, floor)",
         "floor",
-        shard_tests.test_floor_is_cumulative_over_holders,
+        ending_tests.test_floor_is_cumulative_over_holders,
     ),
     "settle_to is not cumulative": Mutant(
         endings,
         "end_lease",
         "max(before.settle_to_ns, settle_to)",
         "settle_to",
-        shard_tests.test_floor_is_cumulative_over_holders,
+        ending_tests.test_floor_is_cumulative_over_holders,
     ),
     "expiry beyond the ceiling": Mutant(
         domain,
@@ -138,7 +121,7 @@ MUTANTS = {
         "_later_expiry",
         "max(expiry, bounds.expiry(command.term_ns, command.expiry_ns_max))",
         "bounds.expiry(command.term_ns, command.expiry_ns_max)",
-        shard_tests.test_renewal_never_states_an_earlier_expiry,
+        ending_tests.test_renewal_never_states_an_earlier_expiry,
     ),
     "fence by the clock alone": Mutant(
         state,
@@ -160,28 +143,28 @@ MUTANTS = {
         "_decide_grant",
         "request.request_id == memory.ended_request",
         "False",
-        shard_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
+        ending_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
     ),
     "retried request denied to its own holder": Mutant(
         state,
         "_decide_grant",
         "lease.granted_by == request.request_id",
         "False",
-        shard_tests.test_retried_acquire_has_the_same_answer_in_the_same_turn_and_later,
+        ending_tests.test_retried_acquire_has_the_same_answer_in_the_same_turn_and_later,
     ),
     "late duplicate hits the next lease": Mutant(
         state,
         "named",
         "each.correlation_id == correlation_id",
         "True",
-        shard_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
+        ending_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
     ),
     "watermark at the expiry": Mutant(
         endings,
         "_watermark_refused",
         "watermark >= lease.expiry_ns",
         "watermark > lease.expiry_ns",
-        shard_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
+        ending_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
         ("watermark-not-below-expiry", TERM, {}),
     ),
     "watermark at the floor": Mutant(
@@ -189,7 +172,7 @@ MUTANTS = {
         "_watermark_refused",
         "watermark <= lease.lowest_ns",
         "watermark < lease.lowest_ns",
-        shard_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
+        ending_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
         ("watermark-below-floor", 0, {}),
     ),
     "watermark without R1": Mutant(
@@ -197,138 +180,50 @@ MUTANTS = {
         "_watermark_refused",
         "not r1_holds(watermark, token, bounds.r1_tolerance_ns)",
         "False",
-        shard_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
-        shard_tests.WRONG_WATERMARKS[-1],
-    ),
-    "ceiling may fall": Mutant(
-        ceiling,
-        "CeilingChain._next_record",
-        "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)",
-        "0",
-        chain_tests.test_ceilings_never_fall_whatever_the_clock_says,
-    ),
-    "no look after the link": Mutant(
-        ceiling,
-        "CeilingChain._link",
-        "self._look(record.number)",
-        "[record.number]",
-        chain_tests.test_pruned_slot_that_can_be_linked_again_gives_no_right,
-    ),
-    "listing without the own record counts": Mutant(
-        ceiling,
-        "CeilingChain._look",
-        "number in numbers",
-        "True",
-        chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
-    ),
-    "EEXIST ignored": Mutant(
-        ceiling,
-        "CeilingChain._link",
-        "not self._port.link(record.number, data) and self._port.read(record.number) != data",
-        "self._port.link(record.number, data) and False",
-        chain_tests.test_number_with_foreign_content_ends_the_right,
-    ),
-    "EEXIST of the own record taken for another's": Mutant(
-        ceiling,
-        "CeilingChain._link",
-        "not self._port.link(record.number, data) and self._port.read(record.number) != data",
-        "not self._port.link(record.number, data)",
-        chain_tests.test_no_fault_of_the_port_widens_the_right_or_ends_it,
-        ("link", "repeated", 1),
-    ),
-    "ceiling used before it is linked": Mutant(
-        ceiling,
-        "CeilingChain._next_record",
-        "return record, sign(Kind.CEILING, record, self._signer)",
-        "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, self._signer))",
-        chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
-    ),
-    "successor takes a running record's floor": Mutant(
-        ceiling,
-        "CeilingChain._before",
-        "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
-        "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
-        chain_tests.test_running_record_gives_its_ceiling_as_floor_and_settle_to,
-    ),
-    "linked after a terminal record": Mutant(
-        ceiling,
-        "CeilingChain._before",
-        "return self._depose(f'{where} is terminal: read the map anew')",
-        "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
-        chain_tests.test_nobody_links_after_a_terminal_record,
-    ),
-    "newest records pruned": Mutant(
-        ceiling,
-        "CeilingChain._link",
-        "number <= record.number - RECORDS_KEPT",
-        "number < record.number",
-        chain_tests.test_only_the_newest_records_and_those_of_others_are_kept,
+        ending_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
+        ending_tests.WRONG_WATERMARKS[-1],
     ),
     "orderly record without fences": Mutant(
         shard,
         "Shard.stop_orderly",
         "max(floor, fence, self._forgotten.floor_ns)",
         "max(floor, self._forgotten.floor_ns)",
-        shard_tests.test_orderly_record_covers_every_fence,
+        life_tests.test_orderly_record_covers_every_fence,
     ),
     "orderly stop does not wait": Mutant(
         shard,
         "Shard.stop_orderly",
         "until is not None",
         "False",
-        shard_tests.test_orderly_stop_waits_for_holders_and_leaves_two_numbers,
+        life_tests.test_orderly_stop_waits_for_holders_and_leaves_two_numbers,
     ),
     "eviction leaves the shard floor": Mutant(
         forgotten,
         "Forgotten.evict",
         "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
         "self.floor_ns",
-        shard_tests.test_evicted_domain_comes_back_above_everything_it_was,
+        life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "eviction leaves the shard's settle_to": Mutant(
         forgotten,
         "Forgotten.evict",
         "max(self.settle_to_ns, memory.settle_to_ns)",
         "self.settle_to_ns",
-        shard_tests.test_evicted_domain_comes_back_above_everything_it_was,
+        life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "evicted too early": Mutant(
         forgotten,
         "Forgotten.evict",
         "earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)",
         "earliest",
-        shard_tests.test_full_shard_answers_busy_and_evicts_what_is_long_past,
+        life_tests.test_full_shard_answers_busy_and_evicts_what_is_long_past,
     ),
     "deposed shard keeps its state": Mutant(
         shard,
         "Shard._drop",
         "self._store.domains",
         "False",
-        shard_tests.test_deposed_shard_forgets_everything_and_grants_nothing,
-    ),
-    "holder believes a contradicted witness": Mutant(
-        judging,
-        "Come._contradiction",
-        "not r2_holds(before, head_time)",
-        "False",
-        client_tests.test_shard_that_signs_in_the_holders_past_is_refused,
-        (-260 * MS - 1, Suspect),
-    ),
-    "holder believes a witness from its future": Mutant(
-        judging,
-        "Come._contradiction",
-        "not r2_holds(head_time, self._token)",
-        "False",
-        client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
-        (260 * MS + 1, Suspect),
-    ),
-    "holder believes any expiry": Mutant(
-        judging,
-        "Come.suspicion",
-        "expiry_ns > self._expiry_max_ns",
-        "False",
-        client_tests.test_expiry_that_no_clock_within_bounds_gives_is_refused,
-        (1, Suspect),
+        life_tests.test_deposed_shard_forgets_everything_and_grants_nothing,
     ),
     "store keeps what was left": Mutant(
         store,
@@ -359,7 +254,7 @@ MUTANTS = {
         "previous_id=lease.correlation_id, last_ended=memory.last_ended, floor_set_by=memory.floor_set_by, "
         "ended_request=memory.ended_request, hints=memory.hints)",
         "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=0, hints=memory.hints)",
-        shard_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
+        mode_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
     ),
     "second reader counts as the last grant's successor": Mutant(
         endings,
@@ -396,13 +291,6 @@ MUTANTS = {
         "False",
         state_tests.test_stronger_mode_waits_for_what_it_excludes_and_breaks_what_is_past,
     ),
-    "two that want a stronger mode both wait": Mutant(
-        waiting,
-        "WaitingRoom._may_not_wait",
-        "isinstance(request, Upgrade) and number > 1",
-        "False",
-        waiting_tests.test_change_of_mode_is_denied_at_once_where_another_waits,
-    ),
     "who comes later passes those who wait": Mutant(
         state,
         "_behind",
@@ -430,104 +318,6 @@ MUTANTS = {
         "tentative and request.age < ahead.oldest",
         "request.age < ahead.oldest",
         state_tests.test_oldest_passes_those_who_wait_also_where_it_goes_with_what_is_tentative,
-    ),
-    "oldest that waits already is not looked at": Mutant(
-        waiting,
-        "WaitingRoom._call_in_firsts",
-        "draft.reason is Reason.TENTATIVE",
-        "False",
-        waiting_tests.test_oldest_passes_as_soon_as_the_first_waits_for_somebody_who_may_be_waiting_too,
-    ),
-    "oldest that is gone gets the lease": Mutant(
-        waiting,
-        "WaitingRoom._call_in_oldest",
-        "not place.waiter.gone",
-        "True",
-        waiting_tests.test_oldest_that_is_gone_or_between_two_calls_does_not_pass,
-    ),
-    "waiter of a closed connection gets the lease": Mutant(
-        waiting,
-        "WaitingRoom._call_in_firsts",
-        "place.waiter.gone",
-        "False",
-        waiting_tests.test_waiter_that_is_gone_when_its_turn_comes_gets_nothing,
-    ),
-    "closed connection keeps its place": Mutant(
-        waiting,
-        "WaitingRoom.abandon",
-        "self._queues.abandon(gone, self._time.boot_ns())",
-        "pass",
-        waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
-    ),
-    "nobody follows a place that was kept in vain": Mutant(
-        waiting,
-        "WaitingRoom._send_away",
-        "first_has_gone or number == 1",
-        "first_has_gone",
-        waiting_tests.test_those_behind_a_place_that_was_kept_in_vain_are_served_when_its_time_is_over,
-    ),
-    "place between two calls is lost": Mutant(
-        waiting,
-        "WaitingRoom._send_away",
-        "kept = keep > 0",
-        "kept = False",
-        waiting_tests.test_place_is_kept_between_two_calls_of_the_same_request,
-    ),
-    "nobody looks when the lease in the way is past": Mutant(
-        waiting,
-        "WaitingRoom._look_when_possible",
-        "boot + (ahead if ahead > 0 else _RETRY_NS)",
-        "2**62",
-        waiting_tests.test_waiter_is_woken_when_the_lease_in_its_way_is_surely_past,
-    ),
-    "only the first of those who can is woken": Mutant(
-        waiting,
-        "WaitingRoom._call_in_firsts",
-        "self._woken.append((place.waiter, draft))",
-        "return self._woken.append((place.waiter, draft)) or self._queues.remove(domain, place)",
-        waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
-    ),
-    "set asks again with another age": Mutant(
-        leasing,
-        "Leasing._ask",
-        "self._client(shard).ask(domain, quest.age, quest.wanted[domain])",
-        "self._client(shard).ask(domain, None, quest.wanted[domain])",
-        leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
-    ),
-    "set writes what it has tentatively": Mutant(
-        leasing,
-        "Leasing._take_all",
-        "self._upgrade(taken, quest.term_ns) if phase is Phase.TENTATIVE else None",
-        "None",
-        leasing_tests.test_set_over_all_shards_is_taken_tentatively_and_then_held,
-    ),
-    "reader may write": Mutant(
-        session,
-        "Session.publish",
-        "refuse_readers(leases)",
-        "None",
-        leasing_tests.test_readers_share_a_domain_and_write_nothing,
-    ),
-    "lease that is over is told to nobody": Mutant(
-        keeping,
-        "Keeping._end_what_is_over",
-        "lease.lose('expired', lease.trouble or Reason.EXPIRED)",
-        "pass",
-        losses_tests.test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before,
-    ),
-    "lease is renewed past the cap on its hold": Mutant(
-        keeping,
-        "Keeping._is_due",
-        "lease.until_ns is not None",
-        "False",
-        losses_tests.test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed,
-    ),
-    "who hangs is renewed": Mutant(
-        keeping,
-        "Keeping._is_due",
-        "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
-        "False",
-        losses_tests.test_lease_is_renewed_only_while_its_holder_gets_on,
     ),
     "model: floor of a broken lease forgotten": Mutant(
         endings,
@@ -578,13 +368,5 @@ def site(tmp_path: Path) -> Iterator[HandSite]:
 def test_broken_rule_is_noticed(
     name: str, world: World, site: HandSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mutant = MUTANTS[name]
     ports: dict[str, Any] = {"world": world, "site": site, "monkeypatch": monkeypatch, "tmp_path": tmp_path}
-    # A property test shows its examples' arguments as none at all.
-    parameters = [] if hasattr(mutant.caught_by, "hypothesis") else list(inspect.signature(mutant.caught_by).parameters)
-    rest = [each for each in parameters if each not in ports]
-    named = {each: ports[each] for each in parameters if each in ports} | dict(zip(rest, mutant.arguments, strict=True))
-    plant(monkeypatch, mutant.module, mutant.function, mutant.old, mutant.new)
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - an assertion of the test, or of the code under it
-        mutant.caught_by(**named)
-    assert not isinstance(caught.value, TypeError | NameError | SyntaxError), caught.value
+    check_noticed(monkeypatch, MUTANTS[name], ports)

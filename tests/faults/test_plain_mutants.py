@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from appliance.lease import plain, plainturn, rows
 from tests.property import test_lease_plain as plain_tests
 from tests.property import test_lease_rows as row_tests
-from tests.support.mutants import plant
+from tests.support.mutants import Mutant, check_noticed
 
 
 def the_same() -> None:
@@ -142,8 +142,4 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_plain_turn_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, function, old, new, caught_by = MUTANTS[name]
-    plant(monkeypatch, module, function, old, new)
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - an assertion of the property, or of the code under it
-        caught_by()
-    assert not isinstance(caught.value, NameError | SyntaxError), caught.value
+    check_noticed(monkeypatch, Mutant(*MUTANTS[name]), typos=(NameError, SyntaxError))

@@ -1,6 +1,7 @@
 """Plant a fault in one function of ours: its own text with one piece replaced, compiled in its own module.
 
-The piece must be there exactly once, so that a mutant cannot outlive the line that it breaks.
+The piece must be there exactly once, so that a mutant cannot outlive the line that it breaks. A test that has to notice
+it must fail in its own words: not because the mutant is no program.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -37,3 +40,35 @@ def _replace(patch: pytest.MonkeyPatch, module: ModuleType, name: str, old: str,
     code = compile("from __future__ import annotations\n" + text.replace(old, new), f"<{name}>", "exec")
     exec(code, vars(module), places)
     patch.setattr(owner, attribute, places[attribute])
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Where it is planted, what is replaced by what, and the test that notices it."""
+
+    module: ModuleType
+    function: str
+    old: str
+    new: str
+    caught_by: Callable[..., None]
+    arguments: tuple[Any, ...] = ()
+    """Of the test, behind its fixtures."""
+
+
+def check_noticed(
+    patch: pytest.MonkeyPatch,
+    mutant: Mutant,
+    ports: Mapping[str, object] | None = None,
+    typos: tuple[type[Exception], ...] = (TypeError, NameError, SyntaxError),
+) -> None:
+    """Plant it, run its test, and see it fail. ``ports``: fixtures by name; ``typos``: what no test may fail by."""
+    ports = ports or {}
+    # A property test shows its examples' arguments as none at all.
+    caught_by = mutant.caught_by
+    parameters = [] if hasattr(caught_by, "hypothesis") else list(inspect.signature(caught_by).parameters)
+    rest = [each for each in parameters if each not in ports]
+    named = {each: ports[each] for each in parameters if each in ports} | dict(zip(rest, mutant.arguments, strict=True))
+    plant(patch, mutant.module, mutant.function, mutant.old, mutant.new)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - an assertion of the test, or of the code under it
+        caught_by(**named)
+    assert not isinstance(caught.value, typos), caught.value

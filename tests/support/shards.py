@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import pieces
-from appliance.formats.lease import Holder, Mode, Phase
+from appliance.formats.lease import Ending, Holder, Mode, Phase
 from appliance.formats.ledger import LedgerBlock, open_block
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import SignedWitness, Witness, WitnessKind
+from appliance.formats.witness import Ended, SignedWitness, Witness, WitnessKind
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
@@ -233,3 +234,14 @@ def worlds(path: Path) -> Iterator[World]:
     world = World(path)
     yield world
     world.close()
+
+
+def ended(world: World) -> list[Ending]:
+    """What the ledger of a world says that ended."""
+    return [entry.ending for entry in world.ledger.entries() if isinstance(entry, Ended)]
+
+
+def ceiling_of(world: World, number: int = -1) -> int:
+    """The ceiling of a chain record of a world, the newest if none is named."""
+    number = max(world.chain.records) if number < 0 else number
+    return open_ceiling(world.chain.records[number], "the chain")[0].ceiling_ns

@@ -1,0 +1,238 @@
+"""Each rule of chains, queues and holders, broken once: the test named beside it must notice."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.lease import ceiling, judging, waiting
+from appliance.lease.client import Suspect
+from appliance.session import keeping, leasing, session
+from tests.faults import test_lease_ceiling as chain_tests
+from tests.support.cluster import HandSite, hand_sites
+from tests.support.mutants import Mutant, check_noticed
+from tests.support.shards import World
+from tests.unit import test_lease_client as client_tests
+from tests.unit import test_lease_waiting as waiting_tests
+from tests.unit import test_leasing as leasing_tests
+from tests.unit import test_losses as losses_tests
+from timeagent.units import MS
+
+MUTANTS = {
+    "ceiling may fall": Mutant(
+        ceiling,
+        "CeilingChain._next_record",
+        "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)",
+        "0",
+        chain_tests.test_ceilings_never_fall_whatever_the_clock_says,
+    ),
+    "no look after the link": Mutant(
+        ceiling,
+        "CeilingChain._link",
+        "self._look(record.number)",
+        "[record.number]",
+        chain_tests.test_pruned_slot_that_can_be_linked_again_gives_no_right,
+    ),
+    "listing without the own record counts": Mutant(
+        ceiling,
+        "CeilingChain._look",
+        "number in numbers",
+        "True",
+        chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
+    ),
+    "EEXIST ignored": Mutant(
+        ceiling,
+        "CeilingChain._link",
+        "not self._port.link(record.number, data) and self._port.read(record.number) != data",
+        "self._port.link(record.number, data) and False",
+        chain_tests.test_number_with_foreign_content_ends_the_right,
+    ),
+    "EEXIST of the own record taken for another's": Mutant(
+        ceiling,
+        "CeilingChain._link",
+        "not self._port.link(record.number, data) and self._port.read(record.number) != data",
+        "not self._port.link(record.number, data)",
+        chain_tests.test_no_fault_of_the_port_widens_the_right_or_ends_it,
+        ("link", "repeated", 1),
+    ),
+    "ceiling used before it is linked": Mutant(
+        ceiling,
+        "CeilingChain._next_record",
+        "return record, sign(Kind.CEILING, record, self._signer)",
+        "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, self._signer))",
+        chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
+    ),
+    "successor takes a running record's floor": Mutant(
+        ceiling,
+        "CeilingChain._before",
+        "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
+        "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+        chain_tests.test_running_record_gives_its_ceiling_as_floor_and_settle_to,
+    ),
+    "linked after a terminal record": Mutant(
+        ceiling,
+        "CeilingChain._before",
+        "return self._depose(f'{where} is terminal: read the map anew')",
+        "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+        chain_tests.test_nobody_links_after_a_terminal_record,
+    ),
+    "newest records pruned": Mutant(
+        ceiling,
+        "CeilingChain._link",
+        "number <= record.number - RECORDS_KEPT",
+        "number < record.number",
+        chain_tests.test_only_the_newest_records_and_those_of_others_are_kept,
+    ),
+    "holder believes a contradicted witness": Mutant(
+        judging,
+        "Come._contradiction",
+        "not r2_holds(before, head_time)",
+        "False",
+        client_tests.test_shard_that_signs_in_the_holders_past_is_refused,
+        (-260 * MS - 1, Suspect),
+    ),
+    "holder believes a witness from its future": Mutant(
+        judging,
+        "Come._contradiction",
+        "not r2_holds(head_time, self._token)",
+        "False",
+        client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
+        (260 * MS + 1, Suspect),
+    ),
+    "holder believes any expiry": Mutant(
+        judging,
+        "Come.suspicion",
+        "expiry_ns > self._expiry_max_ns",
+        "False",
+        client_tests.test_expiry_that_no_clock_within_bounds_gives_is_refused,
+        (1, Suspect),
+    ),
+    "two that want a stronger mode both wait": Mutant(
+        waiting,
+        "WaitingRoom._may_not_wait",
+        "isinstance(request, Upgrade) and number > 1",
+        "False",
+        waiting_tests.test_change_of_mode_is_denied_at_once_where_another_waits,
+    ),
+    "oldest that waits already is not looked at": Mutant(
+        waiting,
+        "WaitingRoom._call_in_firsts",
+        "draft.reason is Reason.TENTATIVE",
+        "False",
+        waiting_tests.test_oldest_passes_as_soon_as_the_first_waits_for_somebody_who_may_be_waiting_too,
+    ),
+    "oldest that is gone gets the lease": Mutant(
+        waiting,
+        "WaitingRoom._call_in_oldest",
+        "not place.waiter.gone",
+        "True",
+        waiting_tests.test_oldest_that_is_gone_or_between_two_calls_does_not_pass,
+    ),
+    "waiter of a closed connection gets the lease": Mutant(
+        waiting,
+        "WaitingRoom._call_in_firsts",
+        "place.waiter.gone",
+        "False",
+        waiting_tests.test_waiter_that_is_gone_when_its_turn_comes_gets_nothing,
+    ),
+    "closed connection keeps its place": Mutant(
+        waiting,
+        "WaitingRoom.abandon",
+        "self._queues.abandon(gone, self._time.boot_ns())",
+        "pass",
+        waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
+    ),
+    "nobody follows a place that was kept in vain": Mutant(
+        waiting,
+        "WaitingRoom._send_away",
+        "first_has_gone or number == 1",
+        "first_has_gone",
+        waiting_tests.test_those_behind_a_place_that_was_kept_in_vain_are_served_when_its_time_is_over,
+    ),
+    "place between two calls is lost": Mutant(
+        waiting,
+        "WaitingRoom._send_away",
+        "kept = keep > 0",
+        "kept = False",
+        waiting_tests.test_place_is_kept_between_two_calls_of_the_same_request,
+    ),
+    "nobody looks when the lease in the way is past": Mutant(
+        waiting,
+        "WaitingRoom._look_when_possible",
+        "boot + (ahead if ahead > 0 else _RETRY_NS)",
+        "2**62",
+        waiting_tests.test_waiter_is_woken_when_the_lease_in_its_way_is_surely_past,
+    ),
+    "only the first of those who can is woken": Mutant(
+        waiting,
+        "WaitingRoom._call_in_firsts",
+        "self._woken.append((place.waiter, draft))",
+        "return self._woken.append((place.waiter, draft)) or self._queues.remove(domain, place)",
+        waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
+    ),
+    "set asks again with another age": Mutant(
+        leasing,
+        "Leasing._ask",
+        "self._client(shard).ask(domain, quest.age, quest.wanted[domain])",
+        "self._client(shard).ask(domain, None, quest.wanted[domain])",
+        leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
+    ),
+    "set writes what it has tentatively": Mutant(
+        leasing,
+        "Leasing._take_all",
+        "self._upgrade(taken, quest.term_ns) if phase is Phase.TENTATIVE else None",
+        "None",
+        leasing_tests.test_set_over_all_shards_is_taken_tentatively_and_then_held,
+    ),
+    "reader may write": Mutant(
+        session,
+        "Session.publish",
+        "refuse_readers(leases)",
+        "None",
+        leasing_tests.test_readers_share_a_domain_and_write_nothing,
+    ),
+    "lease that is over is told to nobody": Mutant(
+        keeping,
+        "Keeping._end_what_is_over",
+        "lease.lose('expired', lease.trouble or Reason.EXPIRED)",
+        "pass",
+        losses_tests.test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before,
+    ),
+    "lease is renewed past the cap on its hold": Mutant(
+        keeping,
+        "Keeping._is_due",
+        "lease.until_ns is not None",
+        "False",
+        losses_tests.test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed,
+    ),
+    "who hangs is renewed": Mutant(
+        keeping,
+        "Keeping._is_due",
+        "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
+        "False",
+        losses_tests.test_lease_is_renewed_only_while_its_holder_gets_on,
+    ),
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    each = World(tmp_path)
+    yield each
+    each.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[HandSite]:
+    place = tmp_path / "site"
+    place.mkdir()
+    yield from hand_sites(place, shards=3)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_rule_is_noticed(
+    name: str, world: World, site: HandSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: dict[str, Any] = {"world": world, "site": site, "monkeypatch": monkeypatch, "tmp_path": tmp_path}
+    check_noticed(monkeypatch, MUTANTS[name], ports)

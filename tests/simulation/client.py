@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ABSENCE_NS_MAX: Span = 60 * SECOND
 """How long a client believes what it knows of a directory: acdirmax. For one that changed lately it is 30 s."""
 NEVER = 2**62
+LOOKS_PER_FAILURE = 4
 OWNER = 1000
 """The uid to which all files belong."""
 
@@ -45,6 +46,7 @@ class MountMishaps:
     """How often a mount misbehaves: once in about so many verbs that change something; 0: never."""
 
     failure: int = 0
+    """What only looks fails too, a quarter as often: it is asked more often."""
     lost_reply: int = 0
     slow: int = 0
     late: float = 0.2
@@ -85,9 +87,17 @@ class Client:
         self._fail_in = self._draw(mishaps.failure)
         self._repeat_in = self._draw(mishaps.lost_reply)
         self._slow_in = self._draw(mishaps.slow)
+        self._looks = self.scheduler.stream(f"looks of {name}") if mishaps.failure else None
+        """The choices of what fails and only looks."""
+        self._unread_in = self._until_unread()
 
     def _draw(self, once_in: int) -> int:
         return 1 + int(self._stream.expovariate(1 / once_in)) if once_in else NEVER
+
+    def _until_unread(self) -> int:
+        if self._looks is None:
+            return NEVER
+        return 1 + int(self._looks.expovariate(1 / (LOOKS_PER_FAILURE * self.mishaps.failure)))
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -103,6 +113,16 @@ class Client:
             self._slow_in = self._draw(self.mishaps.slow)
             extra += int(self._random() ** 4 * 8 * SECOND)
         scheduler.step(verb, path, extra)
+
+    def _look(self, verb: str, path: str) -> None:
+        """Let a request that only looks reach the server, and its answer come back, or a failure."""
+        self._ask(verb, path)
+        self._unread_in = unread_in = self._unread_in - 1
+        if unread_in <= 0:
+            self._unread_in = self._until_unread()
+            self.failures += 1
+            self.scheduler.note("  fails:", path)
+            raise Environment("mount-failed", f"{verb} {path}: input/output error", hint="ask again")
 
     def _change[T](
         self, verb: str, path: str, effect: Callable[[], T], partly: Callable[[], object] = lambda: None

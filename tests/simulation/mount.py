@@ -20,8 +20,8 @@ The rules are those measured on NFSv3 and v4.2, numbered as in tests/simulation/
   owner, and stores nothing for others; directories are asked at each creation, link and removal; root is asked nothing
   (S13);
 - a directory that was removed and made again may be absent, once, for a client that knows the old one (ESTALE);
-- a soft mount reports failure of what was done, was done in part, was not done, or will be done later; a full one
-  refuses.
+- a soft mount reports failure of what was done, was done in part, was not done, or will be done later, and of what only
+  looks; a full one refuses.
 
 There is no rename (S18), no held descriptor (S4), no stat of a path (S2), no chmod and no look at a mode
 (S14) in the port.
@@ -66,7 +66,7 @@ class SimulatedMount(Client):
             self.scheduler.step("open, from the cache", directory)
             return None
         remembered = self._remembered
-        self._ask("open", directory)
+        self._look("open", directory)
         there = self.server.directories.get(directory)
         if there is None:
             self._remember_absent(directory)
@@ -82,7 +82,7 @@ class SimulatedMount(Client):
             if name not in found:
                 path = f"{directory}/{name}"
                 if self._random() < 0.3:
-                    self._ask("look for", path)
+                    self._look("look for", path)
                     if name in there:
                         found.add(name)
                         continue
@@ -95,7 +95,7 @@ class SimulatedMount(Client):
             self.scheduler.step("list, from the cache", directory)
             return None
         remembered = self._remembered
-        self._ask("list", directory)
+        self._look("list", directory)
         there = self.server.directories.get(directory)
         if there is None:
             self._remember_absent(directory)
@@ -106,7 +106,7 @@ class SimulatedMount(Client):
         if self._random() >= 0.25:
             return sorted(there)
         names = set(there)
-        self._ask("go on listing", directory)
+        self._look("go on listing", directory)
         for name in sorted(names ^ set(there)):
             if self._random() < 0.5:
                 names ^= {name}
@@ -120,7 +120,7 @@ class SimulatedMount(Client):
             self.scheduler.step("read, by delegation", path)
             return data
         remembered = self._remembered
-        self._ask("read", path)
+        self._look("read", path)
         if self._stale(path):
             return None
         file = self.server.find(path)
@@ -288,5 +288,5 @@ class SimulatedMount(Client):
         return self._change("rmdir", path, remove)
 
     def server_clock(self, tmp: str) -> Instant:
-        self._ask("ask the server's clock", tmp)
+        self._look("ask the server's clock", tmp)
         return self.scheduler.now + self.server.clock_offset_ns

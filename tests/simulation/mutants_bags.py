@@ -16,6 +16,7 @@ BAGS: tuple[Mutant, ...] = (
             "found = self._contents(bag)\nif not self._begin(bag):\n    return Gone()",
         ),
         "committed",
+        "doubt",
     ),
     Mutant(
         "a writer looks before it publishes",

@@ -18,6 +18,8 @@ from tui.screens.registry import ENTRIES
 
 PICTURES = Path(__file__).parents[2] / "docs/pictures"
 SIZE = (120, 30)
+WIDE = {"findings": (178, 30), "replay": (150, 30)}
+"""Terminals in which the longest line is shown whole."""
 MORE = {"bags": ("left", "left", "left", "left"), "leases": ("j", "j"), "replay": ("5", "t")}
 """Keys that bring what is worth a picture under the cursor."""
 
@@ -29,6 +31,7 @@ async def make(source: LiveSource | RecordSource, names: list[str]) -> None:
             await pilot.pause(0.1)
         await pilot.pause(2)
         for name in names:
+            await pilot.resize_terminal(*WIDE.get(name, SIZE))
             await pilot.press(next(entry.key for entry in ENTRIES if entry.name == name))
             await pilot.press(*MORE.get(name, ()))
             await pilot.pause(2)

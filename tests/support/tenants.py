@@ -1,0 +1,159 @@
+"""One tenancy among nodes of which a test says what they answer, and whose threads and clock it moves by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Event
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from appliance.formats.shardmap import ShardMap
+from appliance.lease.ceiling import InDoubt
+from appliance.mapwatch import Placement
+from appliance.tenancy import Tenancy
+from tests.support.values import CLUSTER
+from timeagent.errors import Environment, LeaseholdError
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from timeagent.units import Instant, Span
+
+NODES = ("node-a", "node-b", "node-c", "node-d")
+TERM_NS = 10 * SECOND
+
+
+def map_of(*owners: str, number: int = 1) -> ShardMap:
+    return ShardMap(number=number, cluster_id=CLUSTER, owners=owners)
+
+
+@dataclass
+class Tenant:
+    """A shard that runs here."""
+
+    map_number: int = 1
+    over: str | None = None
+    broke: str | None = None
+
+    @property
+    def identity(self) -> SimpleNamespace:
+        return SimpleNamespace(map_number=self.map_number)
+
+    def ended(self) -> str | None:
+        return self.over
+
+    def broken(self) -> str | None:
+        return self.broke
+
+
+@dataclass
+class Host:
+    """Runs what it is told to, unless somebody may still grant; an orderly stop lasts until the test lets it end."""
+
+    running: dict[int, Tenant] = field(default_factory=dict)
+    held: dict[int, str] = field(default_factory=dict)
+    """Shards whose ceiling is not surely past: why."""
+    overtaken: set[int] = field(default_factory=set)
+    elsewhere: set[int] = field(default_factory=set)
+    """Shards that another process of this machine runs."""
+    failing: set[int] = field(default_factory=set)
+    tried: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    looked: list[int] = field(default_factory=list)
+    begins: object = None
+    """What the succession says: the beginning of the new chains, a doubt, or an error that it raises."""
+    patience: list[tuple[int, Span]] = field(default_factory=list)
+    """The map and the patience of each succession that was made."""
+    holders_are_done: Event = field(default_factory=Event)
+    map_number: int = 1
+
+    def everything(self) -> dict[int, Tenant]:
+        return dict(self.running)
+
+    def hosted(self, shard: int) -> Tenant | None:
+        return self.running.get(shard)
+
+    def try_host(self, shard: int, _: ShardMap) -> bool:
+        self.tried.append(shard)
+        if shard in self.failing:
+            raise Environment("tmpfs-full", f"no room for shard {shard}")
+        if shard in self.held or shard in self.elsewhere:
+            return False
+        self.running[shard] = Tenant(self.map_number)
+        return True
+
+    def waits_for(self, shard: int, _: ShardMap) -> str | None:
+        return self.held.get(shard)
+
+    def superseded(self, shard: int) -> bool:
+        self.looked.append(shard)
+        return shard in self.overtaken
+
+    def leave(self, shard: int) -> None:
+        self.left.append(shard)
+        assert self.holders_are_done.wait(60)
+        self.running.pop(shard, None)
+
+    def drop(self, shard: int) -> None:
+        self.dropped.append(shard)
+        del self.running[shard]
+
+    def succession(self, layouts: Sequence[ShardMap], patience_ns: Span) -> Host:
+        self.patience.append((layouts[-1].number, patience_ns))
+        return self
+
+    def beginning(self) -> object:
+        if isinstance(self.begins, LeaseholdError):
+            raise self.begins
+        return self.begins
+
+
+class Street:
+    """A node with its tenancy, and what the others answer. ``here``: its name."""
+
+    def __init__(self, *owners: str, here: str = "node-a") -> None:
+        self.map = map_of(*owners)
+        self.now: Instant = 100 * SECOND
+        self.host = Host()
+        self.host.holders_are_done.set()
+        self.maps = SimpleNamespace(placement=Placement(self.map, (self.map,)))
+        self.known = list(NODES)
+        """The nodes that answer others somewhere."""
+        self.says: dict[str, str] = dict.fromkeys(NODES, "not-here")
+        self.probed: list[tuple[int, str]] = []
+        routes: Any = SimpleNamespace(host=self.host, maps=self.maps, probe=self.probe)
+        policy: Any = SimpleNamespace(granted_ns_max=TERM_NS)
+        time: Any = SimpleNamespace(boot_ns=lambda: self.now)
+        self.tenancy = Tenancy(routes, here, lambda: self.known, time, policy)
+
+    def probe(self, shard: int, node: str) -> str:
+        self.probed.append((shard, node))
+        return self.says[node]
+
+    def runs(self, *shards: int) -> None:
+        """Have shards run here already."""
+        self.host.running.update({shard: Tenant() for shard in shards})
+
+    def turn(self, after_ns: Span = 0) -> None:
+        """One look at everything, so long after the one before; then shards that leave at once have left."""
+        self.now += after_ns
+        self.tenancy.turn()
+        if self.host.holders_are_done.is_set():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until what leaves has left."""
+        for thread in self.tenancy._leaving.values():
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def moved_to(self, newest: ShardMap, begins: object) -> None:
+        """Have a map with chains of its own published after all that are known; its chains begin so."""
+        before: Placement = self.maps.placement
+        self.maps.placement = Placement(newest, (*before.layouts, newest))
+        self.host.begins, self.host.map_number = begins, newest.number
+
+
+DOUBT = InDoubt("node node-b may grant for a while")

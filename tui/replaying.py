@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -149,7 +150,7 @@ def speed_text(speed: float) -> str:
 
 def status_words(timeline: Timeline, place: Place) -> str:
     """Say where one is: the instant, and of how many events and findings how many have been."""
-    findings = len(timeline.findings_until(place.instant_ns))
+    findings = bisect_right(timeline.findings, place.instant_ns, key=lambda each: each[0])
     day, moment = rfc3339(place.instant_ns)[:10], clock_text(place.instant_ns, 6)
     return (
         f"{day} {moment} UTC  event {place.position:,}/{len(timeline.events):,}  "

@@ -5,6 +5,7 @@ Two lines of one width: the axis with the findings and the cursor, and beneath i
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -45,32 +46,62 @@ class Scrubber:
     findings_here: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What stays as it is wherever one looks: made once for a stretch and a width, drawn with each cursor."""
+
+    first_ns: Instant
+    last_ns: Instant
+    counts: list[int]
+    """How many events lie in each cell."""
+    worst: dict[int, str]
+    """The mark of the worst finding of each cell that has any."""
+    findings: Counter[int]
+    """How many there are in each cell."""
+    room: int
+
+    def with_cursor(self, cursor: Instant) -> Scrubber:
+        """Draw both lines, one looking at this instant."""
+        left, right = (_label(instant, self.last_ns - self.first_ns) for instant in (self.first_ns, self.last_ns))
+        here = cell_of(cursor, self.first_ns, self.last_ns, self.room)
+        axis = []
+        for cell in range(self.room):
+            mark = self.worst.get(cell)
+            if cell == here:
+                axis.append((ON_FINDING if mark else CURSOR, Tone.STRONG))
+            elif mark:
+                axis.append((mark, MARK_TONES[mark]))
+            else:
+                axis.append((AXIS, Tone.DIM))
+        highest = max(self.counts, default=0)
+        heights = [(HEIGHTS[_height(count, highest)], Tone.PLAIN) for count in self.counts]
+        heights += [(" ", Tone.PLAIN)] * (self.room - len(self.counts))
+        title = f"{'events':>{len(left)}}"[: len(left)]
+        return Scrubber(
+            [Cell(f"{left} ", Tone.DIM), *merged(axis), Cell(f" {right}", Tone.DIM)],
+            [Cell(f"{title} ", Tone.DIM), *merged(heights), Cell(" " * (len(right) + 1))],
+            self.counts[here] if here < len(self.counts) else 0,
+            self.findings[here],
+        )
+
+
+def ground_of(timeline: Timeline, first: Instant, last: Instant, width: int) -> Ground:
+    """Count what lies in [first, last], in so many cells, labels included."""
+    room = max(1, width - len(_label(first, last - first)) - len(_label(last, last - first)) - 2)
+    counts = timeline.density(first, last, room) if last > first else [len(timeline.events)]
+    worst: dict[int, Verdict] = {}
+    in_cells: Counter[int] = Counter()
+    for instant, finding in timeline.findings:
+        if first <= instant <= last:
+            cell = cell_of(instant, first, last, room)
+            in_cells[cell] += 1
+            worst[cell] = min(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)
+    return Ground(first, last, counts, {cell: MARKS[verdict] for cell, verdict in worst.items()}, in_cells, room)
+
+
 def scrubber(timeline: Timeline, first: Instant, last: Instant, cursor: Instant, width: int) -> Scrubber:
     """Draw [first, last] in so many cells, labels included."""
-    left, right = _label(first, last - first), _label(last, last - first)
-    room = max(1, width - len(left) - len(right) - 2)
-    here = cell_of(cursor, first, last, room)
-    counts = timeline.density(first, last, room) if last > first else [len(timeline.events)]
-    worst, in_cell = _findings(timeline, first, last, room, here)
-    axis = []
-    for cell in range(room):
-        mark = worst.get(cell)
-        if cell == here:
-            axis.append((ON_FINDING if mark else CURSOR, Tone.STRONG))
-        elif mark:
-            axis.append((mark, MARK_TONES[mark]))
-        else:
-            axis.append((AXIS, Tone.DIM))
-    highest = max(counts, default=0)
-    heights = [(HEIGHTS[_height(count, highest)], Tone.PLAIN) for count in counts]
-    heights += [(" ", Tone.PLAIN)] * (room - len(counts))
-    title = f"{'events':>{len(left)}}"[: len(left)]
-    return Scrubber(
-        [Cell(f"{left} ", Tone.DIM), *merged(axis), Cell(f" {right}", Tone.DIM)],
-        [Cell(f"{title} ", Tone.DIM), *merged(heights), Cell(" " * (len(right) + 1))],
-        counts[here] if here < len(counts) else 0,
-        in_cell,
-    )
+    return ground_of(timeline, first, last, width).with_cursor(cursor)
 
 
 def cell_of(instant: Instant, first: Instant, last: Instant, cells: int) -> int:
@@ -88,20 +119,6 @@ def instant_of(cell: int, first: Instant, last: Instant, cells: int) -> Instant:
 def _height(count: int, highest: int) -> int:
     """Nothing is nothing, and one event among thousands is still to be seen."""
     return 0 if not count else 1 + (count - 1) * (len(HEIGHTS) - 2) // max(1, highest - 1)
-
-
-def _findings(timeline: Timeline, first: Instant, last: Instant, cells: int, here: int) -> tuple[dict[int, str], int]:
-    """Return the mark of the worst finding of each cell, and how many there are under the cursor."""
-    worst: dict[int, Verdict] = {}
-    in_cell = 0
-    for instant, finding in timeline.findings:
-        if not first <= instant <= last:
-            continue
-        cell = cell_of(instant, first, last, cells)
-        in_cell += cell == here
-        known = worst.get(cell, finding.verdict)
-        worst[cell] = min(known, finding.verdict, key=_WORST.index)
-    return {cell: MARKS[verdict] for cell, verdict in worst.items()}, in_cell
 
 
 def _label(instant: Instant, span: int) -> str:

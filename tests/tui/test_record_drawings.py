@@ -416,9 +416,9 @@ MUTANTS = [
     ),
     (
         scrubber,
-        "_findings",
-        "min(known, finding.verdict, key=_WORST.index)",
-        "max(known, finding.verdict, key=_WORST.index)",
+        "ground_of",
+        "min(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)",
+        "max(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)",
     ),
     (gantt, "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
     (gantt, "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),

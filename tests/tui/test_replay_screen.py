@@ -101,6 +101,24 @@ def test_events_bags_and_findings_are_stepped_through(bad: Path, good: Path) -> 
     drive_copy(bad, over_findings)
 
 
+def test_record_is_counted_once_for_all_keys_and_what_was_drawn_of_events_is_kept(good: Path) -> None:
+    async def body(pilot: Pilot[None], app: TopApp) -> None:
+        screen = await open_replay(pilot, app)
+        await drawn(pilot, screen)
+        timeline, table = screen.timeline, app.screen.query_one(EventTable)
+        assert timeline is not None
+        kept = dict(table._drawn)
+        assert kept
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(timeline, "density", lambda *_: pytest.fail("counted again"))
+            for key in ("comma", "comma", "full_stop"):
+                await pilot.press(key)
+                await drawn(pilot, screen)
+        assert all(table._drawn.get(name) is strip for name, strip in kept.items())
+
+    drive_copy(good, body)
+
+
 def test_cursor_in_the_events_is_the_place_in_time(good: Path) -> None:
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         screen = await open_replay(pilot, app)

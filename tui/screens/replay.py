@@ -32,7 +32,7 @@ from ..replaying import (
     status_words,
     stepped,
 )
-from ..scrubber import scrubber
+from ..scrubber import Ground, ground_of
 from ..widgets.event_table import EventTable
 from ..widgets.pick_table import PickTable
 from ..widgets.words_line import WordsLine
@@ -101,6 +101,7 @@ class ReplayScreen(TopScreen):
         self._span = SPAN_AT_FIRST
         self._moment: Moment | None = None
         self._busy = False
+        self._ground: tuple[Timeline, int, Ground] | None = None
         self._switches = Switches()
         self._lens: WhatIf | None = None
         self._changes: Changes | None = None
@@ -183,7 +184,7 @@ class ReplayScreen(TopScreen):
             self.query_one("#scrubber", WordsLine).say("the copy tells of no event")
             return
         line = self.query_one("#scrubber", WordsLine)
-        drawn = scrubber(timeline, timeline.start_ns, timeline.end_ns, self.place.instant_ns, line.content_size.width)
+        drawn = self._ground_in(timeline, line.content_size.width).with_cursor(self.place.instant_ns)
         line.say_cells([drawn.axis, drawn.density])
         mark = f"▶ {speed_text(self.speed)}" if self.playing else f"‖ {speed_text(self.speed)}"
         here = f"  ◈ {drawn.findings_here} here" if drawn.findings_here else ""
@@ -191,6 +192,12 @@ class ReplayScreen(TopScreen):
         self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
         self._lens_line()
         self._ask()
+
+    def _ground_in(self, timeline: Timeline, width: int) -> Ground:
+        """Return what stays under the cursor; counted anew for another timeline or width only."""
+        if self._ground is None or self._ground[0] is not timeline or self._ground[1] != width:
+            self._ground = timeline, width, ground_of(timeline, timeline.start_ns, timeline.end_ns, width)
+        return self._ground[2]
 
     def _lens_line(self) -> None:
         lens = self.query_one("#lens", WordsLine)

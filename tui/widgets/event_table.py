@@ -34,18 +34,22 @@ class EventTable(PickTable):
 
     def show(self, events: Sequence[Event], position: int, follow: str | None, nothing: str) -> None:
         """Show events, the cursor on the last of so many that have happened. What is not followed steps back."""
-        if self._events is not events:
-            self._events, self._key = events, None
-        self._follow = follow
-        self.show_title("Events" if follow is None else f"Events; about {follow} in plain")
-        self.show_picks(len(events), lambda _place: (), nothing, lambda place: place)
+        if self._events is not events or not events or self._follow != follow:
+            if self._events is not events:
+                self._events, self._key = events, None
+            self._follow = follow
+            self.show_title("Events" if follow is None else f"Events; about {follow} in plain")
+            self.show_picks(len(events), lambda _place: (), nothing, lambda place: place)
         if events and self.cursor != max(0, position - 1):
             self.cursor = max(0, position - 1)
 
     def watch_cursor(self, before: int, after: int) -> None:
-        """Draw all lines anew: what lies between has happened, or not any more."""
+        """Draw what lies between anew: it has happened, or has not any more. Where it scrolls, all is drawn."""
+        top = self.scroll_offset.y
         super().watch_cursor(before, after)
-        self.refresh()
+        if self.scroll_offset.y == top:
+            first, last = max(top, min(before, after)), min(top + self.size.height - 1, max(before, after))
+            self.refresh_lines(first, max(0, last - first + 1))
 
     def name_of(self, index: int) -> object:
         """What has not happened yet looks otherwise."""

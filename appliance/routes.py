@@ -349,7 +349,7 @@ class ShardRoutes:
         except ShardUnavailable as problem:
             raise ShardUnavailable(
                 problem.code,
-                f"shard {shard} at node {node} does not answer: {problem.message}",
+                f"shard {shard} at node {node}: {problem.message}",
                 hint=self._hint(node) if problem.code == "no-answer" else problem.hint,
             ) from None
         if isinstance(reply, Unavailable):

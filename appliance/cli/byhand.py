@@ -11,7 +11,7 @@ from appliance.byhand import NO_PROCESS
 from appliance.cli.opening import add_cluster_options
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.lease.showing import lease_fields
-from timeagent.console import instant_fields, note, print_json, say
+from timeagent.console import bound_fields, instant_fields, note, print_json, say
 from timeagent.errors import BadRequest
 from timeagent.units import parse_span, rfc3339
 
@@ -222,7 +222,7 @@ def _shown(witness: Witness, options: argparse.Namespace) -> None:
             "correlation_id": witness.correlation_id.hex(),
             "fence": witness.fence,
             **instant_fields("expiry", witness.expiry_ns),
-            **instant_fields("settle_to", witness.settle_to_ns),
+            **bound_fields("settle_to", witness.settle_to_ns),
             "session_id": None if witness.session_id is None else witness.session_id.hex(),
         }
         print_json("leasehold.held", fields)

@@ -10,7 +10,7 @@ from appliance.cli.leasewatch import add_watch, run_watch
 from appliance.cli.opening import add_cluster_options, open_cluster
 from appliance.formats.lease import Mode
 from appliance.lease.showing import lease_fields
-from timeagent.console import Command, instant_fields, note, print_json, say
+from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, parse_span, span_text
 
@@ -26,7 +26,7 @@ EXIT_NO: Final = 1
 
 def _add_lease(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    ls = verbs.add_parser("ls", help="all leases of all shards that answer")
+    ls = verbs.add_parser("ls", help="all leases of all shards; exit 69 if one did not answer")
     show = verbs.add_parser("show", help="one domain: held by whom, until when; exit 1 if nobody has it")
     hold = verbs.add_parser("hold", help="hold domains for a while: for trying things out")
     show.add_argument("domain", metavar="DOMAIN")
@@ -66,16 +66,17 @@ def _line(view: LeaseView, now: Instant) -> str:
 
 
 def _list(cluster: Cluster, options: argparse.Namespace) -> int:
+    """Show all leases. 69 unless every shard answered: those that did not are named, and what they have is missing."""
     now = cluster.time.now().midpoint
-    silent = 0
+    silent = []
     shards = []
     for shard in range(len(cluster.map.owners)):
         try:
             numbers, leases = cluster.inspect(shard)
         except ShardUnavailable as problem:
-            silent += 1
+            silent.append(str(shard))
             shards.append({"shard": shard, "node": cluster.map.owners[shard], "answers": False})
-            note(f"leasehold: shard {shard}: {problem.message}")
+            note(f"leasehold: {problem.message} [{problem.code}]")
             continue
         shards.append(
             {
@@ -92,7 +93,11 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
                 say(_line(view, now))
     if options.json:
         print_json("leasehold.leases", {"shards": shards})
-    return ShardUnavailable.exit_status if silent == len(shards) else 0
+    elif len(silent) < len(shards) and not any(each.get("leases") for each in shards):
+        note("leasehold: nobody has a lease" + (" on the shards that answer" if silent else ""))
+    if silent:
+        note(f"leasehold: {counted(len(silent), 'shard')} of {len(shards)} did not answer: {', '.join(silent)}")
+    return ShardUnavailable.exit_status if silent else 0
 
 
 def _show(cluster: Cluster, options: argparse.Namespace) -> int:

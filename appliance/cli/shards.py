@@ -53,7 +53,8 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
             numbers = cluster.routes.numbers(shard)
         except ShardUnavailable as problem:
             fields |= {"node": owner, "answers": False, "code": problem.code, "reason": problem.message}
-            line += f"no answer: {problem.message} [{problem.code}]"
+            said = "" if problem.code == "no-answer" else "no answer: "  # else the message says so
+            line += f"{said}{problem.message} [{problem.code}]"
         else:
             fields |= {"answers": True} | shard_fields(numbers)
             releases[numbers.node] = numbers.release

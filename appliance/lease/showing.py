@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from timeagent.console import instant_fields
+from timeagent.console import bound_fields, instant_fields
 
 if TYPE_CHECKING:
     from .wire import LeaseView, ShardNumbers
@@ -23,8 +23,8 @@ def lease_fields(view: LeaseView) -> dict[str, Any]:
         "fence": view.fence,
         **instant_fields("granted", view.granted_ns),
         **instant_fields("expiry", view.expiry_ns),
-        **instant_fields("floor", view.floor_ns),
-        **instant_fields("settle_to", view.settle_to_ns),
+        **bound_fields("floor", view.floor_ns),
+        **bound_fields("settle_to", view.settle_to_ns),
         "waiting": view.waiting,
         "session_id": None if view.session_id is None else view.session_id.hex(),
     }
@@ -42,8 +42,8 @@ def shard_fields(numbers: ShardNumbers) -> dict[str, Any]:
         "sessions": numbers.sessions,
         "ceiling_number": numbers.ceiling_number,
         **instant_fields("ceiling", numbers.ceiling_ns),
-        **instant_fields("floor", numbers.floor_ns),
-        **instant_fields("settle_to", numbers.settle_to_ns),
+        **bound_fields("floor", numbers.floor_ns),
+        **bound_fields("settle_to", numbers.settle_to_ns),
         "batches": numbers.batches,
         "ledger_blocks_lost": numbers.blocks_lost,
     }

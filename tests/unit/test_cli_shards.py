@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance import moves
+from appliance.lease.transport import SocketTransport
 from appliance.routes import ShardRoutes
 from leasehold.__main__ import main
 from tests.support.cluster import Site, sites
@@ -115,6 +116,53 @@ def test_shards_are_shown_with_owner_place_and_state(say: Say, site: Site) -> No
     assert [(each["owner"], each["answers"]) for each in said["shards"]] == [("node1", True), ("node2", False)]
     assert said["version_skew"] is False
     say("ls", status=69)
+
+
+# A list with a shard missing looks like a whole one: scripts are told by the code, people by name.
+def test_leases_are_listed_with_the_shards_that_did_not_answer(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    def ls(*words: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        return (main(["lease", "ls", *words, *site.options()]), *capfd.readouterr())
+
+    with site.open() as one:
+        assert one.routes.host.try_host(0, one.map)
+        status, out, err = ls()
+        assert (status, out) == (69, "")
+        assert "leasehold: nobody has a lease on the shards that answer" in err
+        assert "leasehold: 1 shard of 2 did not answer: 1" in err
+        assert "shard 1 at node node2 is not running" in err
+        status, out, err = ls("--json")
+        assert (status, [each["answers"] for each in json.loads(out)["shards"]]) == (69, [True, False])
+        with site.open("node2") as two:
+            assert two.routes.host.try_host(1, two.map)
+            assert ls() == (0, "", "leasehold: nobody has a lease\n")
+
+
+def test_shard_that_does_not_answer_is_said_once(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site.open() as one, site.open("node2") as two:
+        assert one.routes.host.try_host(0, one.map)
+        assert two.routes.host.try_host(1, two.map)
+
+        def silent(*_: object) -> bytes:
+            raise ConnectionResetError("the shard closed the connection")
+
+        monkeypatch.setattr(SocketTransport, "_exchange", silent)
+        for line in say("ls", status=69)[0].splitlines():
+            assert line.count("answer") == 2, line  # in words, and in the code
+            assert line.endswith("the shard closed the connection [no-answer]")
+
+
+# 0 is no instant of 1970: nothing has ever moved it.
+def test_floor_and_settle_to_that_nothing_moved_are_no_instants(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    with site.open() as one, one.session() as session:
+        domain = next(name for name in "abcdefgh" if one.map.shard_of(name) == 0)
+        session.acquire(domain)
+        capfd.readouterr()
+        main(["lease", "ls", "--json", *site.options()])
+        shown = [each for shard in json.loads(capfd.readouterr().out)["shards"] for each in shard.get("leases", [])]
+    assert shown
+    for each in shown:
+        assert (each["settle_to"], each["settle_to_ns"], each["floor"]) == (None, 0, None)
 
 
 def test_nodes_that_run_different_releases_are_named(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ class DoorWorld:
 
     def __init__(self, path: Path, limits: Limits | None = None) -> None:
         self.world = World(path)
+        self._opened: list[TlsTransport | ssl.SSLSocket] = []
         self.trust = HandTrust(entry("node-a"), entry("node-b"), entry("node-c"))
         self.clock = SystemClock()
         self.server = ShardServer(
@@ -106,13 +107,19 @@ class DoorWorld:
 
     def transport(self, node: str = "node-b", greeting: Hello | None = None, to: str = "node-a") -> TlsTransport:
         context = tls.client_context(tls_key(node))
-        return TlsTransport(to, context, self.trust, self.clock, greeting or hello(node))
+        made = TlsTransport(to, context, self.trust, self.clock, greeting or hello(node))
+        self._opened.append(made)
+        return made
 
     def raw(self, context: ssl.SSLContext | None = None, node: str = "node-b") -> ssl.SSLSocket:
         plain = socket.create_connection(("127.0.0.1", self.door.address.port), timeout=20)
-        return (context or tls.client_context(tls_key(node))).wrap_socket(plain)
+        made = (context or tls.client_context(tls_key(node))).wrap_socket(plain)
+        self._opened.append(made)
+        return made
 
     def close(self) -> None:
+        for each in self._opened:  # also where a test ended before it did
+            each.close()
         self.door.stop()
         self.server.stop()
         for thread in self.threads:

@@ -197,6 +197,7 @@ def test_certificate_of_a_key_is_always_the_same() -> None:
     ("changes", "code", "why"),
     [
         ({"version": 2}, "protocol-version", "version 2 was offered"),
+        ({"version": 0}, "protocol-version", "version 0 was offered"),
         ({"cluster_id": bytes(16)}, "other-cluster", bytes(16).hex()),
         ({"node": "node-c"}, "other-node", "the key of node-b"),
         ({"shard": 7}, "not-here", "shard 7"),

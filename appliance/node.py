@@ -13,7 +13,6 @@ from timeagent.units import DAY, MS, SECOND
 
 from .bag.metronome import Metronome
 from .bag.packing import Packing
-from .cluster import runtime_of
 from .lease import tls
 from .lease.door import Door
 from .metrics import NodeCollector, exposition
@@ -21,7 +20,7 @@ from .nodewriter.server import NodeWriterServer
 from .observed import Observed, pages
 from .pulse import Pulse
 from .releases import Releases
-from .runtime import LocalLock, group_id, writer_socket
+from .runtime import daemon_lock, group_id, writer_socket
 from .tenancy import Tenancy
 from .webdoor import Answer, WebDoor
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .formats.address import Address
     from .lease.server import ShardServer
+    from .runtime import LocalLock
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ STAGGER_NS: Final = 500 * MS
 
 NEW_LOGS_NS: Final = SECOND
 """How often new logs are looked for."""
+
+LOCK_TRIES: Final = 50
+LOCK_PAUSE_NS: Final = 10 * MS
+"""How long, and how often, the daemon's lock is tried while applications look at it."""
 
 TRUST_NS: Final = SECOND
 """How often the newest trust record is asked whether this node may still sign."""
@@ -74,16 +78,18 @@ class Node:
         self._packings: dict[str, Packing] = {}
         self._looked_ns: int | None = None
         self._trusted_ns: int | None = None
-        self._writer: tuple[NodeWriterServer, LocalLock] | None = None
+        self._writer: NodeWriterServer | None = None
+        self._only: LocalLock | None = None
         self._releases: Releases | None = None
 
     def start(self) -> list[int]:
         """Run this node's shards and its writer, open its doors; return the shards' numbers.
 
-        Call stop() and close() whatever comes of it. Raises Environment if another process of this machine runs one, or
-        an address is taken.
+        A shard that an application runs here is not among them: it gives way, and the shard begins when it has. Call
+        stop() and close() whatever comes of it. Raises Environment if there is a daemon, or an address is taken.
         """
         routes = self._cluster.routes
+        self._be_the_only_one()
         shards = routes.own_shards()
         trust = self._cluster.watch_trust()
         pulse = self._pulse = Pulse(self._notifier, self._cluster.time)
@@ -94,11 +100,7 @@ class Node:
             if routes.host.waits_for(shard, self._cluster.map) is not None:
                 continue  # another node runs it, and gives it back when this one answers
             if not routes.host.try_host(shard, self._cluster.map):
-                raise Environment(
-                    "shard-runs-already",
-                    f"another process of this machine runs shard {shard}",
-                    hint="stop it first: there is one daemon per node",
-                )
+                _log.info("shard-awaited shard=%d reason=an application of this machine runs it", shard)
         self._start_writer()
         self._tenancy = Tenancy(
             routes, self._cluster.settings.node, trust.nodes, self._cluster.time, self._cluster.policy
@@ -220,23 +222,24 @@ class Node:
         except LeaseholdError as problem:
             _log.warning("trust-not-checked code=%s reason=%s", problem.code, problem.message)
 
+    def _be_the_only_one(self) -> None:
+        """Take the daemon's lock, held until stop(). Applications look at it, each for an instant."""
+        lock = daemon_lock(self._cluster.routes.runtime)
+        for _ in range(LOCK_TRIES):
+            if lock.try_acquire():
+                self._only = lock
+                return
+            self._cluster.time.sleep(LOCK_PAUSE_NS)
+        raise Environment(
+            "node-runs-already",
+            f"another process of this machine runs node {self._cluster.settings.node}",
+            hint="stop it first: there is one daemon per node",
+        )
+
     def _start_writer(self) -> None:
-        """Batch what the processes of this machine write. One process of the machine does."""
-        runtime = runtime_of(self._cluster.settings, self._cluster.registers.cluster_id)
-        lock = LocalLock(runtime / "writer.lock")
-        if not lock.try_acquire():
-            raise Environment(
-                "writer-runs-already",
-                f"another process of this machine runs the node's writer: it holds {runtime / 'writer.lock'}",
-                hint="stop it first: there is one daemon per node",
-            )
-        try:
-            server = NodeWriterServer(self._cluster.node_writer(), writer_socket(runtime))
-        except BaseException:
-            lock.release()
-            raise
-        server.start()
-        self._writer = (server, lock)
+        """Batch what the processes of this machine write."""
+        self._writer = NodeWriterServer(self._cluster.node_writer(), writer_socket(self._cluster.routes.runtime))
+        self._writer.start()
 
     def stop(self) -> None:
         """Write and answer what the writer was handed, and end it. Idempotent. The shards end with their cluster."""
@@ -244,13 +247,14 @@ class Node:
             self._tenancy.close()
         if self._releases is not None:
             self._releases.close()
-        if self._writer is not None:
-            server, lock = self._writer
+        try:
+            if self._writer is not None:
+                self._writer.stop()
+        finally:
             self._writer = None
-            try:
-                server.stop()
-            finally:
-                lock.release()
+            if self._only is not None:
+                self._only.release()
+                self._only = None
 
     def beat(self) -> None:
         """Look for new logs now and then; give each log's metronome a turn."""

@@ -136,6 +136,20 @@ class LocalLock:
         _held.add(self)
         return True
 
+    def is_held(self) -> bool:
+        """Whether some process has it, as far as one may look. Never blocks; for an instant nobody can take it."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False  # nobody made it, or it is another user's: who could not take it is not asked to give way
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def release(self) -> None:
         """Give it back: at once, even if a child that was forked just now has the descriptor open still."""
         if self._descriptor is not None:
@@ -159,6 +173,11 @@ class LocalLock:
     ) -> None:
         """Give it back."""
         self.release()
+
+
+def daemon_lock(runtime: Path) -> LocalLock:
+    """Return the lock of the one process of a machine that is its node's daemon."""
+    return LocalLock(runtime / "daemon.lock")
 
 
 _held: Final[WeakSet[LocalLock]] = WeakSet()

@@ -1,16 +1,15 @@
 """How a machine's own shard comes to run, and how it ends.
 
-It runs in whichever process of this machine took the lock on tmpfs first, a daemon or an application; the others reach
-it over its Unix socket (``routes.py``). When that process ends, the next call takes its place: a new incarnation with
-an empty database. A shard that another node runs is waited for as long as that node may still grant: to begin at once
-would be safe, and everybody would have to settle up to a ceiling for nothing.
+It runs in whichever process of this machine took the lock on tmpfs first, a daemon or, while there is none, an
+application (``givingway.py``); the others reach it over its Unix socket (``routes.py``). When that process ends, the
+next call takes its place: a new incarnation with an empty database. A shard that another node runs is waited for as
+long as it may still grant: to begin at once would be safe, and everybody would settle up to a ceiling for nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from importlib.metadata import version
-from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime, Environment, ShardUnavailable
@@ -18,20 +17,20 @@ from timeagent.units import MS, SECOND, rfc3339
 
 from .formats.ceiling import CeilingKind
 from .formats.paths import chain_path
+from .givingway import GivingWay
 from .lease.ceiling import CeilingChain, Deposed, Extended, NotYet, ShardIdentity, StoppedOrderly
-from .lease.chainthread import ChainThread
 from .lease.server import ShardServer
 from .lease.shard import Shard
-from .lease.spool import LedgerSpool
-from .lease.store import LeaseStore
 from .lease.succession import Succession, newest_record
+from .machinery import Machinery
 from .registers import StoredChain, StoredLedger
-from .runtime import LocalLock, group_id, shard_socket
+from .runtime import group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
     from pathlib import Path
+    from threading import Lock
 
     from timeagent.clock import NodeTime
     from timeagent.keys import Signer
@@ -42,8 +41,12 @@ if TYPE_CHECKING:
     from .formats.policy import PolicyNumbers
     from .formats.shardmap import ShardMap
     from .lease.ceiling import Stop
+    from .lease.chainthread import ChainThread
+    from .lease.spool import LedgerSpool
+    from .lease.store import LeaseStore
     from .pulse import Pulse
     from .registers import Registers
+    from .runtime import LocalLock
     from .settings import Settings
     from .trustwatch import TrustWatch
 
@@ -75,6 +78,7 @@ class HostedShard:
         chain: ChainThread,
         spool: LedgerSpool,
         guard: Lock,
+        machinery: Machinery,
         time: NodeTime,
         policy: PolicyNumbers,
     ) -> None:
@@ -87,15 +91,13 @@ class HostedShard:
         self.chain = chain
         self._guard = guard
         self._time = time
-        self._ending = Lock()
+        self._ending = machinery.mutex()
         self._ended = False
         self._patience_ns = policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
         self._threads = [
-            Thread(target=self._serve, name="leasehold-shard", daemon=True),
-            Thread(target=spool.run, name="leasehold-ledger", daemon=True),
+            machinery.spawn("leasehold-shard", self._serve),
+            machinery.spawn("leasehold-ledger", spool.run),
         ]
-        for thread in self._threads:
-            thread.start()
 
     def _serve(self) -> None:
         """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""
@@ -167,8 +169,10 @@ class ShardHost:
         policy: PolicyNumbers,
         runtime: Path,
         randomness: random.Random,
+        machinery: Machinery | None = None,
     ) -> None:
-        """Run nothing yet. ``runtime``: this node's directory on tmpfs."""
+        """Run nothing yet. ``runtime``: this node's directory on tmpfs. ``machinery``: default a real machine's."""
+        self._machinery = machinery or Machinery(runtime)
         self._storage = storage
         self._registers = registers
         self._settings = settings
@@ -177,13 +181,14 @@ class ShardHost:
         self._runtime = runtime
         self._random = randomness
         self._hosted: dict[int, tuple[HostedShard, LocalLock]] = {}
-        self._lock = Lock()
+        self._lock = self._machinery.mutex()
         self._closed = False
         self._trust: TrustWatch | None = None
         self._pulse: Pulse | None = None
+        self._giving_way = GivingWay(self._machinery, time, self.leave)
 
     def serve_nodes(self, trust: TrustWatch, pulse: Pulse) -> None:
-        """Let shards that begin from now on serve other nodes too, and beat in the daemon's pulse."""
+        """Be the daemon: shards that begin from now on serve other nodes, beat in its pulse, and give way to nobody."""
         self._trust = trust
         self._pulse = pulse
 
@@ -210,10 +215,13 @@ class ShardHost:
                 held.release()
             if self._closed:
                 return False
-            lock = LocalLock(self._runtime / f"shard-{shard:04d}.lock")
+            lock = self._machinery.lock(shard)
             if not lock.try_acquire():
                 return False
             try:
+                if self._pulse is None and self._machinery.daemon_runs():
+                    lock.release()
+                    return False
                 if self.waits_for(shard, shard_map) is not None:
                     lock.release()
                     return False
@@ -329,9 +337,9 @@ class ShardHost:
         stored = self._port(layout.number, shard)
         origin = self.succession(layouts, OWNERS_TIME_NS).beginning if len(layouts) > 1 else None
         right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
-        chain = ChainThread(right, self._time, self._policy)
-        spool = LedgerSpool(StoredLedger(self._storage, layout.number, shard, incarnation))
-        store = LeaseStore(self._runtime / f"shard-{shard:04d}.db")
+        chain = self._machinery.chain(right, self._time, self._policy)
+        spool = self._machinery.spool(StoredLedger(self._storage, layout.number, shard, incarnation))
+        store = self._machinery.store(shard)
         try:
             return self._begun(identity, layout, store, chain, signer, spool)
         except BaseException:
@@ -362,9 +370,11 @@ class ShardHost:
         for _ in range(START_TRIES):
             began = running.start()
             if isinstance(began, Extended):
-                guard = Lock()
+                guard, means = self._machinery.mutex(), self._machinery
                 server = self._server(running, shard, guard)
-                return HostedShard(identity, running, store, server, chain, spool, guard, self._time, self._policy)
+                return HostedShard(
+                    identity, running, store, server, chain, spool, guard, means, self._time, self._policy
+                )
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
             why = began.reason
@@ -386,5 +396,5 @@ class ShardHost:
             clock=self._time,
             trust=self._trust,
             group=group_id(self._settings.group),
-            on_loop=(lambda: pulse.beat(name)) if pulse is not None else (lambda: None),
+            on_loop=(lambda: pulse.beat(name)) if pulse is not None else (lambda: self._giving_way.look(shard)),
         )

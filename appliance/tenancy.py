@@ -16,13 +16,14 @@ wait for the holders of that shard.
 from __future__ import annotations
 
 import logging
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import LeaseholdError
 from timeagent.units import MS, SECOND
 
 from .lease.ceiling import InDoubt
+from .machinery import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .formats.policy import PolicyNumbers
     from .formats.shardmap import ShardMap
     from .lease.succession import Succession
+    from .machinery import Running, Spawn
     from .mapwatch import MapWatch
     from .routes import ShardRoutes
     from .shards import HostedShard
@@ -53,9 +55,15 @@ class Tenancy:
     """One daemon's choice of shards, in a thread of its own."""
 
     def __init__(
-        self, routes: ShardRoutes, node: str, nodes: Callable[[], list[str]], time: NodeTime, policy: PolicyNumbers
+        self,
+        routes: ShardRoutes,
+        node: str,
+        nodes: Callable[[], list[str]],
+        time: NodeTime,
+        policy: PolicyNumbers,
+        spawn: Spawn = in_thread,
     ) -> None:
-        """Run nothing yet. ``nodes``: who answers others somewhere."""
+        """Run nothing yet. ``nodes``: who answers others somewhere. ``spawn``: begins what goes on beside this."""
         self._routes = routes
         self._host = routes.host
         self._maps: MapWatch = routes.maps
@@ -65,10 +73,10 @@ class Tenancy:
         self._policy = policy
         self._asked: dict[int, Instant] = {}
         self._checked: dict[int, Instant] = {}
-        self._leaving: dict[int, Thread] = {}
+        self._spawn = spawn
+        self._leaving: dict[int, Running] = {}
         self._succession: tuple[int, Succession] | None = None
         self._stop = Event()
-        self._lock = Lock()
         self._thread: Thread | None = None
         self.taken_over = 0
         """How many shards of other nodes began here."""
@@ -140,9 +148,7 @@ class Tenancy:
 
     def _leave(self, shard: int, why: str) -> None:
         _log.info("shard-leaves shard=%d reason=%s", shard, why)
-        leaving = Thread(target=self._host.leave, args=(shard,), name=f"leasehold-leave-{shard}", daemon=True)
-        self._leaving[shard] = leaving
-        leaving.start()
+        self._leaving[shard] = self._spawn(f"leasehold-leave-{shard}", lambda: self._host.leave(shard))
 
     def _may_begin(self) -> bool:
         """End the chains of earlier maps; whether those of this one may begin."""

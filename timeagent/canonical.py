@@ -10,6 +10,7 @@ for one purpose can be presented for another.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from threading import Lock
@@ -125,9 +126,15 @@ def _made[R: Record](kind: type[R]) -> msgspec.msgpack.Decoder[R]:
         return decoder  # type: ignore[return-value]
 
 
+@functools.cache
+def _prefix(context: str) -> bytes:
+    """Return what the bytes of a context begin with: there are a score of contexts."""
+    return b"leasehold v1 " + context.encode("ascii") + b"\0"
+
+
 def signed_bytes(context: str, payload: bytes) -> bytes:
     """Return what a signature over ``payload`` covers in this context."""
-    return b"leasehold v1 " + context.encode("ascii") + b"\0" + len(payload).to_bytes(8, "big") + payload
+    return _prefix(context) + len(payload).to_bytes(8, "big") + payload
 
 
 def digest(context: str, payload: bytes) -> bytes:

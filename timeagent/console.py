@@ -43,7 +43,7 @@ def instant_fields(name: str, instant: Instant | None) -> dict[str, Any]:
     return {name: None if instant is None else rfc3339(instant), f"{name}_ns": instant}
 
 
-def bound_fields(name: str, instant: Instant) -> dict[str, Any]:
+def bound_fields(name: str, instant: Instant | None) -> dict[str, Any]:
     """Return a floor, a watermark or the like as JSON shows it: no text (null) for 0, which nothing has ever moved."""
     return {name: rfc3339(instant) if instant else None, f"{name}_ns": instant}
 

@@ -5,7 +5,9 @@ somebody sets the clock. So every look compares it with the look before:
 
 1. read both clocks; a difference that moved by more than ``STEP_NS`` is a *step*: a new clock epoch, and the sample is
    dropped;
-2. a sample that is older than a period is replaced, and 1 begins again, because the clock may have been set meanwhile;
+2. a sample that is older than a period is replaced, and 1 begins again, because the clock may have been set meanwhile:
+   where it stood when the source looked at it lies between the looks before and after. (Who sets it there and back
+   while a source is asked is seen by nobody.)
 3. the new sample must be able to be true together with what was said before, carried forward by ``CLOCK_BOOTTIME``.
    If not, one of the two was wrong and nobody here knows which: the clock is *disrupted*, and nothing is said for
    ``DISRUPTED_NS``. After that the new reading counts, in a new clock epoch.
@@ -18,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from .clock import MachineClock
 from .errors import BadTime
@@ -42,8 +46,7 @@ _RESAMPLE_NS: Final[Span] = MS
 _ROUNDS_MAX: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True, gc=False):
     """One look at the clock."""
 
     now: TimeInterval
@@ -53,8 +56,7 @@ class Look:
     """CLOCK_BOOTTIME just before the clock was read: nothing in ``now`` is older than that."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(msgspec.Struct, frozen=True, gc=False):
     before: int
     real: int
     after: int
@@ -64,6 +66,10 @@ class _Reading:
         low = self.real - self.after - (other.real - other.before)
         high = self.real - self.before - (other.real - other.after)
         return low, high
+
+    def ahead(self) -> TimeInterval:
+        """Return the interval that holds CLOCK_REALTIME minus CLOCK_BOOTTIME."""
+        return TimeInterval(self.real - self.after, self.real - self.before)
 
     def surely_moved_since(self, other: _Reading) -> int:
         """How far the clock was surely set: what a pause inside of a reading explains is not counted."""
@@ -95,7 +101,7 @@ class SampledClock:
         self._epoch = clock_epoch
         self._sample: Sample | None = None
         self._asked: _Reading | None = None
-        self._sampled: _Reading | None = None
+        self._sampled: TimeInterval | None = None  # holds CLOCK_REALTIME minus CLOCK_BOOTTIME as the source saw them
         self._last: _Reading | None = None
         self._said: _Said | None = None
         self._disrupted_until = 0
@@ -139,7 +145,14 @@ class SampledClock:
     def _fresh(self, sample: Sample, reading: _Reading) -> bool:
         if reading.before - sample.boot_ns >= SAMPLE_PERIOD_NS:
             return False
-        return self._sampled is None or max(map(abs, reading.moved_since(self._sampled))) <= _RESAMPLE_NS
+        return max(map(abs, self._moved_since_sample(reading))) <= _RESAMPLE_NS
+
+    def _moved_since_sample(self, reading: _Reading) -> tuple[Span, Span]:
+        """How far the clock was set since the source looked at it, at least and at most."""
+        if self._sampled is None:
+            return 0, 0
+        then = self._sampled
+        return reading.real - reading.after - then.latest, reading.real - reading.before - then.earliest
 
     def _ask(self) -> Sample:
         self._sampled = None
@@ -163,8 +176,9 @@ class SampledClock:
 
     def _judge(self, reading: _Reading, sample: Sample) -> Look:
         fresh = self._sampled is None
-        if fresh:
-            self._sampled = self._asked
+        if fresh and self._asked is not None:
+            was, is_now = self._asked.ahead(), reading.ahead()
+            self._sampled = TimeInterval(min(was.earliest, is_now.earliest), max(was.latest, is_now.latest))
         now = self._interval(reading, sample)
         if fresh:
             self._compare(reading, now)
@@ -187,7 +201,7 @@ class SampledClock:
         if sample.assumed:  # a statement about the clock at any instant: nothing in it ages
             return sample.offset.shifted(reading.real)
         aged = sample.offset.widened(_drift(reading.after - sample.boot_ns)).shifted(reading.real)
-        low, high = reading.moved_since(self._sampled) if self._sampled is not None else (0, 0)
+        low, high = self._moved_since_sample(reading)
         return TimeInterval(aged.earliest - max(high, 0), aged.latest - min(low, 0))
 
     def _compare(self, reading: _Reading, now: TimeInterval) -> None:

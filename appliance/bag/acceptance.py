@@ -15,6 +15,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from appliance.formats.lease import Phase
 from appliance.formats.merkle import root_of_path
 from appliance.formats.witness import SignedWitness, Witness, head_refused
@@ -68,8 +70,7 @@ class Refusal(StrEnum):
     """At or below the floor of a witness."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, gc=False):
     """What a frame's witnesses allow together: timestamps above every floor and below every expiry."""
 
     domains: tuple[str, ...] = ()
@@ -81,8 +82,7 @@ type _Standing = tuple[int, int, bytes, bytes]
 """Which session lease: map, shard, incarnation of the shard, id."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LeaseRead:
+class _LeaseRead(msgspec.Struct, frozen=True, gc=False):
     """A lease's witness that is good by itself."""
 
     domain: str
@@ -108,8 +108,7 @@ class _SessionRead:
         return self.holder == lease.holder and lease.correlation_id not in self.ended
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """Which messages of a frame are accepted: those from ``first`` up to and without ``end``.
 
     Always one stretch: each rule allows one interval of timestamps, and those of a frame increase.

@@ -9,8 +9,9 @@ Closed bags never change: their contents are kept in memory without looking agai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from appliance.formats.paths import PRELOCK, SEAL
 from timeagent.errors import TryAgain
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 _KEPT_MAX: Final = 2_048
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True, gc=False):
     """What a closed bag holds for ever."""
 
     lock: LockFile | None

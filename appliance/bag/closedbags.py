@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from timeagent.errors import Damaged
 
 from .closer import read_lock
@@ -29,8 +31,7 @@ _ONE_BY_ONE_MAX: Final = 4
 _RACKS_KEPT: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedBag:
+class ClosedBag(msgspec.Struct, frozen=True, gc=False):
     """A bag that exists, with its list."""
 
     bag: Bag

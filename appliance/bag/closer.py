@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from appliance.formats.framing import Kind, effective_digest
 from appliance.formats.lockfile import LockFile, made_lock, open_lock
 from appliance.formats.paths import LOCK, PRELOCK
@@ -44,8 +46,7 @@ _LISTINGS: Final = 3
 """How often a closer lists again when a listed file cannot be found: that is a cache, or a deletion in progress."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True, gc=False):
     """The bag's lock file."""
 
     lock: LockFile
@@ -53,8 +54,7 @@ class Closed:
     """Byte by byte, as a seal embeds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotDue:
+class NotDue(msgspec.Struct, frozen=True, gc=False):
     """It is too early to begin, and nobody else has begun."""
 
     due_ns: Instant

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import pieces_with_digest
+from appliance.formats.pack import PACK
+from appliance.formats.paths import LOCK, RETAINED
 from timeagent.errors import Damaged, TryAgain
 
 from .packed import open_packed, retained
@@ -69,7 +71,7 @@ class ListedFiles:
         pack = self._pack_for(bag, entry)
         data = pack.file(bag.name, entry.name)
         if data is None:
-            raise self._vanished(bag.rack, pack)
+            raise self._vanished(bag.rack, pack.path)
         return _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
 
     def _from_directory(self, bag: Bag, entry: LockEntry) -> bytes | None:
@@ -84,9 +86,16 @@ class ListedFiles:
     def _pack_for(self, bag: Bag, entry: LockEntry) -> PackedRack:
         pack = self._pack(bag.rack)
         if pack is None:
+            if self._given_up(bag):
+                raise self._vanished(bag.rack, f"{bag.rack.path}/{PACK}")
             path = f"{bag.path}/{entry.name}"
             raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE)
         return pack
+
+    def _given_up(self, bag: Bag) -> bool:
+        """Whether a bag was packed, and its pack deleted, since its files were asked for: hours may lie between."""
+        marked = self._storage.look(bag.rack.path, (RETAINED,))
+        return bool(marked) and not self._storage.look(bag.path, (LOCK,))
 
     def _from_pack(
         self, pack: PackedRack, bag: Bag, entries: tuple[LockEntry, ...]
@@ -100,16 +109,16 @@ class ListedFiles:
         for entry in entries:
             data = pack.range(at, entry.size)
             if data is None:
-                raise self._vanished(bag.rack, pack)
+                raise self._vanished(bag.rack, pack.path)
             yield entry.name, _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
             at += entry.size
 
-    def _vanished(self, rack: Rack, pack: PackedRack) -> TryAgain:
+    def _vanished(self, rack: Rack, path: str) -> TryAgain:
         """Forget a pack that agreed with its seal and is not there any more: asked again, the rack is gone."""
         self._packs.pop(rack.path, None)
         return TryAgain(
             "pack-vanished",
-            f"{pack.path} was deleted while it was read",
+            f"{path} was deleted while it was read",
             hint="read on from where it stopped: what retention gave up is named then",
         )
 

@@ -51,6 +51,10 @@ class PackedRack:
         return window[offset - start : offset - start + length]
 
 
+class _Deleted(Exception):
+    """The pack went away while it was opened."""
+
+
 def open_packed(storage: Storage, rack: Rack) -> PackedRack | None:
     """Open the pack of a rack and compare it with the rack's seal; None if there is none. Raises Damaged."""
     seen = storage.look(rack.path, (PACK, SEAL)) or frozenset()
@@ -61,12 +65,17 @@ def open_packed(storage: Storage, rack: Rack) -> PackedRack | None:
     raw = storage.read(f"{rack.path}/{SEAL}")
     if raw is None:
         raise Damaged("pack-without-seal", f"{path} is there, and its rack has no seal", hint=_RESTORE)
+
+    def read_at(offset: int, length: int) -> bytes:
+        found = storage.read_from(path, offset, length)
+        if found is None:
+            raise _Deleted
+        return found
+
     try:
-        index = open_pack(lambda offset, length: storage.read_from(path, offset, length), size, path)
-    except Damaged:
-        if PACK not in (storage.look(rack.path, (PACK,)) or ()):
-            return None  # retention deleted it meanwhile
-        raise
+        index = open_pack(read_at, size, path)
+    except _Deleted:
+        return None  # by retention; a late link may put it there again, which is no news
     maker = PackMaker(raw, f"{rack.path}/{SEAL}")
     wrong = index.disagreement(maker.seal_digest, maker.listed, maker.bags)
     if wrong:

@@ -22,7 +22,7 @@ from appliance.formats.pack import PACK, PackMaker
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
 from timeagent.errors import Damaged, Environment
 
-from .packed import WINDOW_BYTES, PackedRack, open_packed, original, retained
+from .packed import WINDOW_BYTES, PackedRack, open_packed, original
 from .storage import NOT_A_DIRECTORY, Published
 
 if TYPE_CHECKING:
@@ -97,12 +97,15 @@ class Packer:
             try:
                 made = self._publish(rack, maker)
             except _Vanished as missing:
-                if retained(self._storage, rack, seal):
-                    return self._sweep(PackState.RETAINED, self._void(seal, bags))
+                # Between two looks retention may delete the pack, and a link that the server is late with may put it
+                # there again. Only while a directory stands that the seal is about, a file without a pack is a loss.
                 if not self._has_pack(rack):
-                    raise Damaged(
-                        "file-missing", f"{missing} is listed in the lock file and is not there", hint=_RESTORE
-                    ) from None
+                    void = self._void(seal, bags)
+                    if len(void) < len(bags):
+                        raise Damaged(
+                            "file-missing", f"{missing} is listed in the lock file and is not there", hint=_RESTORE
+                        ) from None
+                    return self._sweep(PackState.RETAINED, void)
         if not self._verified(rack):
             return PackReport(PackState.RETAINED, made)
         return self._sweep(PackState.PACKED, bags, made=made)

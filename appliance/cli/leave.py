@@ -109,7 +109,7 @@ def _hand_over(options: argparse.Namespace) -> int:
 def _refuse_running(options: argparse.Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
     from appliance.cluster import runtime_of
-    from appliance.runtime import LocalLock
+    from appliance.runtime import daemon_lock
     from timeagent.errors import TryAgain
 
     cluster = _opened(options)
@@ -119,14 +119,12 @@ def _refuse_running(options: argparse.Namespace) -> int:
         runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
         if not runtime.is_dir():
             return 0
-        lock = LocalLock(runtime / "writer.lock")
-        if not lock.try_acquire():
+        if daemon_lock(runtime).is_held():
             raise TryAgain(
                 "daemon-runs",
                 f"`leasehold node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
                 hint="end it with SIGTERM, then call this again",
             )
-        lock.release()
     return 0
 
 

@@ -164,6 +164,8 @@ class Director:
         self.trade(REBOOT_NS)
         self._start_agents([victim])
         victim.start_daemon()
+        # Before its teller: a process that finds no shard of its node running runs it itself, and the daemon could not.
+        self.await_event(lambda event: event.get("schema") == "leasehold.node", f"{victim.name}'s daemon to start")
         self.narrate(f"{victim.name} is back, as its service supervisor would bring it: with an empty lease shard.")
         deadline = self.clock.boot_ns() + PATIENCE_NS
         while len(self.course.takeover_ns) < len(self.course.held_by_victim):
@@ -236,9 +238,9 @@ class Director:
         course = self.course
         if event.get("event") == "acknowledged":
             course.acknowledged.append(event["id"])
-            if self._killed_ns and name != course.victim:
+            if self._killed_ns and name != course.victim and event["boot_ns"] > self._killed_ns:
                 for domain in (event["source"], event["target"]):
                     if domain in course.held_by_victim and domain not in course.takeover_ns:
-                        course.takeover_ns[domain] = self.clock.boot_ns() - self._killed_ns
+                        course.takeover_ns[domain] = event["boot_ns"] - self._killed_ns
         elif event.get("event") == "not-acknowledged":
             course.not_acknowledged += 1

@@ -99,6 +99,7 @@ class Teller:
         say(
             event="acknowledged",
             id=transfer.id,
+            boot_ns=self._cluster.time.boot_ns(),
             source=transfer.source,
             target=transfer.target,
             amount=transfer.amount,

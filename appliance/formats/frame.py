@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, digest, encode_for_ever
@@ -74,8 +74,7 @@ class FrameHead(Record, frozen=True):
         return SignedTime.decode(self.time, where)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A decoded frame. Columns are views of the bytes read."""
 
     head: FrameHead

@@ -70,8 +70,12 @@ class Hints(Record, frozen=True):
         """About how much memory they take."""
         if not self.places and not self.bounds:
             return 0
-        names = sum(len(each.log) + len(each.file_name) for each in self.places)
-        return names + sum(len(each.log) for each in self.bounds) + _OVERHEAD_BYTES * len(self.places + self.bounds)
+        size = _OVERHEAD_BYTES * (len(self.places) + len(self.bounds))
+        for place in self.places:
+            size += len(place.log) + len(place.file_name)
+        for bound in self.bounds:
+            size += len(bound.log)
+        return size
 
 
 NOTHING_WRITTEN: Final = Hints()

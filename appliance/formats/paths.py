@@ -104,6 +104,7 @@ class Grid:
     def __init__(self, birth: LogBirth) -> None:
         """Take the numbers from the birth record, which has been checked (birth.check_grid)."""
         self.birth = birth
+        self._suffix = birth.kind.suffix
         self.log_path = f"{LOGS}/{birth.log}"
         self.first_ns = birth.created_ns - birth.created_ns % birth.span_ns
         self._racks: dict[int, Rack] = {}
@@ -200,13 +201,13 @@ class Grid:
     def data_of(self, names: Sequence[str]) -> list[str]:
         """Return those of a directory's names that are data files of this log, in the order given."""
         # All at once, which takes half as long: a slash is in no file's name, so no match reaches into the next.
-        found: list[str] = _DATA_AMONG[self.birth.kind.suffix].findall("/".join(names))
+        found: list[str] = _DATA_AMONG[self._suffix].findall("/".join(names))
         return found
 
     def data_name(self, name: str) -> DataName | None:
         """Read the name of a data file of this log; None for anything else, also for a file of the other kind."""
         parsed = parse_data_name(name)
-        return parsed if parsed is not None and parsed.suffix == self.birth.kind.suffix else None
+        return parsed if parsed is not None and parsed.suffix == self._suffix else None
 
     def _rack_name(self, start: Instant) -> str:
         moment = _EPOCH + timedelta(seconds=start // SECOND)

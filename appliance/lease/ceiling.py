@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
 from timeagent.units import rfc3339
 
@@ -56,8 +58,7 @@ class ShardIdentity:
     release: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
+class Extended(msgspec.Struct, frozen=True, gc=False):
     """The record is linked and seen: the right reaches until its ceiling."""
 
     record: CeilingRecord
@@ -135,8 +136,7 @@ class RightToGrant(Protocol):
     def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
+class _Before(msgspec.Struct, frozen=True, gc=False):
     """What a next record has to keep to."""
 
     number: int

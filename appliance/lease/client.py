@@ -43,6 +43,7 @@ ATTEMPTS: Final = 3
 _HINT_BYTES_MAX: Final = 128 * 1024
 """How much of one call may be hints: what else a thousand requests may hold is below the limit by more."""
 _NO_HINTS: Final[Mapping[bytes, Hints]] = MappingProxyType({})
+_NO_CAPS: Final[Mapping[bytes, Instant]] = MappingProxyType({})
 
 
 class Named(Protocol):
@@ -94,8 +95,7 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
     """About what others wrote before, where that was asked for; None: nothing is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True, gc=False):
     """Another has the domain. ``earliest_ns``: when it can be had, unless it is relinquished before."""
 
     domain: str
@@ -116,8 +116,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     ending: Ending | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unavailable:
+class Unavailable(msgspec.Struct, frozen=True, gc=False):
     """Not now. With code ``no-answer`` it may have happened: ask again with the same ``ask``, or name the lease."""
 
     domain: str
@@ -245,11 +244,13 @@ class LeaseClient:
         *,
         term_ns: Span | None = None,
         hints: Mapping[bytes, Hints] = _NO_HINTS,
+        caps: Mapping[bytes, Instant] = _NO_CAPS,
         give_up_ns: Instant | None = None,
     ) -> list[Result]:
         """Move the expiry of leases of one shard. Unavailable: the lease is what it was. Raises BadTime.
 
         ``hints``: about all that was written so far, by correlation id, of leases about which there is something new.
+        ``caps``: by correlation id, the instant beyond which a lease is not wanted, whenever its shard reads this.
         ``give_up_ns``: no answer is waited for beyond this instant.
         """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
@@ -260,7 +261,7 @@ class LeaseClient:
                 domain=each.domain,
                 correlation_id=each.correlation_id,
                 term_ns=term,
-                expiry_ns_max=until,
+                expiry_ns_max=min(until, caps.get(each.correlation_id, until)),
                 hints=hints.get(each.correlation_id),
             )
             for each in leases
@@ -279,10 +280,12 @@ class LeaseClient:
         wait_ns: Span = 0,
         keep_ns: Span = 0,
         hints_wanted: bool = False,
+        caps: Mapping[bytes, Instant] = _NO_CAPS,
     ) -> list[Result]:
         """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime.
 
         ``mode``: make held ones stronger. ``request_id``: that of one lease's request, when it is asked again.
+        ``caps``: as for ``renew``.
         """
         assert request_id is None or len(leases) == 1
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
@@ -293,7 +296,7 @@ class LeaseClient:
                 domain=each.domain,
                 correlation_id=each.correlation_id,
                 term_ns=term,
-                expiry_ns_max=until,
+                expiry_ns_max=min(until, caps.get(each.correlation_id, until)),
                 mode=mode,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,

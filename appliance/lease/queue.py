@@ -9,8 +9,9 @@ have what, and nothing is stored: a shard that starts afresh has no queues.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -40,8 +41,7 @@ class Waiter(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Place:
+class Place(msgspec.Struct, eq=False):
     """One request that waits."""
 
     request: Acquire | Upgrade

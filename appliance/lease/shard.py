@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime, Environment
 
-from ..formats.witness import Entry, Stopped
+from ..formats.witness import Stopped
 from .answering import Answers
 from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
 from .domain import Bounds, Break
@@ -118,6 +118,7 @@ class Shard:
         answers = self._answers
         self._plain = PlainTurns(store, randomness, answers.holders.good, answers.refused_new, answers.answer)
         self._stopped: StoppedOrderly | None = None
+        self._end_is_told = False
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -148,10 +149,23 @@ class Shard:
     def stop_orderly(self) -> Stop:
         """Grant nothing more; link the orderly record once every lease has ended. Ask again on NotYet and InDoubt.
 
-        Tentative leases are withdrawn at once, held ones broken when surely past. Raises BadTime.
+        Tentative leases are withdrawn at once, held ones broken when surely past. Raises BadTime, also where the record
+        is linked and its ledger's end could not be signed: ask again.
         """
-        if self._stopped is not None:
-            return self._stopped
+        if self._stopped is None:
+            stop = self._link_end()
+            if not isinstance(stop, StoppedOrderly):
+                return stop
+            self._stopped = stop
+        if not self._end_is_told:
+            # Its record stands, and only its ledger can say that nothing is missing: the caller asks again.
+            turn = self._begin_turn()
+            turn.entries.append(Stopped(floor_ns=self._stopped.floor_ns, settle_to_ns=self._stopped.settle_to_ns))
+            self._notary.publish(self._notary.sign(turn.entries, turn.token))
+            self._end_is_told = True
+        return self._stopped
+
+    def _link_end(self) -> Stop:
         assert self._chain.number or self._chain.deposed, "start() comes first"
         self._answers.stopping = True
         self._waiting.stop(*self._answers.stopping_reason())
@@ -175,9 +189,7 @@ class Shard:
         finished = self._linked(self._chain.finish(floor, settle_to))
         if not isinstance(finished, Extended):
             return finished
-        self._stopped = StoppedOrderly(finished.record.floor_ns, finished.record.settle_to_ns)
-        self._flush(Stopped(floor_ns=self._stopped.floor_ns, settle_to_ns=self._stopped.settle_to_ns))
-        return self._stopped
+        return StoppedOrderly(finished.record.floor_ns, finished.record.settle_to_ns)
 
     def over(self) -> str | None:
         """Return why this incarnation will never grant again, or None: another is the owner of its chain."""
@@ -297,13 +309,12 @@ class Shard:
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 
-    def _flush(self, *entries: Entry) -> None:
+    def _flush(self) -> None:
         """Sign what no request waits for. Without usable time chain records wait for the next batch."""
         try:
             turn = self._begin_turn()
         except BadTime:
             return
-        turn.entries.extend(entries)
         self._notary.publish(self._notary.sign(turn.entries, turn.token))
 
     def _linked(self, extension: Extension) -> Extension:

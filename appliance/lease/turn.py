@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 _HOLDERS_KNOWN: Final = 4096
 
 
-@dataclass(slots=True)
-class Staged:
+class Staged(msgspec.Struct):
     """A domain in this turn: as it was read, and as it will be written."""
 
     before: State
@@ -41,24 +39,22 @@ class Staged:
     """Which entry of this turn is the newest witness of each of its leases, by correlation id; None: it has none."""
 
 
-@dataclass(slots=True)
-class StagedSession:
+class StagedSession(msgspec.Struct):
     """A session lease in this turn: as it was read (None: there was none), and as it will be written."""
 
     before: Session | None
     now: Session
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct):
     """What one turn gathers."""
 
     bounds: Bounds
     token: SignedTime
     entries: list[Entry | bytes]
     """Bytes: one that is encoded already."""
-    staged: dict[str, Staged] = field(default_factory=dict)
-    sessions: dict[bytes, StagedSession] = field(default_factory=dict)
+    staged: dict[str, Staged] = msgspec.field(default_factory=dict)
+    sessions: dict[bytes, StagedSession] = msgspec.field(default_factory=dict)
     """By session id."""
     new: int = 0
     """How many domains will be remembered that were not."""
@@ -66,7 +62,7 @@ class Turn:
     """How many of them are plain."""
     plain_leases: int = 0
     """How many plain leases have been granted, less those that were given back."""
-    granted: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    granted: dict[str, tuple[bytes, int]] = msgspec.field(default_factory=dict)
     """Plain leases that were granted in this turn, and their entries: by domain, the last of each."""
 
     def note_hints(self, before: State, after: State) -> None:

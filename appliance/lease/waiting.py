@@ -97,7 +97,9 @@ class WaitingRoom:
         """Return how long until somebody's wait may be over; None: nobody waits."""
         listens = self.recalls.due_in()
         waits = self._queues.due_in(self._time.boot_ns()) if self._queues.count else None
-        return min((each for each in (listens, waits) if each is not None), default=None)
+        if listens is None or waits is None:
+            return waits if listens is None else listens
+        return min(listens, waits)
 
     def ahead(self, domain: str, request_id: bytes) -> Ahead | None:
         """Return who waits before a request, or None."""

@@ -80,7 +80,7 @@ class Lease:
     loss: Loss | None = None
     """Set when it is over against the holder's will."""
     until_ns: Instant | None = None
-    """No renewal is asked for beyond this instant."""
+    """It is over for its holder at this instant, and nothing is asked for beyond it."""
     progress_within_ns: Span | None = None
     """It is renewed only if its holder has got on within this span."""
     progress_boot_ns: int = 0
@@ -121,7 +121,7 @@ class Lease:
 
     def usable_until_ns(self, margin_ns: Span) -> Instant:
         """Return the instant from which the holder must not begin anything under this lease."""
-        return self.expiry_ns - margin_ns
+        return (self.expiry_ns if self.until_ns is None else min(self.expiry_ns, self.until_ns)) - margin_ns
 
     def check_held(self, now: TimeInterval, margin_ns: Span) -> None:
         """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""
@@ -130,8 +130,8 @@ class Lease:
         if self.ended is not None:
             raise LeaseLost(
                 f"lease-{self.ended}",
-                f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}: its expiry is "
-                f"{rfc3339(self.expiry_ns)}, the time is up to {rfc3339(now.latest)}",
+                f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}: its end is "
+                f"{rfc3339(self.usable_until_ns(0))}, the time is up to {rfc3339(now.latest)}",
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 

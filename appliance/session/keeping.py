@@ -183,8 +183,6 @@ class Keeping:
 
     def _is_due(self, lease: Lease, latest: Instant, boot_ns: int) -> bool:
         if lease.until_ns is not None:
-            if lease.expiry_ns >= lease.until_ns:
-                return False
             lease.term_ns = min(lease.term_ns, max(1, lease.until_ns - latest))
         if lease.progress_within_ns is not None and boot_ns - lease.progress_boot_ns > lease.progress_within_ns:
             return False

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Holder, Mode, Phase
@@ -189,7 +191,7 @@ class Leasing:
         try:
             standing = self.standings.ready(shard) if quest.together else None
             if isinstance(standing, Unavailable):
-                return [replace(standing, domain=domain) for domain in domains]
+                return [msgspec.structs.replace(standing, domain=domain) for domain in domains]
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, quest) for domain in domains],
                 phase=phase,
@@ -255,6 +257,7 @@ class Leasing:
                 wait_ns=wait,
                 keep_ns=keep,
                 hints_wanted=True,
+                caps=_caps([lease]),
             )
             if isinstance(result, Granted | Ended):
                 return result
@@ -271,7 +274,7 @@ class Leasing:
             for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
                 news = {lease.correlation_id: own for lease in group if (own := lease.unsaid()) is not None}
                 results = self._client(shard).renew(
-                    group, term_ns=term_ns, hints=news, give_up_ns=self._first_end(group)
+                    group, term_ns=term_ns, hints=news, caps=_caps(group), give_up_ns=self._first_end(group)
                 )
                 for lease, result in zip(group, results, strict=True):
                     if isinstance(result, Granted) and lease.correlation_id in news:
@@ -416,6 +419,11 @@ def _may_ask_again(result: Result) -> bool:
     What was granted, was given back as useless, or has ended, is over: its request gets nothing any more.
     """
     return isinstance(result, Denied) or (isinstance(result, Unavailable) and result.code != "late")
+
+
+def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
+    """Return until when those may be kept at all of which that was said."""
+    return {lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}
 
 
 def _giving(lease: Lease) -> Giving:

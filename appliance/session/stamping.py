@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from appliance.bag.looks import FrameFile
 from appliance.bag.records import RecordNumbers
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from .held import Lease
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Publication:
+class Publication(msgspec.Struct, frozen=True, eq=False):
     """One attempt, ready to be written."""
 
     file: FrameFile

@@ -103,8 +103,9 @@ class Standings:
     def all(self) -> list[Standing]:
         """Return those that are not over and have leases, or may get some."""
         with self._lock:
-            self._older = [each for each in self._older if each.leases and not each.over]
-            return [*(each for each in self._of.values() if not each.over), *self._older]
+            if self._older:
+                self._older = [each for each in self._older if each.leases and not each.over]
+            return [each for each in self._of.values() if not each.over] + self._older
 
     def named(self, shard: int, session_id: bytes | None) -> Standing | None:
         """Return the one with that id."""

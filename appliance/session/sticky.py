@@ -81,7 +81,8 @@ class Shelf:
                 for lease, since in self._since.items()
                 if lease.ended is not None or (lease.sticky_ns is not None and boot - since >= lease.sticky_ns)
             ]
-            self.drop(over)
+            if over:
+                self.drop(over)
         return over
 
     def drop(self, leases: Sequence[Lease]) -> None:

@@ -249,7 +249,7 @@ def _judge(
     findings += check_ceilings(ceilings)
     findings += check_layouts(ceilings, records.maps)
     if tree.names("shards"):
-        findings += check_records_there(ceilings, lambda path: tree.size(path) > 0)
+        findings += check_records_there(ceilings, lambda path: tree.size(path) > 0 or tree.hides(path))
     findings += check_ledgers((fact for fact, _ in head_facts(index)), ceilings, ledgers, newest, known_runs)
     findings += check_sequences(index, coverage)
     sessions, notes = session_histories(index, known_runs), list[SessionNote]()

@@ -20,6 +20,7 @@ from timeagent.units import INSTANT_MAX
 from .columns.frames import BagRules, ListedFile
 from .coverage import later
 from .finding import Evidence
+from .hidden import hidden_bag
 from .listed import FrameJudge
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from .packs import RackPack, packed_names, retained_files
@@ -225,7 +226,10 @@ class BagWalk:
         there = {each.bag.name: each for each in listing.bags}
         for each in listing.bags:
             if gone is not None or each.bag.name not in seal.locks:
-                self._report_all(bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where))
+                known = each.bag.name in seal.locks
+                hidden = [] if known else hidden_bag(self._tree, self._records, self._signatures, each, seal)
+                void = bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where)
+                self._report_all(hidden or void)
         if gone is not None:
             self._retained(listing, seal, gone)
             return seal
@@ -295,7 +299,8 @@ class BagWalk:
         path = f"{listing.rack.path}/{name}"
         self.counts.bags += 1
         lock, _ = open_lock(raw, path)
-        reason = f"the rack was sealed with the bag {path}, closed with {len(lock.entries)} files; it is not there"
+        held = f"the bag {path}, closed with {len(lock.entries)} files"
+        reason = f"the rack was sealed with {held}; it is not there, {bag_rules.NO_PACK}"
         missing = [Evidence(f"{path}/{entry.name}") for entry in lock.entries]
         for place in missing:
             self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
@@ -351,7 +356,7 @@ class BagWalk:
         path = f"{directory}/{PRELOCK}"
         if begun:
             self._report_all(bag_rules.filled_prelock(path, self._tree.size(path)))
-        elif closed:
+        elif closed and not self._tree.hides(path):
             self._report_all(bag_rules.missing_prelock(path, closed))
 
     def _index_closed(self, bag: Bag, *, blind: bool, closed_ns: int = 0) -> None:
@@ -372,8 +377,8 @@ class BagWalk:
             return data, where
         sealed = seal.locks[listing.bag.name]
         if data is None:
-            if path not in self._tree.unreadable:
-                reason = f"the rack was sealed with the lock file {path}; it is not there"
+            if not self._tree.hides(path):
+                reason = f"the rack was sealed with the lock file {path}; it is not there, {bag_rules.NO_PACK}"
                 self._report(found("lost-file", path, reason, [Evidence(path), seal.where]))
         elif data != sealed:
             try:
@@ -443,7 +448,7 @@ class BagWalk:
                 data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)
             findings = (
                 []
-                if path in self._tree.unreadable
+                if self._tree.hides(path)
                 else list(
                     bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at, hashed=self._hashed)
                 )

@@ -135,7 +135,7 @@ def _choices(finding: Finding, tree: Tree, context: Context) -> Iterator[set[str
     for log in {frame.log for frame in frames} | {path.split("/")[1] for path in paths if path.startswith(f"{LOGS}/")}:
         paths |= set(_everything(tree, f"{LOGS}/{log}"))
     yield set(paths)
-    yield set(_everything(tree, ""))
+    yield set(_everything(tree, "")) - {MANIFEST}  # a bundle that is made out of one has a manifest of its own
 
 
 def _companions(path: str) -> Iterator[str]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 RECORDS_KEPT: Final = 64
 """So many of the newest ceiling records are never pruned. Older slots may be free, and be taken again."""
 
+SHARDS: Final = "shards/"
+"""Where the chains are; ledgers have copies of their records."""
+
 type ShardName = tuple[int, int]
 """Map number and shard."""
 
@@ -117,17 +120,24 @@ class CeilingChain:
     facts: list[CeilingFact] = field(default_factory=list)
     _numbered: dict[int, list[CeilingFact]] = field(default_factory=dict)
     _floors: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    _stopped: set[bytes] = field(default_factory=set)
+    _ends: dict[bytes, CeilingFact] = field(default_factory=dict)
+    _cut_off: set[bytes] = field(default_factory=set)
+    _highest: dict[bytes, int] = field(default_factory=dict)
 
     def take(self, fact: CeilingFact) -> None:
         """Add the next record; they come in order of number."""
-        self.facts.append(fact)
         record = fact.record
+        before = self.facts[-1].record if self.facts else record
+        follows = record.number == before.number + 1 and record.incarnation != before.incarnation
+        if follows and before.kind is CeilingKind.RUNNING:
+            self._cut_off.add(before.incarnation)
+        self._highest[record.incarnation] = record.number
+        self.facts.append(fact)
         self._numbered.setdefault(record.number, []).append(fact)
         if record.kind is CeilingKind.RUNNING:
             self._floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
         else:
-            self._stopped.add(record.incarnation)
+            self._ends.setdefault(record.incarnation, fact)
 
     def at(self, number: int) -> list[CeilingFact]:
         """Return the records with that number: more than one is a fork."""
@@ -144,6 +154,11 @@ class CeilingChain:
         """Return shard floor and settle_to of a run, as its first record that is known states them."""
         return self._floors.get(incarnation)
 
+    def has_ended_before(self, number: int) -> bool:
+        """Whether no record with that number, or with a higher one, is known, though the chain is in the copy."""
+        there = any(fact.where.path.startswith(SHARDS) for fact in self.facts)
+        return there and self.facts[-1].record.number < number
+
     @property
     def terminal(self) -> CeilingFact | None:
         """The record after which nobody links, if the chain has one."""
@@ -151,7 +166,21 @@ class CeilingChain:
 
     def stopped_orderly(self, incarnation: bytes) -> bool:
         """Whether the run's last record says that it stopped orderly."""
-        return incarnation in self._stopped
+        return incarnation in self._ends
+
+    def was_cut_off(self, incarnation: bytes, later: Run) -> bool:
+        """Whether a run certainly ended without stopping: a record of another's follows one with which it ran.
+
+        ``later``: a run that came after it. Where there is room between the two for a record that was pruned, that may
+        have been its own, and orderly.
+        """
+        highest = self._highest.get(incarnation)
+        no_room = highest is not None and later.shard == self.shard and later.first_ceiling <= highest + 1
+        return incarnation not in self._ends and (no_room or incarnation in self._cut_off)
+
+    def end_of(self, incarnation: bytes) -> CeilingFact | None:
+        """Return the record with which a run stopped orderly, if there is one."""
+        return self._ends.get(incarnation)
 
 
 def layouts(maps: Mapping[int, ShardMap]) -> list[ShardMap]:

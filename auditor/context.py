@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.witness import WitnessKind
-from timeagent.console import instant_fields
+from timeagent.console import bound_fields, instant_fields
 from timeagent.units import SECOND
 
 from .finding import printable
@@ -289,9 +289,9 @@ def _lease_fields(span: LeaseSpan) -> dict[str, Any]:
         "fence": span.fence,
         **instant_fields("granted", span.granted_ns),
         **instant_fields("expiry", span.expiry_ns),
-        **instant_fields("floor", span.floor_ns),
+        **bound_fields("floor", span.floor_ns),
         "renewals": len(span.renewed_ns),
         **instant_fields("ended", span.ended_ns),
         "outcome": span.outcome.value if span.outcome else None,
-        **instant_fields("watermark", span.watermark_ns),
+        **bound_fields("watermark", span.watermark_ns),
     }

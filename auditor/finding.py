@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from timeagent.units import rfc3339
+from timeagent.console import bound_fields
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
@@ -112,10 +112,8 @@ class Finding:
             "times": [
                 {
                     "what": each.what,
-                    "earliest": rfc3339(each.earliest_ns),
-                    "earliest_ns": each.earliest_ns,
-                    "latest": rfc3339(each.latest_ns),
-                    "latest_ns": each.latest_ns,
+                    **bound_fields("earliest", each.earliest_ns),
+                    **bound_fields("latest", each.latest_ns),
                 }
                 for each in self.times
             ],

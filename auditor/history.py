@@ -53,6 +53,8 @@ class EndedFact:
     where: Evidence
     entry: Ended | None
     """The ledger's entry; None where a later witness says it."""
+    stated: bool = True
+    """Whether it was said of this lease; else it follows from what was said of its session lease."""
 
 
 @dataclass(slots=True)

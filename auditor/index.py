@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import msgspec
 
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, Environment
 
 from .columns.layout import ENTRIES, USES, Bucket, Place, names_in
 from .columns.spool import Spool
@@ -31,7 +31,7 @@ type Value = str | bytes | int | None
 
 _APPLICATION: Final = 0x4C484C44
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 2
+INDEX_FORMAT: Final = 5
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
@@ -50,14 +50,15 @@ CREATE TABLE ceiling (
     PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
 CREATE TABLE use (
     domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
-    first INTEGER, last INTEGER, proven INTEGER, settle_to INTEGER, signed INTEGER);
+    first INTEGER, last INTEGER, proven INTEGER, settle_to INTEGER, signed INTEGER,
+    sequence INTEGER, digest BLOB);
 CREATE TABLE frame (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    first INTEGER, last INTEGER);
+    first INTEGER, last INTEGER, earliest INTEGER, latest INTEGER);
 CREATE TABLE unread (writer TEXT, start INTEGER, end INTEGER, path TEXT, offset INTEGER, length INTEGER);
 CREATE TABLE committed (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    named INTEGER);
+    named INTEGER, naming INTEGER, earliest INTEGER, latest INTEGER, staleness INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
     closed_at INTEGER);
 CREATE TABLE chunk (
@@ -94,6 +95,10 @@ class Use:
     """What the witness that the frame carries asks its holder to settle a log to."""
     signed_ns: int
     """The latest instant at which the frame can have been stamped, by its signed time."""
+    sequence: int = 0
+    """The frame's, in its writer's run."""
+    digest: bytes | None = None
+    """The frame's; None where it is not known."""
 
     @property
     def log(self) -> str:
@@ -210,7 +215,12 @@ class Index(Rows):
         super().__init__()
         self._passing = _passing_directory() if shared and path is None else None
         self._file = Path(self._passing.name) / "index" if self._passing else path
-        self.db = apsw.Connection("" if self._file is None else str(self._file))
+        try:
+            self.db = apsw.Connection("" if self._file is None else str(self._file))
+        except apsw.CantOpenError as problem:
+            what = f"{self._file} cannot be made: {problem}"
+            hint = "name a file in a directory that you may write to"
+            raise Environment("index-failed", what, hint=hint) from None
         try:
             if path is not None:
                 self._claim(path)
@@ -230,10 +240,10 @@ class Index(Rows):
 
     def _claim(self, path: Path) -> None:
         """Make sure that a file is new, or an index of ours; forget what an earlier audit concluded from its parts."""
-        ours = self._number("PRAGMA application_id")
-        if ours not in (0, _APPLICATION) or (ours == 0 and self._number("SELECT count(*) FROM sqlite_schema")):
+        ours = self.number("PRAGMA application_id")
+        if ours not in (0, _APPLICATION) or (ours == 0 and self.number("SELECT count(*) FROM sqlite_schema")):
             raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file")
-        old = () if self._number("PRAGMA user_version") == INDEX_FORMAT else self.db.execute(_ALL_TABLES).fetchall()
+        old = () if self.number("PRAGMA user_version") == INDEX_FORMAT else self.db.execute(_ALL_TABLES).fetchall()
         self.db.execute(f"PRAGMA application_id = {_APPLICATION}")
         for table in (*_TABLES, *(name for (name,) in old)):
             self.db.execute(f"DROP TABLE IF EXISTS {table}")
@@ -291,9 +301,13 @@ class Index(Rows):
             found.take(base, names, *self.spool.read(Place(*place), raw=raw))
         return found
 
+    def buckets(self) -> list[int]:
+        """Return the buckets of which columns hold anything, in order."""
+        return [number for (number,) in self.db.execute("SELECT DISTINCT bucket FROM chunk ORDER BY bucket")]
+
     def column_bytes(self) -> int:
         """Return how large all columns together are."""
-        return self._number("SELECT coalesce(sum(row_bytes), 0) FROM chunk")
+        return self.number("SELECT coalesce(sum(row_bytes), 0) FROM chunk")
 
     def domains_in_rows(self) -> set[str]:
         """Return every domain of which something is known by itself, not by columns."""
@@ -341,7 +355,7 @@ class Index(Rows):
 
     def witnesses(self) -> int:
         """Return how many different witnesses are known."""
-        return self._number("SELECT count(*) FROM entry WHERE NOT ending")
+        return self.number("SELECT count(*) FROM entry WHERE NOT ending")
 
     def all_domains(self) -> set[str]:
         """Return every domain that a frame or a ledger names, in rows or columns."""
@@ -366,13 +380,12 @@ class Index(Rows):
     def uses(self, domain: str) -> Iterator[tuple[bytes, Use]]:
         """Yield (correlation id, use) of a domain, in order of place."""
         sql = (
-            "SELECT cid, path, offset, length, messages, accepted, first, last, proven, settle_to, signed FROM use"
-            " WHERE domain = ? ORDER BY path, offset"
+            "SELECT cid, path, offset, length, messages, accepted, first, last, proven, settle_to, signed, sequence,"
+            " digest FROM use WHERE domain = ? ORDER BY path, offset"
         )
         for cid, path, offset, length, *numbers in self.db.execute(sql, (domain,)):
-            messages, accepted, first, last, proven, settle_to, signed = numbers
-            where = Evidence(path, offset, length)
-            yield cid, Use(where, messages, accepted, first, last, bool(proven), settle_to, signed)
+            messages, accepted, first, last, proven, *others = numbers
+            yield cid, Use(Evidence(path, offset, length), messages, accepted, first, last, bool(proven), *others)
 
     def heads(self) -> Iterator[tuple[bytes, int, bytes, bool, bytes, Evidence]]:
         """Yield (incarnation, sequence, digest, in ledger, head, where), run by run, in order of sequence."""
@@ -393,77 +406,22 @@ class Index(Rows):
         """Return (incarnation, number of the ceiling record) of every batch that is known."""
         return set(self.db.execute("SELECT DISTINCT incarnation, ceiling FROM head"))
 
-    def reused_sequences(self) -> Iterator[tuple[str, bytes, int, list[Evidence]]]:
-        """Yield (writer, incarnation, sequence, places) of numbers that stand for several frames."""
-        sql = (
-            "SELECT writer, incarnation, sequence FROM frame GROUP BY 1, 2, 3 HAVING count(DISTINCT digest) > 1"
-            " ORDER BY 1, 2, 3"
-        )
-        places = (
-            "SELECT path, offset, length FROM frame WHERE writer = ? AND incarnation = ? AND sequence = ? ORDER BY 1, 2"
-        )
-        for writer, incarnation, sequence in self.db.execute(sql).fetchall():
-            named = self.db.execute(places, (writer, incarnation, sequence))
-            assert isinstance(writer, str)
-            assert isinstance(incarnation, bytes)
-            assert isinstance(sequence, int)
-            yield writer, incarnation, sequence, [Evidence(*row) for row in named]
-
-    def disordered_frames(self) -> Iterator[tuple[str, bytes, int, int, Evidence, int, int, Evidence]]:
-        """Yield (writer, incarnation, sequence, last timestamp, where, next sequence, its first timestamp, where).
-
-        Of each two frames that follow each other where the later one does not lie above the earlier.
-        """
-        sql = (
-            "SELECT * FROM (SELECT writer, incarnation, lag(sequence) OVER run AS before, lag(last) OVER run AS top,"
-            " lag(path) OVER run AS there, lag(offset) OVER run, lag(length) OVER run, sequence, first, path, offset,"
-            " length FROM frame WINDOW run AS"
-            " (PARTITION BY writer, incarnation ORDER BY sequence, first, path, offset))"
-            " WHERE before < sequence AND first <= top ORDER BY writer, incarnation, sequence, path, offset"
-        )
-        for writer, incarnation, *rest in self.db.execute(sql):
-            before, top, path, offset, length, sequence, first, *where = rest
-            yield writer, incarnation, before, top, Evidence(path, offset, length), sequence, first, Evidence(*where)
-
     def closings(self) -> Iterator[tuple[str, int, int]]:
         """Yield (log, start of a bag, the instant before which it surely was not closed), in order."""
         yield from self.db.execute("SELECT log, start, closed_at FROM bag WHERE closed_at > 0 ORDER BY log, start")
 
-    def lost_frames(self) -> Iterator[tuple[str, bytes, int, int, list[Evidence]]]:
-        """Yield (writer, incarnation, sequence, named when, who names it) of committed frames that are nowhere.
-
-        Not of one that may be in a file that cannot be read: its writer's, of a time between the frames beside it.
-        """
-        sql = (
-            "SELECT c.writer, c.incarnation, c.sequence, c.named, c.path, c.offset, c.length FROM committed c"
-            " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
-            " AND (f.digest = c.digest OR c.digest = zeroblob(32)) WHERE f.writer IS NULL ORDER BY 1, 2, 3, 5, 6"
-        )
-        for _, naming in itertools.groupby(list(self.db.execute(sql)), key=lambda row: row[:3]):
-            writer, incarnation, sequence, named, path, offset, length = next(naming)
-            if not self._may_be_unread(writer, incarnation, sequence, named):
-                yield writer, incarnation, sequence, named, [Evidence(path, offset, length)]
-
-    def _may_be_unread(self, writer: str, incarnation: bytes, sequence: int, named: int) -> bool:
-        """Whether a file that cannot be read may hold a frame: a writer's timestamps increase with its sequence."""
-        beside = "FROM frame WHERE writer = ? AND incarnation = ? AND sequence"
-        who = (writer, incarnation, sequence)
-        above = self._number(f"SELECT coalesce(max(last), 0) {beside} < ?", *who)
-        below = self._number(f"SELECT coalesce(min(first), ?) {beside} > ?", named, *who)
-        unread = "SELECT count(*) FROM unread WHERE writer = ? AND start <= ? AND end > ?"
-        return bool(self._number(unread, writer, below, above))
-
     def bags_within(self, first_ns: int, last_ns: int) -> tuple[bool, bool]:
         """Return (some bag that holds one of these instants is open, some was closed with what cannot be read)."""
         count = "SELECT count(*) FROM bag WHERE start <= ? AND end > ? AND"
-        still_open = self._number(f"{count} NOT closed", last_ns, first_ns)
-        return bool(still_open), bool(self._number(f"{count} blind", last_ns, first_ns))
+        still_open = self.number(f"{count} NOT closed", last_ns, first_ns)
+        return bool(still_open), bool(self.number(f"{count} blind", last_ns, first_ns))
 
     def closed_until(self) -> int:
         """Return how far every log is closed; 0 where there is no log, or one of which that is not known."""
         return min(self._closed_to.values(), default=0)
 
-    def _number(self, sql: str, *values: Value) -> int:
+    def number(self, sql: str, *values: Value) -> int:
+        """Return the number that a question has for an answer."""
         for (number,) in self.db.execute(sql, values):
             assert isinstance(number, int)
             return number

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from .finding import Evidence
     from .frames import FrameEvidence, HeldSession, HeldWitness
     from .index import Rows
+
+
+INSTANT_MAX: Final = 2**63 - 1
+"""What a column holds. An end of an interval above it is kept as this: nothing lies above either."""
 
 
 def index_frame(
@@ -28,12 +32,15 @@ def index_frame(
     writer = (head.writer, head.incarnation)
     timestamps = frame.frame.timestamps
     stamps = (int(timestamps[0]), int(timestamps[-1]))
-    index.add("frame", *writer, head.sequence, digest, where=where, rest=stamps)
+    token, proven = frame.token, frame.refusal is None
+    interval = (token.interval.earliest, min(token.interval.latest, INSTANT_MAX)) if proven else (None, None)
+    index.add("frame", *writer, head.sequence, digest, where=where, rest=(*stamps, *interval))
     if head.committed is not None:
         named = (*writer, head.committed.sequence, head.committed.digest if hashed else bytes(32))
-        index.add("committed", *named, where=where, rest=(int(timestamps[-1]),))
+        naming = (head.sequence, *interval, token.staleness_ns)
+        index.add("committed", *named, where=where, rest=(int(timestamps[-1]), *naming))
     first, last = span
-    stamped = frame.token.interval.latest + frame.token.staleness_ns
+    stamped = min(token.interval.latest + token.staleness_ns, INSTANT_MAX)
     for session in frame.sessions:
         if session.refusal is None:
             _index_witness(index, session, ("", session.witness.session_id), where, rank)
@@ -43,7 +50,8 @@ def index_frame(
         if witness.correlation_id not in counted:
             counted.add(witness.correlation_id)
             numbers = (len(timestamps), accepted, first, last, held.refusal is None, witness.settle_to_ns, stamped)
-            index.add("use", witness.domain, witness.correlation_id, where=where, rest=numbers)
+            itself = (head.sequence, digest if hashed else None)
+            index.add("use", witness.domain, witness.correlation_id, where=where, rest=(*numbers, *itself))
         if held.refusal is not None:
             continue
         _index_witness(index, held, (witness.domain, witness.correlation_id), where, rank)

@@ -199,13 +199,23 @@ class Tree:
     def __init__(self, root: Path) -> None:
         """Take the root. Touches nothing yet."""
         self.root = root
+        self._at = f"{root}/"
+        """What paths stand behind: a text, because to make a Path takes as long as to open a file."""
         self.unreadable: dict[str, str] = {}
         """What could not be read, by path, and why."""
+
+    def hides(self, path: str) -> bool:
+        """Whether a file, or a directory that it would be in, could not be read: then its absence is none."""
+        while path:
+            if path in self.unreadable:
+                return True
+            path = path.rpartition("/")[0]
+        return False
 
     def names(self, directory: str) -> list[tuple[str, bool]]:
         """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
         try:
-            with os.scandir(self.root / directory) as entries:
+            with os.scandir(self._at + directory) as entries:
                 return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
         except OSError as problem:
             if problem.errno not in _ABSENT:
@@ -240,7 +250,7 @@ class Tree:
     def identity(self, path: str) -> str:
         """Return what tells whether a file is still the one that it was, short of reading it."""
         try:
-            found = os.lstat(self.root / path)
+            found = os.lstat(self._at + path)
         except OSError as problem:
             return str(problem.strerror)
         return f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
@@ -356,7 +366,7 @@ class Tree:
 
     def _open(self, path: str) -> Opened | None:
         try:
-            descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(self._at + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as problem:
             if problem.errno not in _ABSENT:
                 self.unreadable[path] = str(problem.strerror)

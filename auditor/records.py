@@ -18,6 +18,7 @@ from timeagent.trust import Keyring, TrustRecord
 
 from .finding import Evidence
 from .rules.registry import found
+from .rules.trust import check_trust
 from .verification import PartialKeyring
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ REGISTERS: Final[tuple[tuple[Kind, str, type[Policy | TrustRecord | ShardMap]], 
 )
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 """More than any record of ours: what is larger is none."""
+
+
+NUMBERS_MAX: Final = 10_000
+HOLES_MAX: Final = 100
+"""A number that somebody made up is looked behind so far, and so many are told."""
 
 
 @dataclass(slots=True)
@@ -116,6 +122,7 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
     ]
     cluster_id = _cluster_id(marker, [body for *_, body in bodies], findings)
     records = ClusterRecords(cluster_id, root, pinned_key is not None)
+    row: list[tuple[TrustRecord, Evidence]] = []
     for finding in findings:
         _remember_rejected(records, finding)
     for kind, number, path, length, body in sorted(bodies, key=lambda each: each[:2]):
@@ -128,6 +135,7 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
             case Policy():
                 records.policies[number] = body
             case TrustRecord():
+                row.append((body, Evidence(path, 0, length)))
                 records.keyrings[number] = Keyring(body.keys)
                 records.entries |= {entry.public: entry for entry in body.keys}
             case ShardMap():
@@ -137,7 +145,7 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
         records.keys = Keyring(records.entries.values())
         if not whole:
             records.doubt_keys()
-    findings += _nothing_there(records)
+    findings += [*_nothing_there(records), *_holes(records), *check_trust(row)]
     return records, findings
 
 
@@ -209,6 +217,21 @@ def _remember_rejected(records: ClusterRecords, finding: Finding) -> None:
     for kind, register, _ in REGISTERS:
         if register == directory and name.isdecimal():
             records.rejected.setdefault(kind, set()).add(int(name))
+
+
+def _holes(records: ClusterRecords) -> Iterator[Finding]:
+    """A record with a higher number is there: the registers are never pruned, so that this one was there before it."""
+    registers = ((Kind.POLICY, records.policies), (Kind.TRUST, records.keyrings), (Kind.MAP, records.maps))
+    for kind, there in registers:
+        known = there.keys() | records.rejected.get(kind, set())
+        missing = [number for number in range(1, min(max(known, default=0), NUMBERS_MAX)) if number not in known]
+        for number in missing[:HOLES_MAX]:
+            word = kind.name.lower()
+            path = f"{word}/{record_name(number)}"
+            reason = (
+                f"{word} record {max(known)} is there, and record {number} before it is not: they are never deleted"
+            )
+            yield found(f"unverifiable-{word}", path, reason, [Evidence(path)])
 
 
 def _nothing_there(records: ClusterRecords) -> Iterator[Finding]:

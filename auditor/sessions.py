@@ -74,6 +74,7 @@ class SessionHistory:
                 naming.token,
                 naming.where,
                 None,
+                stated=False,
             )
         over = self.over
         if over is None or lease.first.position > over.position:
@@ -81,7 +82,7 @@ class SessionHistory:
         if run.whole(lease.first.head.sequence, over.position[3]):
             outcome = over.entry.outcome if lease.held else LeaseOutcome.WITHDRAWN
             ending = _ending(lease, outcome, over.entry.ended_ns, over.entry)
-            yield EndedFact(ending, over.position, over.token, over.where, None)
+            yield EndedFact(ending, over.position, over.token, over.where, None, stated=False)
 
 
 def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: SessionEnded | None = None) -> Ending:

@@ -1,14 +1,15 @@
 """A tree in a tar file: read where it stands, nothing is unpacked.
 
-Members are taken as plain names with bytes: owners, modes and times say nothing, links lead nowhere. Where a name
-stands twice, the last one counts, as unpacking would have it.
+Members are taken as plain names with bytes: owners, modes and times say nothing, symbolic links lead nowhere. A hard
+link is another name of the member that it names, as it stands by then: tar stores so what has two names, such as a file
+that was published and is in `tmp` still. Where a name stands twice, the last one counts, as unpacking would have it.
 """
 
 from __future__ import annotations
 
 import posixpath
 import tarfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.paths import MARKER
 from timeagent.errors import Damaged, Environment
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .load import Opened
+
+
+NOT_REGULAR: Final = "it is not a regular file"
 
 
 class TarTree(Tree):
@@ -43,15 +47,22 @@ class TarTree(Tree):
             raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
         self._identity = f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
         root = self._root([each.name for each in members], path)
+        self._others: dict[str, str] = {}
+        """Why a member that is no directory cannot be read."""
+        stands: dict[str, tuple[int, int] | str] = {}
         for each in members:
+            place = _place(each, stands)
+            stands[posixpath.normpath(each.name)] = place
             name = _inside(each.name, root)
             if not name:
                 continue
             self._add(name, is_directory=each.isdir())
-            if each.isreg() and not each.issparse():
-                self._places[name] = each.offset_data, each.size
+            self._places.pop(name, None)
+            self._others.pop(name, None)
+            if isinstance(place, str):
+                self._others[name] = place
             else:
-                self._places.pop(name, None)
+                self._places[name] = place
 
     @staticmethod
     def _root(names: list[str], path: Path) -> str:
@@ -83,7 +94,7 @@ class TarTree(Tree):
         if kind is None:
             return None
         if path not in self._places:
-            self.unreadable[path] = "it is not a regular file"
+            self.unreadable[path] = self._others.get(path, NOT_REGULAR)
             return None
         offset, size = self._places[path]
         try:
@@ -91,6 +102,17 @@ class TarTree(Tree):
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None
+
+
+def _place(member: tarfile.TarInfo, stands: dict[str, tuple[int, int] | str]) -> tuple[int, int] | str:
+    """Return where a member's bytes are and how many, or why they cannot be read. ``stands``: of those before it."""
+    if member.islnk():
+        return stands.get(posixpath.normpath(member.linkname), "it is a hard link to what the tar file does not hold")
+    if not member.isreg():
+        return NOT_REGULAR
+    if member.issparse():
+        return "it is stored with holes (tar --sparse): unpack the tar file, and name the directory"
+    return member.offset_data, member.size
 
 
 def _inside(name: str, root: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, Bucket
+from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -126,7 +126,12 @@ class _Chain:
             term = min(cluster.term_ns_max, NUMBER_MAX)
             wrong |= rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]
         low = (rows["floor"] < heads.floor[head]) | (rows["settle_to"] < heads.settle_to[head])
+        low |= rows["fence"] <= heads.floor[head]
         wrong |= low & (rows["kind"] == GRANT)
+        again = rows["kind"] == RENEWAL
+        granted = rows[self.start][self.lease]
+        for column in ("fence", "floor", "settle_to", "holder"):
+            wrong |= again & (rows[column] != granted[column])
         self.suspect(wrong & told)
         names = list(self.entries.names.values)
         places: dict[tuple[int, int], int] = {}
@@ -156,9 +161,16 @@ class _Chain:
         self.suspect_leases(wrong)
         of_row, none_before = self.lease, first[self.lease]
         previous = self.cid[of_row - 1]
-        for says, which in (("follows", "previous"), ("tells", "last_ended"), ("sets", "floor_set_by")):
+        for says, which in (("follows", "previous"), ("tells", "last_ended")):
             other = none_before | (self.rows[which] != previous).any(axis=1)
             self.suspect(self.rows[says] & other & self.told)
+        telling = np.flatnonzero(self.rows["tells"])
+        end = self.last[of_row[telling] - 1]
+        otherwise = (self.rows["chain_head"][telling] != self.rows["chain_head"][end]).any(axis=1)
+        for column in ("ended", "watermark", "messages", "chained"):
+            otherwise |= self.rows[column][telling] != self.rows[column][end]
+        self.bad[self.name[telling[otherwise]]] = True
+        self.suspect(self.rows["sets"])  # told beside the last lease only where it is another
 
     def check_ends(self, cluster: Cluster) -> None:
         """Check what holders said when they relinquished: the watermark, and the signed time that it keeps."""
@@ -176,6 +188,16 @@ class _Chain:
             said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]
             wrong |= said < ends["midpoint"] - ends["radius"]
         self.suspect_leases(wrong & self.ended & ends["timed"])
+        self._check_stops(floor)
+
+    def _check_stops(self, floor: Column) -> None:
+        """Check that the record with which a run stopped covers what it granted. ``floor``: of each lease."""
+        rows, run = self.rows, self.head[self.start]
+        fence = np.maximum.reduceat(np.where(self.told, rows["fence"], 0), self.start)
+        settle_to = np.maximum.reduceat(np.where(self.told, rows["settle_to"], 0), self.start)
+        asked = np.maximum(np.maximum(floor, fence), np.where(self.ended, self.watermark, self.expiry))
+        settle_to = np.where(self.ended, settle_to, np.maximum(settle_to, self.expiry))
+        self.suspect_leases((asked > self.heads.end_floor[run]) | (settle_to > self.heads.end_settle_to[run]))
 
 
 def _check_uses(chain: _Chain, uses: Bucket, heads: Heads, cluster: Cluster) -> None:
@@ -202,10 +224,11 @@ def _check_uses(chain: _Chain, uses: Bucket, heads: Heads, cluster: Cluster) -> 
         )
         chain.bad[name[~found]] = True
         chain.bad[name[_unsettled(rows, uses, cluster)]] = True
-        of = np.argsort(chain.lease[at], kind="stable")
+        of = np.lexsort((rows["sequence"], chain.lease[at]))
         lease = chain.lease[at][of]
         firsts = np.flatnonzero(np.append(True, lease[1:] != lease[:-1]))
         used = lease[firsts]
+        _check_last_frames(chain, used, rows["digest"][of[np.append(firsts[1:], len(of)) - 1]])
         messages[used] = np.add.reduceat(rows["messages"][of], firsts)
         low[used] = np.minimum.reduceat(rows["first"][of], firsts)
         top[used] = np.maximum.reduceat(rows["last"][of], firsts)
@@ -214,6 +237,14 @@ def _check_uses(chain: _Chain, uses: Bucket, heads: Heads, cluster: Cluster) -> 
         chain.bad[name_of[1:][crossing]] = True
     ends = chain.rows[chain.last]
     chain.suspect_leases(chain.ended & ((messages != ends["messages"]) | (top > chain.watermark)))
+
+
+def _check_last_frames(chain: _Chain, used: Column, digests: NDArray[np.uint64]) -> None:
+    """Check what holders called their last frame. ``digests``: of the last frame under each of these leases."""
+    end = chain.last[used]
+    known = chain.ended[used] & chain.rows["chained"][end] & digests.any(axis=1)
+    other = known & (chain.rows["chain_head"][end] != digests[:, :2]).any(axis=1)
+    chain.bad[chain.name[end[other]]] = True
 
 
 def _unsettled(rows: Rows, uses: Bucket, cluster: Cluster) -> Flags:

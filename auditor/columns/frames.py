@@ -138,12 +138,13 @@ class FrameColumns:
         clean[witnesses.frame[~_fit(batch, witnesses, tokens)]] = False
         clean &= ~witnesses.several_of_a_lease(len(clean))
         chosen = np.flatnonzero(clean)
-        self._keep_frames(batch, chosen, rank)
-        self._keep_uses(batch, witnesses, tokens, clean, rank)
+        digests = numbers(b"".join(batch.cut.digests), 4)
+        self._keep_frames(batch, tokens, chosen, digests, rank)
+        self._keep_uses(batch, witnesses, tokens, clean, digests, rank)
         self._tell_heads(batch, witnesses, clean, rank)
-        file, digests, begins = batch.cut.file.tolist(), batch.cut.digests, batch.begins.tolist()
+        file, raw_digests, begins = batch.cut.file.tolist(), batch.cut.digests, batch.begins.tolist()
         for n in chosen.tolist():
-            files[file[n]].seen.add(digests[n])
+            files[file[n]].seen.add(raw_digests[n])
         return FramesRead(
             frames=batch.frames.tolist(),
             doubtful=[
@@ -154,20 +155,33 @@ class FrameColumns:
             trust_numbers=set(np.unique(batch.trust_number[chosen]).tolist()),
         )
 
-    def _keep_frames(self, batch: _Batch, chosen: Column, rank: int) -> None:
+    def _keep_frames(
+        self, batch: _Batch, tokens: _Tokens, chosen: Column, digests: NDArray[np.uint64], rank: int
+    ) -> None:
         rows = np.zeros(len(chosen), FRAME)
         cut, file = batch.cut, batch.cut.file[chosen]
         rows["name"] = self._rows.names.all_of(batch.writers)[file]
         rows["path"] = self._paths(self._rows, batch)[file]
         rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], cut.first[chosen], cut.last[chosen]
-        rows["digest"] = numbers(b"".join(cut.digests), 4)[chosen]
+        rows["digest"] = digests[chosen]
         rows["committed"] = batch.heads.number("committed.sequence", NOTHING)[chosen]
         if self._hashed:  # else no frame's digest is known
             rows["committed_digest"] = batch.heads.identifiers("committed.digest", 4)[chosen]
+        midpoint, radius = tokens.midpoint[chosen], tokens.radius[chosen]
+        rows["earliest"], rows["latest"] = midpoint - radius, midpoint + radius
+        rows["staleness"] = tokens.staleness[chosen]
         rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], cut.length[chosen], rank + chosen
         self._rows.add(rows)
 
-    def _keep_uses(self, batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags, rank: int) -> None:
+    def _keep_uses(
+        self,
+        batch: _Batch,
+        witnesses: Witnesses,
+        tokens: _Tokens,
+        clean: Flags,
+        digests: NDArray[np.uint64],
+        rank: int,
+    ) -> None:
         chosen = np.flatnonzero(clean[witnesses.frame])
         if not len(chosen):
             return
@@ -180,7 +194,9 @@ class FrameColumns:
         rows["cid"] = witnesses.correlation[which]
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
         rows["messages"], rows["first"], rows["last"] = cut.counts[frame], cut.first[frame], cut.last[frame]
-        rows["signed"] = tokens.latest[frame]
+        rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
+        if self._hashed:
+            rows["digest"] = digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
         uses.add(rows, [witnesses.entries[n] for n in which.tolist()])
 
@@ -326,8 +342,8 @@ class _Tokens:
         self.clean: Flags = np.array(good, np.bool_)[self._which]
         self.midpoint: Column = np.array([0 if t is None else t.midpoint_ns for t in safe], np.int64)[self._which]
         self.radius: Column = np.array([0 if t is None else t.radius_ns for t in safe], np.int64)[self._which]
-        staleness = np.array([0 if t is None else t.staleness_ns for t in safe], np.int64)[self._which]
-        self.latest: Column = self.midpoint + self.radius + staleness
+        self.staleness: Column = np.array([0 if t is None else t.staleness_ns for t in safe], np.int64)[self._which]
+        self.latest: Column = self.midpoint + self.radius + self.staleness
         """Before this each was surely handed out."""
 
     def of(self, frames: Column) -> list[SignedTime]:

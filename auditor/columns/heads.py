@@ -45,6 +45,8 @@ class Heads:
         self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to = np.zeros(
             (6, count), np.int64
         )
+        self.end_floor, self.end_settle_to = np.full((2, count), NUMBER_MAX, np.int64)
+        """With which the run stopped orderly, where it did."""
         for place, fact in enumerate(ordered):
             head, token = fact.head, fact.token
             floor, settle_to = _lowest(fact, cluster)
@@ -53,6 +55,11 @@ class Heads:
             if not once or max(figures) >= NUMBER_MAX or not _rightful(fact, cluster):
                 continue
             self.plain[place] = True
+            chain = cluster.ceilings.get((head.map_number, head.shard))
+            end = chain.end_of(head.incarnation) if chain else None
+            if end is not None:
+                self.end_floor[place] = min(end.record.floor_ns, NUMBER_MAX)
+                self.end_settle_to[place] = min(end.record.settle_to_ns, NUMBER_MAX)
             for column, figure in zip(
                 (self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to),
                 figures,

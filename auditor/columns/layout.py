@@ -47,11 +47,16 @@ USE: Final = np.dtype(
         ("last", "<i8"),
         ("settle_to", "<i8"),
         ("signed", "<i8"),
+        ("sequence", "<i8"),
+        ("digest", "<u8", (4,)),
         *_PLACE,
         *_RAW,
     ]
 )
-"""One clean frame written under one lease: every message accepted, every signature good. ``name``: the domain."""
+"""One clean frame written under one lease: every message accepted, every signature good.
+
+``name``: the domain; ``digest``: the frame's, zeros where no frame's is known.
+"""
 
 GRANT: Final = 0
 RENEWAL: Final = 1
@@ -65,6 +70,7 @@ ENTRY: Final = np.dtype(
         ("position", "<i8"),
         ("kind", "u1"),
         ("plain", "?"),
+        ("holder", "<u8"),
         ("fence", "<i8"),
         ("expiry", "<i8"),
         ("floor", "<i8"),
@@ -81,13 +87,21 @@ ENTRY: Final = np.dtype(
         ("midpoint", "<i8"),
         ("radius", "<i8"),
         ("staleness", "<i8"),
+        ("ended", "<i8"),
+        ("chained", "?"),
+        ("chain_head", "<u8", (2,)),
         *_PLACE,
         *_RAW,
     ]
 )
 """One entry of a ledger about a lease: a grant, a renewal, or an end. ``plain``: of the sort that columns judge.
 
+``holder``: a mark of all that a witness says of its holder; 0 for an end.
+
 ``midpoint``, ``radius``, ``staleness``: of the signed time of an end's watermark, if it is ``timed``.
+
+``ended``, ``watermark``, ``messages``, and if ``chained`` the first half of ``chain_head``: of an end what it says, of
+a witness what that says of the lease that ended last.
 """
 
 FRAME: Final = np.dtype(
@@ -99,10 +113,16 @@ FRAME: Final = np.dtype(
         ("last", "<i8"),
         ("committed", "<i8"),
         ("committed_digest", "<u8", (4,)),
+        ("earliest", "<i8"),
+        ("latest", "<i8"),
+        ("staleness", "<i8"),
         *_PLACE,
     ]
 )
-"""One clean frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING."""
+"""One clean frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING.
+
+``earliest``, ``latest``, ``staleness``: of its signed time.
+"""
 
 KINDS: Final = {USES: USE, ENTRIES: ENTRY, FRAMES: FRAME}
 

@@ -6,12 +6,13 @@ nobody asked for) become rows as well, which are not *plain*: their domains are 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Ended, Witness, WitnessKind, decode_entry
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -105,7 +106,10 @@ def _kind(entry: Entry) -> int:
 def _plain(entry: Entry) -> bool:
     """Whether an entry is of the sort that columns judge, by what all of its shape share."""
     if isinstance(entry, Witness):
-        return entry.mode is Mode.X and entry.session_id is None and entry.kind is not WitnessKind.UPGRADE
+        exclusive = entry.mode is Mode.X and entry.phase is Phase.HELD
+        if entry.last_ended is not None and entry.last_ended.outcome is not LeaseOutcome.RELINQUISHED:
+            return False
+        return exclusive and entry.session_id is None and entry.kind is not WitnessKind.UPGRADE
     return isinstance(entry, Ended) and entry.ending.outcome is LeaseOutcome.RELINQUISHED
 
 
@@ -125,11 +129,21 @@ def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
         ("expiry", "expiry_ns"),
         ("floor", "floor_ns"),
         ("settle_to", "settle_to_ns"),
-        ("messages", "ending.messages"),
     ):
         rows[column] = records.number(name)[chosen]
         plain &= small(rows[column])
-    rows["watermark"] = records.number("ending.watermark_ns", NOTHING)[chosen]
+    for column in ("ended", "messages"):
+        name = "ended_ns" if column == "ended" else column
+        rows[column] = (records.number(f"ending.{name}") + records.number(f"last_ended.{name}"))[chosen]
+        plain &= small(rows[column])
+    heads = [records.identifiers(f"{each}.chain_head", 4) for each in ("ending", "last_ended")]
+    rows["chain_head"] = (heads[0] | heads[1])[chosen, :2]
+    rows["chained"] = (records.there("ending.chain_head") | records.there("last_ended.chain_head"))[chosen]
+    which, raw = records.distinct("holder.node", "holder.purpose")
+    marks = [0, *(int.from_bytes(hashlib.blake2b(each, digest_size=8).digest(), "little") for each in raw)]
+    rows["holder"] = np.array(marks, np.uint64)[which[chosen] + 1]
+    watermarks = [records.number(f"{each}.watermark_ns", NOTHING) for each in ("ending", "last_ended")]
+    rows["watermark"] = (watermarks[0] + watermarks[1] - NOTHING)[chosen]  # one of the two is nothing
     plain &= small(rows["watermark"]) | (rows["watermark"] == NOTHING)
     rows["timed"] = records.there("ending.watermark_time")[chosen]
     which, raw = records.distinct("ending.watermark_time")

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 
 from auditor.pool import in_order
+from timeagent.canonical import DIGEST_BYTES
 
 from . import domains, writers
-from .layout import BUCKETS, ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
+from .layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
 from .writers import Writer
 
 if TYPE_CHECKING:
@@ -58,15 +59,15 @@ def spread_suspects(index: Index, heads: Callable[[], Heads], cluster: Cluster, 
 
     Those are the witnesses of clean domains: in columns only. ``jobs``: as of an audit.
     """
-    size = index.column_bytes()
-    if not size:
+    size, filled = index.column_bytes(), index.buckets()
+    if not filled:
         return 0
     judge = ColumnJudge(index, heads(), cluster, index.domains_in_rows(), index.writers_in_rows())
     if jobs == 1 or not index.shared or size < _WORTH_IT:
-        answers: Iterator[bytes] = map(judge.judge, range(BUCKETS))
+        answers: Iterator[bytes] = map(judge.judge, filled)
     else:
         index.publish()
-        answers = in_order(judge.judge, range(BUCKETS), jobs or (os.cpu_count() or 1))
+        answers = in_order(judge.judge, filled, jobs or (os.cpu_count() or 1))
     witnesses = 0
     suspect_domains: set[str] = set()
     suspect_writers: set[Writer] = set()
@@ -123,11 +124,14 @@ def _entry_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
 def _use_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
     names, paths = list(bucket.names.values), list(bucket.paths.values)
     columns = ("name", "path", "offset", "length", "messages", "first", "last", "settle_to", "signed")
-    for cid, (name, path, offset, length, messages, first, last, settle_to, signed) in zip(
-        _cids(rows), zip(*(rows[column].tolist() for column in columns), strict=True), strict=True
+    numbers = zip(*(rows[column].tolist() for column in columns), strict=True)
+    frames = zip(rows["sequence"].tolist(), _digests(rows, "digest"), strict=True)
+    for cid, frame, (name, path, offset, length, messages, first, last, settle_to, signed) in zip(
+        _cids(rows), frames, numbers, strict=True
     ):
         told = (messages, messages, first, last, 1, settle_to, signed)
-        yield names[name], cid, paths[path], offset, length, *told
+        sequence, digest = frame
+        yield names[name], cid, paths[path], offset, length, *told, sequence, digest if any(digest) else None
 
 
 def _cids(rows: Rows) -> list[bytes]:
@@ -135,20 +139,26 @@ def _cids(rows: Rows) -> list[bytes]:
     return [whole[at : at + 16] for at in range(0, len(whole), 16)]
 
 
+def _digests(rows: Rows, column: str) -> list[bytes]:
+    whole = np.ascontiguousarray(rows[column]).tobytes()
+    return [whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES)]
+
+
 def _spread_writers(index: Index, number: int, wanted: AbstractSet[Writer]) -> None:
     bucket = index.bucket(FRAMES, number)
     rows = _chosen(bucket, wanted)
     names, paths = list(bucket.names.values), list(bucket.paths.values)
-    digests, committed = (np.ascontiguousarray(rows[name]).tobytes() for name in ("digest", "committed_digest"))
-    columns = ("name", "sequence", "committed", "path", "offset", "length", "first", "last")
+    digests, committed = _digests(rows, "digest"), _digests(rows, "committed_digest")
+    columns = ("name", "path", "offset", "length", "sequence", "committed", "first", "last")
+    signed = ("earliest", "latest", "staleness")
     frames: list[Sequence[Value]] = []
     named: list[Sequence[Value]] = []
-    for at, (name, sequence, names_one, path, offset, length, first, last) in enumerate(
-        zip(*(rows[column].tolist() for column in columns), strict=True)
+    for at, (name, path, offset, length, sequence, names_one, first, last, *time) in enumerate(
+        zip(*(rows[column].tolist() for column in (*columns, *signed)), strict=True)
     ):
-        writer, where, digest = names[name], (paths[path], offset, length), slice(32 * at, 32 * at + 32)
-        frames.append((*writer, sequence, digests[digest], *where, first, last))
+        writer, where, (*interval, staleness) = names[name], (paths[path], offset, length), time
+        frames.append((*writer, sequence, digests[at], *where, first, last, *interval))
         if names_one != NOTHING:
-            named.append((*writer, names_one, committed[digest], *where, last))
+            named.append((*writer, names_one, committed[at], *where, last, sequence, *interval, staleness))
     index.insert("frame", frames)
     index.insert("committed", named)

@@ -1,7 +1,8 @@
 """Writers' sequences of frames, all of a bucket at once: which runs of writers are clean.
 
 A run is clean if no two of its frames have one sequence number, each lies above the one before it, and each committed
-frame that one of them names is there. All others are suspect, and judged by ``auditor.rules.sequences``.
+frame that one of them names is there and was not signed after it. All others are suspect, and judged by
+``auditor.rules.sequences``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def judge_writers(frames: Bucket, by_rows: AbstractSet[Writer]) -> list[Writer]:
             (run["digest"][at] == naming["committed_digest"]).all(axis=1)
             | ~naming["committed_digest"].any(axis=1)  # which one it was is not known: no digest is
         )
-        if not there.all():
+        before = naming["latest"] < run["earliest"][at] - naming["staleness"]
+        if not there.all() or before.any():
             bad[number] = True
     return [names[n] for n in np.flatnonzero(bad).tolist()]

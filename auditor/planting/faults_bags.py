@@ -205,3 +205,14 @@ def newest_ceiling_record_removed(root: Path) -> ClusterTree:
     tree = small_tree(root)
     tree.remove(max(path for path in tree.files() if path.startswith("shards/")))
     return tree
+
+
+@plants("hidden-bag")
+def bag_left_out_of_its_racks_seal(root: Path) -> ClusterTree:
+    story = Story(root)
+    path = story.writer.publish(story.grid)
+    story.done(seal=False)
+    rack = story.grid.rack(story.grid.first_ns)
+    story.tree.until(rack.end_ns + story.tree.policy.seal_delay_ns + SECOND)
+    story.tree.seal(rack, omit=[path.split("/")[-2]])
+    return story.tree

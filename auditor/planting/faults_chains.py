@@ -203,7 +203,28 @@ def ledger_that_ends_long_before_its_run(root: Path) -> ClusterTree:
     lease, _ = story.written()
     story.shard.end(lease)
     whole = story.tree.get(story.shard.ledger)
-    story.tree.advance(9 * SECOND)
-    story.shard.extend()
+    for _ in range(2):
+        story.tree.advance(9 * SECOND)
+        story.shard.extend()
     story.tree.put(story.shard.ledger, whole)
+    return story.done()
+
+
+@plants("grant-without-right")
+def grant_under_a_ceiling_record_that_was_never_linked(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease(head={"ceiling_number": story.shard.ceiling_number + 99})
+    story.shard.end(lease)
+    return story.done()
+
+
+@plants("lost-file")
+def ceiling_record_removed_that_no_ledger_has(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.shard.keeps_ledger = False
+    for _ in range(3):
+        story.tree.advance(SECOND)
+        story.shard.extend()
+    records = sorted((story.tree.root / "shards").glob("*/*/*"))
+    records[-2].unlink()
     return story.done()

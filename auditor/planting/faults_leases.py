@@ -282,3 +282,11 @@ def ended_before_the_time_in_its_watermark(root: Path) -> ClusterTree:
     story.shard.end(lease)
     early.midpoint_ns += 400 * MS
     return story.done()
+
+
+@plants("fence-not-growing")
+def fence_below_the_shards_own_floor(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.shard = Shard(story.tree)
+    story.lease(change={"fence": story.shard.floor_ns})
+    return story.done()

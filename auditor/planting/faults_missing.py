@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from appliance.formats.framing import Kind
 from timeagent.units import MS, SECOND
 
 from .plants import plants
 from .stories import Story, only_file, small_tree
-from .tree import ClusterTree
+from .tree import ClusterTree, changed
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from appliance.formats.policy import Policy
+    from appliance.formats.shardmap import ShardMap
+    from timeagent.trust import TrustRecord
 
 
 @plants("lost-frame")
@@ -110,3 +115,32 @@ def pipe_instead_of_a_file(root: Path) -> ClusterTree:
     path.unlink()
     os.mkfifo(path)
     return tree
+
+
+def one_removed_of(root: Path, kind: Kind) -> ClusterTree:
+    """Three records say the same, and nothing names the second, which is removed."""
+    tree = small_tree(root)
+    records: dict[Kind, Policy | TrustRecord | ShardMap] = {
+        Kind.POLICY: tree.policy,
+        Kind.TRUST: tree.trust,
+        Kind.MAP: tree.map,
+    }
+    for number in (2, 3):
+        tree.put_register(kind, changed(records[kind], {"number": number}))
+    tree.remove(f"{kind.name.lower()}/00000002")
+    return tree
+
+
+@plants("unverifiable-trust")
+def trust_record_that_nothing_names_is_missing(root: Path) -> ClusterTree:
+    return one_removed_of(root, Kind.TRUST)
+
+
+@plants("unverifiable-policy")
+def policy_that_nothing_names_is_missing(root: Path) -> ClusterTree:
+    return one_removed_of(root, Kind.POLICY)
+
+
+@plants("unverifiable-map")
+def map_that_nothing_names_is_missing(root: Path) -> ClusterTree:
+    return one_removed_of(root, Kind.MAP)

@@ -189,3 +189,56 @@ def session_lease_above_the_ceiling(root: Path) -> ClusterTree:
     story.tree.advance(5 * SECOND)
     sessions.begin(story.shard, story.writer, {"expiry_ns": story.shard.ceiling_ns + 1})
     return story.done()
+
+
+@plants("last-frame-mismatch")
+def dropped_with_the_last_frame_of_another_lease(root: Path) -> ClusterTree:
+    story, session, leases = kept_together(root, "alice", "bob")
+    for lease in leases:
+        story.writer.publish(story.grid, lease)
+        story.tree.advance(MS)
+    sessions.end(session, change={"chain_head": leases[0].chain_head})
+    return story.done()
+
+
+@plants("last-frame-mismatch")
+def dropped_with_no_last_frame(root: Path) -> ClusterTree:
+    story, session, (lease,) = kept_together(root)
+    story.writer.publish(story.grid, lease)
+    sessions.end(session, change={"chain_head": None})
+    return story.done()
+
+
+@plants("last-frame-mismatch")
+def dropped_with_a_last_frame_that_nobody_wrote(root: Path) -> ClusterTree:
+    """Its last attempt came to nothing: the watermark lies above what is there."""
+    story, session, (lease,) = kept_together(root)
+    story.writer.publish(story.grid, lease)
+    assert lease.written_ns is not None
+    sessions.end(session, change={"watermark_ns": lease.written_ns + MS, "chain_head": bytes(32)})
+    return story.done()
+
+
+@plants("r2-breach")
+def dropped_before_the_time_in_its_watermark(root: Path) -> ClusterTree:
+    story, session, (lease,) = kept_together(root)
+    story.tree.advance(600 * MS)
+    story.writer.publish(story.grid, lease)
+    clock = story.tree.nodes["n1"].time
+    clock.midpoint_ns -= 400 * MS
+    sessions.end(session)
+    clock.midpoint_ns += 400 * MS
+    return story.done()
+
+
+@plants("r2-breach")
+def dropped_with_a_watermark_from_before_it_was_granted(root: Path) -> ClusterTree:
+    story = Story(root)
+    early = story.tree.nodes["n2"].time.token().encode()
+    story.tree.advance(400 * MS)
+    session = sessions.begin(story.shard, story.writer)
+    lease = sessions.under(session, "alice", story.writer)
+    story.tree.advance(50 * MS)
+    story.writer.publish(story.grid, lease)
+    sessions.end(session, change={"watermark_time": early})
+    return story.done()

@@ -73,6 +73,18 @@ def message_signed_before_its_witness(root: Path) -> ClusterTree:
 
 
 @plants("r2-breach")
+def frame_signed_before_the_one_that_it_names(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.advance(600 * MS)
+    story.writer.publish(story.grid, lease)
+    story.tree.nodes["n2"].time.midpoint_ns -= 400 * MS
+    story.writer.publish(story.grid, lease, at=story.tree.now_ns + MS)
+    story.tree.nodes["n2"].time.midpoint_ns += 400 * MS
+    return story.done()
+
+
+@plants("r2-breach")
 def batch_signed_before_the_one_before(root: Path) -> ClusterTree:
     story = Story(root)
     story.lease()

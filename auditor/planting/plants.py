@@ -20,11 +20,13 @@ _PLANTS: dict[str, list[Plant]] = {}
 _TWINS: dict[str, list[Twins]] = {}
 _MODULES: Final = (
     "faults_bytes",
+    "faults_trust",
     "faults_bags",
     "faults_packs",
     "faults_time",
     "faults_leases",
     "faults_sessions",
+    "faults_words",
     "faults_chains",
     "faults_missing",
     "faults_copies",

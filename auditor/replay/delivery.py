@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .events import FrameWritten
-    from .state import StateAt
+    from .state import LogsAt
     from .timeline import Timeline
 
 
@@ -40,7 +40,7 @@ class Delivered:
 
 
 def newest_delivered(
-    timeline: Timeline, state: StateAt, tree: Tree, log: str, *, newest: int, domain: str | None = None
+    timeline: Timeline, state: LogsAt, tree: Tree, log: str, *, newest: int, domain: str | None = None
 ) -> list[Delivered]:
     """Return the last messages that a reader of a log had been given, in order. Reads their frames from the tree.
 

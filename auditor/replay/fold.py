@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field
 from dataclasses import replace as copied
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .events import ClockReading, Event
+
+OF_LOGS: Final = (BagClosed, FrameWritten, LogBorn, RackSealed)
+"""The kinds of events that say something of logs and bags."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class Working:
         """Go on by one event."""
         if event.clock is not None:
             self._clock(event.clock, event.instant_ns)
+        self.take_of_logs(event)
         match event:
             case LeaseTold():
                 self._told(event)
@@ -91,6 +95,12 @@ class Working:
                 self._session_over(event)
             case CeilingLinked():
                 self._ceiling(event)
+            case FrameWritten():
+                self._under_leases(event)
+
+    def take_of_logs(self, event: Event) -> None:
+        """Go on by one event in what is known of logs and bags; that rests on the kinds of OF_LOGS alone."""
+        match event:
             case FrameWritten():
                 self._frame(event)
             case BagClosed():
@@ -257,6 +267,8 @@ class Working:
             self.bags[event.log, event.bag_ns] = replace(bag, written=written, messages=bag.messages + messages)
             if bag.closed_ns is None:
                 self.logs[event.log] = replace(log, pending=log.pending + messages)
+
+    def _under_leases(self, event: FrameWritten) -> None:
         for name, correlation_id in event.leases:
             domain = self.domains.get(name)
             if domain is None:

@@ -21,6 +21,7 @@ from timeagent.errors import BadRequest
 
 from .coding import event_of, finding_of
 from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver
+from .fold import OF_LOGS
 from .layers import working_at
 from .timeline import Timeline
 
@@ -40,7 +41,11 @@ if TYPE_CHECKING:
 BLOCK_EVENTS: Final = 128
 BLOCKS: Final = 64
 """So many events are read at once, and so many times that are at hand."""
+LOGS_APART: Final = 64
+LOGS_AT_HAND: Final = 64
+"""Of logs and bags the state after each so many events that were gone through is at hand, so many times."""
 ALL_POSITIONS: Final = 2**62
+_OF_LOGS: Final = f"position > ? AND position <= ? AND +kind IN ({', '.join(str(RANKS[kind]) for kind in OF_LOGS)})"
 
 
 class KeptEvents(Sequence["Event"]):
@@ -103,6 +108,8 @@ class KeptTimeline(Timeline):
             for instant, value in db.execute("SELECT instant, value FROM finding ORDER BY instant, number")
         ]
         self._cursor = (0, working_at(db, 0))
+        self._logs: OrderedDict[int, Working] = OrderedDict()
+        """States of which logs and bags are up to date, by their positions."""
 
     def close(self) -> None:
         """Let go of the database."""
@@ -271,6 +278,28 @@ class KeptTimeline(Timeline):
             working.take(self.events[number])
         self._cursor = position, working
         return working
+
+    def _fold_logs(self, position: int) -> Working:
+        """Go on from the nearest state of logs at hand since the last checkpoint, by events about logs alone."""
+        end = len(self.events)
+        begin = end if position == end else position - position % self._spacing
+        near = max((each for each in self._logs if begin <= each <= position), default=None)
+        working = working_at(self._db, begin) if near is None else self._logs[near].copy()
+        begin = begin if near is None else near
+        sql = f"SELECT position, kind, value FROM event WHERE {_OF_LOGS} ORDER BY position"  # noqa: S608 - constants
+        for number, kind, value in self._db.execute(sql, (begin, position)):
+            if number > begin + LOGS_APART:
+                begin = number - 1
+                self._keep_logs(begin, working.copy())
+            working.take_of_logs(event_of(kind, value))
+        self._keep_logs(position, working)
+        return working
+
+    def _keep_logs(self, position: int, working: Working) -> None:
+        self._logs[position] = working
+        self._logs.move_to_end(position)
+        if len(self._logs) > LOGS_AT_HAND:
+            self._logs.popitem(last=False)
 
     def _number(self, sql: str, *values: Value) -> int:
         """Return the number that a query finds; 0 where it finds none: positions begin at 1."""

@@ -147,16 +147,18 @@ class BagLayer(Layer[tuple[str, "Instant"], BagState]):
     def bags_of(self, log: str, newest: int | None) -> list[BagState]:
         """Return the bags of a log in order of time, the newest at most."""
         prefix = log_prefix(log)
+        # Of the rows of a group SQLite gives the one that has the maximum.
         sql = (
-            "SELECT DISTINCT key FROM known WHERE kind = ? AND key > ? AND key < ? AND position <= ? ORDER BY key DESC"
+            "SELECT key, value, max(position) FROM known WHERE kind = ? AND key > ? AND key < ? AND position <= ?"
+            " GROUP BY key ORDER BY key DESC"
         )
         values: list[Value] = [BAGS.kind, prefix, prefix[:-1] + b"\1", self._position]
         if newest is not None:
             sql, values = f"{sql} LIMIT ?", [*values, newest]
-        names = {BAGS.name(key) for (key,) in self._db.execute(sql, values)}
-        names |= {name for name in self.changed if name[0] == log}
-        ordered = sorted(names)
-        return [self[name] for name in (ordered if newest is None else ordered[max(0, len(ordered) - newest) :])]
+        known = {BAGS.name(key): value for key, value, _ in self._db.execute(sql, values)}
+        ordered = sorted(known.keys() | {name for name in self.changed if name[0] == log})
+        chosen = ordered if newest is None else ordered[max(0, len(ordered) - newest) :]
+        return [self.changed[name] if name in self.changed else BAGS.decode(known[name]) for name in chosen]
 
 
 class Marked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.finding import printable
-from timeagent.console import instant_fields
+from timeagent.console import bound_fields, instant_fields
 from timeagent.units import SECOND, rfc3339, span_text
 
 from .state import with_leases
@@ -164,8 +164,8 @@ def json_fields(state: StateAt, delivered: dict[str, list[Delivered]], *, domain
     """Return the state as JSON shows it. What is not known is null, never zero."""
     chosen = sorted(state.domains) if domain is None else [domain] if domain in state.domains else []
     return {
-        **instant_fields("instant", state.instant_ns),
-        **instant_fields("end", state.end_ns),
+        **bound_fields("instant", state.instant_ns),
+        **bound_fields("end", state.end_ns),
         "events": state.position,
         "shards": [_shard_fields(state, name) for name in sorted(state.shards)],
         "domains": [_domain_fields(state, name) for name in chosen],
@@ -188,8 +188,8 @@ def _shard_fields(state: StateAt, name: tuple[int, int]) -> dict[str, Any]:
         "ceiling_number": each.ceiling_number,
         **instant_fields("ceiling", each.ceiling_ns),
         "kind": each.kind.value,
-        **instant_fields("floor", each.floor_ns),
-        **instant_fields("settle_to", each.settle_to_ns),
+        **bound_fields("floor", each.floor_ns),
+        **bound_fields("settle_to", each.settle_to_ns),
         **instant_fields("started", each.started_ns),
         "runs": each.runs,
     }
@@ -201,8 +201,8 @@ def _domain_fields(state: StateAt, name: str) -> dict[str, Any]:
         "domain": printable(name),
         "map": known.shard[0],
         "shard": known.shard[1],
-        **instant_fields("floor", known.floor_ns),
-        **instant_fields("settle_to", known.settle_to_ns),
+        **bound_fields("floor", known.floor_ns),
+        **bound_fields("settle_to", known.settle_to_ns),
         "fence": known.fence,
         "grants": known.grants,
         "leases": [lease_fields(state, lease) for lease in known.leases],
@@ -224,12 +224,12 @@ def lease_fields(state: StateAt, lease: LeaseState) -> dict[str, Any]:
         "session": None if lease.session_id is None else lease.session_id.hex(),
         "fence": lease.fence,
         **instant_fields("expiry", state.expiry(lease)),
-        **instant_fields("floor", lease.floor_ns),
-        **instant_fields("settle_to", lease.settle_to_ns),
+        **bound_fields("floor", lease.floor_ns),
+        **bound_fields("settle_to", lease.settle_to_ns),
         **instant_fields("granted", lease.granted_ns),
         "renewals": lease.renewals,
         **instant_fields("ended", lease.ended_ns),
-        **instant_fields("watermark", lease.watermark_ns),
+        **bound_fields("watermark", lease.watermark_ns),
         "messages_claimed": lease.messages_claimed,
         "frames": lease.frames,
         "messages": lease.messages,
@@ -242,7 +242,7 @@ def _log_fields(state: StateAt, name: str, delivered: list[Delivered]) -> dict[s
     return {
         "log": name,
         "kind": log.kind,
-        **instant_fields("horizon", log.horizon_ns),
+        **bound_fields("horizon", log.horizon_ns),
         "delivered": log.delivered,
         "rejected": log.rejected,
         "pending": log.pending,

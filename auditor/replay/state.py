@@ -259,20 +259,37 @@ class ClockState(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class StateAt:
-    """Everything that is known of one instant. The mappings are not to be changed."""
+class LogsAt:
+    """What is known of logs and bags at one instant. The mappings are not to be changed."""
 
     instant_ns: Instant
     end_ns: Instant
     """The last instant that the copy tells of."""
+    logs: Mapping[str, LogState]
+    bags: Mapping[tuple[str, Instant], BagState]
+    """By log and beginning."""
+
+    def bag_phase(self, bag: BagState) -> BagPhase:
+        """Return how far the closing of a bag had come."""
+        return bag.phase_at(self.instant_ns, self.end_ns)
+
+    def bags_of(self, log: str, *, newest: int | None = None) -> list[BagState]:
+        """Return the bags of a log in order of time; ``newest``: only so many of the last."""
+        if isinstance(self.bags, InOrder):
+            return self.bags.bags_of(log, newest)
+        chosen = sorted((start for name, start in self.bags if name == log), reverse=True)
+        return [self.bags[log, start] for start in reversed(chosen[:newest])]
+
+
+@dataclass(frozen=True, slots=True)
+class StateAt(LogsAt):
+    """Everything that is known of one instant. The mappings are not to be changed."""
+
     position: int
     """How many events lie at or before the instant."""
     domains: Mapping[str, DomainState]
     sessions: Mapping[bytes, SessionState]
     shards: Mapping[ShardName, ShardState]
-    logs: Mapping[str, LogState]
-    bags: Mapping[tuple[str, Instant], BagState]
-    """By log and beginning."""
     clocks: Mapping[str, ClockState]
     """By node."""
     last: Event | None
@@ -297,17 +314,6 @@ class StateAt:
         """Return when a lease expires: under a session, when that does."""
         session = self.session_of(lease)
         return lease.expiry_ns if session is None else session.expiry_ns
-
-    def bag_phase(self, bag: BagState) -> BagPhase:
-        """Return how far the closing of a bag had come."""
-        return bag.phase_at(self.instant_ns, self.end_ns)
-
-    def bags_of(self, log: str, *, newest: int | None = None) -> list[BagState]:
-        """Return the bags of a log in order of time; ``newest``: only so many of the last."""
-        if isinstance(self.bags, InOrder):
-            return self.bags.bags_of(log, newest)
-        chosen = sorted((start for name, start in self.bags if name == log), reverse=True)
-        return [self.bags[log, start] for start in reversed(chosen[:newest])]
 
 
 @runtime_checkable

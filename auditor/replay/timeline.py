@@ -25,7 +25,7 @@ from .events import (
     order,
 )
 from .fold import Working
-from .state import StateAt
+from .state import LogsAt, StateAt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -92,21 +92,30 @@ class Timeline:
         return StateAt(
             instant,
             self.end_ns,
+            working.logs,
+            working.bags,
             position,
             working.domains,
             working.sessions,
             working.shards,
-            working.logs,
-            working.bags,
             working.clocks,
             self.events[position - 1] if position else None,
             self.findings_until(instant),
         )
 
+    def logs_after(self, position: int, instant: Instant) -> LogsAt:
+        """Return what is known of logs and bags after so many events, as of an instant. At most the cost of a state."""
+        with self._lock:
+            working = self._fold_logs(position)
+        return LogsAt(instant, self.end_ns, working.logs, working.bags)
+
     def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
         """Return the findings whose evidence was complete at an instant."""
-        end = bisect_right(self.findings, instant, key=lambda each: each[0])
-        return tuple(finding for _, finding in self.findings[:end])
+        return tuple(finding for _, finding in self.findings[: self.findings_by(instant)])
+
+    def findings_by(self, instant: Instant) -> int:
+        """Return of how many findings the evidence was complete at an instant."""
+        return bisect_right(self.findings, instant, key=lambda each: each[0])
 
     # Steps.
 
@@ -275,6 +284,10 @@ class Timeline:
                 self._checkpoints.append((marked, working.copy()))
         self._cursor = position, working
         return working
+
+    def _fold_logs(self, position: int) -> Working:
+        """Return a state of which logs and bags are up to date."""
+        return self._fold(position)
 
     def _placed(self, findings: list[Finding]) -> list[tuple[Instant, Finding]]:
         """Return the findings with the instant at which the last of what each rests on had happened, in that order."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import pieces
 from appliance.formats.pack import PACK
 from appliance.formats.paths import SEAL, parse_data_name
 from auditor.finding import Evidence, NamedInterval, Verdict
+from auditor.load import PIECE_BYTES_MAX
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from auditor.finding import Finding
     from auditor.frames import FrameEvidence
     from timeagent.signedtime import SignedTime
+
+
+NO_PACK: Final = "nor in a pack of its rack"
+"""Said of what is missing: a copy that lists a rack before it is packed, and reads it afterwards, has neither."""
 
 
 def misplaced_lock(lock: LockFile, bag: Bag, cluster_id: bytes) -> str | None:
@@ -87,7 +92,7 @@ def listed_file(
     """
     times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
     if data is None:
-        reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there"
+        reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there, {NO_PACK}"
         yield found("lost-file", path, reason, [Evidence(path), lock], times)
         return
     where = [Evidence(path, 0, size) if packed_at is None else Evidence(*packed_at, size)]
@@ -103,16 +108,19 @@ def listed_file(
             f"{now}, the list says {entry.digest.hex()}"
         )
         yield found("altered-file", path, reason, [*where, lock], times)
-    elif len(data) > entry.size and not _torn_append(path, data[entry.size :]):
+    elif len(data) > entry.size and not _torn_append(path, data[entry.size :], size - entry.size):
         extra = max(size, len(data)) - entry.size
         reason = f"{path} has {extra} bytes beyond the {entry.size} that its bag was closed with: they are void"
         yield found("late-writer", path, reason, [Evidence(path, entry.size, extra), lock], times)
 
 
-def _torn_append(path: str, rest: bytes) -> bool:
-    """Whether this is what a writer leaves that died in an append: no whole frame, in a file that is appended to."""
+def _torn_append(path: str, rest: bytes, extra: int) -> bool:
+    """Whether this is what a writer leaves that died in an append: less than a frame, in a file that is appended to.
+
+    ``extra``: how many bytes follow what was listed, of which ``rest`` was read.
+    """
     name = parse_data_name(path.rpartition("/")[2])
-    return name is not None and name.suffix == "log" and not pieces(rest)[0]
+    return name is not None and name.suffix == "log" and extra < PIECE_BYTES_MAX and not pieces(rest)[0]
 
 
 def unlisted_files(
@@ -134,11 +142,37 @@ def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Findi
         yield found("ghost-bag", bag.path, reason, [*evidence, seal])
 
 
+def hidden_bag(
+    bag: Bag,
+    lock: LockFile,
+    stamps: tuple[SignedTime | None, SignedTime | None],
+    sealable_ns: int,
+    where: list[Evidence],
+) -> Iterator[Finding]:
+    """hidden-bag: it had been closed before its rack could be sealed, and whoever sealed the rack left it out.
+
+    ``sealable_ns``: before which nobody begins to seal. Who closes a bag lists it before its lock file is signed, so
+    that the directory was there when the rack was listed. ``stamps``: of lock file and seal. A seal that is itself of
+    an earlier time says nothing here: its rack was sealed too early, and what came later is void.
+    """
+    stamp, sealed = stamps
+    if stamp is None or sealed is None or not lock.entries:
+        return
+    if stamp.interval.latest >= sealable_ns or sealed.interval.latest < sealable_ns:
+        return
+    reason = (
+        f"{bag.path} was closed at {rfc3339(stamp.midpoint_ns)} with {len(lock.entries)} files, and its rack was "
+        f"sealed without it; nobody lists a rack to seal it before {rfc3339(sealable_ns)}"
+    )
+    times = [NamedInterval.of("the lock file", stamp.interval), NamedInterval.of("the seal", sealed.interval)]
+    yield found("hidden-bag", bag.path, reason, where, times)
+
+
 def pack_without_seal(rack: Rack) -> Iterator[Finding]:
-    """lost-file: a pack is made from its rack's seal, minutes after it."""
+    """lost-file: a pack is made from its rack's seal, minutes after it: whoever lists a rack sees both."""
     pack, seal = Evidence(f"{rack.path}/{PACK}"), Evidence(f"{rack.path}/{SEAL}")
     reason = f"{pack.path} was made from a seal, and {seal.path} is not there"
-    yield found("lost-file", seal.path, reason, [seal, pack])
+    yield found("lost-file", seal.path, reason, [seal, pack], verdict=Verdict.VIOLATION)
 
 
 def missing_prelock(path: str, what: str) -> Iterator[Finding]:
@@ -167,7 +201,7 @@ def gone(rack: Rack, files: int, *, by_retention: bool) -> str:
     said = (
         "Retention says that it deleted the pack: what it held is not audited"
         if by_retention
-        else "retention, which deletes old packs, did not say that it was here"
+        else "retention, which deletes old packs, did not say that it was here before the rack was copied"
     )
     return (
         f"{rack.path} was sealed with {files} files, for timestamps from {rfc3339(rack.start_ns)} until "

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD
-from auditor.chains import RECORDS_KEPT, layouts
+from auditor.chains import RECORDS_KEPT, SHARDS, layouts
 from auditor.finding import Evidence, NamedInterval, Verdict
 from timeagent.rules import r2_holds
 from timeagent.units import bound_text, rfc3339
 
 from .registry import found
 
-SHARDS: Final = "shards/"
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from appliance.formats.shardmap import ShardMap
     from auditor.chains import CeilingChain, CeilingFact, HeadFact, ShardName
@@ -59,6 +57,15 @@ def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
 
 def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
     """r2-breach: what is granted under a ceiling record is signed after the record."""
+    if chain is not None and chain.terminal is None and chain.has_ended_before(fact.head.ceiling_number):
+        last = chain.facts[-1]
+        reason = (
+            f"{_head(fact)} names ceiling record {fact.head.ceiling_number}; the newest of its chain is "
+            f"{last.record.number}, and whoever grants links first"
+        )
+        verdict = None if chain.stopped_orderly(fact.head.incarnation) else Verdict.INDETERMINATE
+        run = f"run {fact.head.incarnation.hex()} of shard {fact.head.shard}"
+        yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict)
     for ceiling in chain.at(fact.head.ceiling_number) if chain else ():
         record = ceiling.record
         if record.incarnation != fact.head.incarnation or r2_holds(ceiling.token, fact.token):
@@ -86,8 +93,9 @@ def check_ceilings(chains: Mapping[ShardName, CeilingChain]) -> Iterator[Finding
 def check_records_there(chains: Mapping[ShardName, CeilingChain], there: Callable[[str], bool]) -> Iterator[Finding]:
     """lost-file: a ledger has a copy of a record that its owner does not prune yet, and its file is not there.
 
-    ``there``: whether a file is there now: a shard at work may have linked it since its chain was read. Where nothing
-    newer is there either, the copy may have taken the chain before the ledger.
+    ``there``: whether a file is there now: a shard at work may have linked it since its chain was read. Indeterminate:
+    where nothing newer is there the copy may have taken the chain before the ledger, and elsewhere the record may have
+    been pruned between the moment at which the copy listed the chain and that at which it read this one.
     """
     for chain in chains.values():
         files = {fact.record.number for fact in chain.facts if fact.where.path.startswith(SHARDS)}
@@ -97,9 +105,21 @@ def check_records_there(chains: Mapping[ShardName, CeilingChain], there: Callabl
             path = f"{chain_path(*chain.shard)}/{record_name(number)}"
             if number in files or number <= newest - RECORDS_KEPT or there(path):
                 continue
-            verdict = Verdict.VIOLATION if max(files, default=0) > number else Verdict.INDETERMINATE
             reason = f"{path} is not there; a ledger has a copy of it, and the newest {RECORDS_KEPT} are never pruned"
-            yield found("lost-file", path, reason, [Evidence(path), fact.where], verdict=verdict)
+            yield found("lost-file", path, reason, [Evidence(path), fact.where])
+        yield from _holes(chain, files, there)
+
+
+def _holes(chain: CeilingChain, files: Collection[int], there: Callable[[str], bool]) -> Iterator[Finding]:
+    """lost-file: a record that nothing has a copy of, with one of a higher number there."""
+    known = {fact.record.number for fact in chain.facts}
+    newest = max(files, default=0)
+    for number in range(max(1, newest - RECORDS_KEPT + 1), newest):
+        path = f"{chain_path(*chain.shard)}/{record_name(number)}"
+        if number in known or there(path):
+            continue
+        reason = f"{path} is not there; record {newest} of the chain is, and the newest {RECORDS_KEPT} are never pruned"
+        yield found("lost-file", path, reason, [Evidence(path)])
 
 
 def check_layouts(chains: Mapping[ShardName, CeilingChain], maps: Mapping[int, ShardMap]) -> Iterator[Finding]:

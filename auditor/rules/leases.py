@@ -20,8 +20,11 @@ from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339
 
+from .agreement import check_agreement
+from .growth import check_growth, claims
 from .registry import found
 from .settling import Closings, check_settling
+from .stopping import check_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,10 +60,12 @@ def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
             yield from _witness(lease, told, cluster)
         yield from _ending(lease, cluster)
     yield from _links(history, cluster)
-    yield from _fences_and_floors(history)
+    yield from check_growth(history)
     yield from _grants(history, cluster)
     yield from _record(history)
     yield from check_settling(history, cluster.closings)
+    yield from check_agreement(history, cluster)
+    yield from check_stops(history, cluster)
 
 
 # What one witness may say.
@@ -105,6 +110,9 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
             f"below its shard's own, {bound_text(lowest[0])} and {bound_text(lowest[1])}"
         )
         yield found("floor-fell", subject, reason, [told.where])
+    if lowest is not None and witness.fence <= lowest[0]:
+        reason = f"{subject} has the fence {witness.fence}, not above its shard's own floor {lowest[0]}"
+        yield found("fence-not-growing", subject, reason, [told.where])
     shards = cluster.maps.get(head.map_number)
     if shards is not None and shards.owners and shards.shard_of(witness.domain) != head.shard:
         owner = shards.shard_of(witness.domain)
@@ -140,40 +148,11 @@ def _links(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
         yield found("chain-fork", lease.name, reason, [other.first.where, told.where])
 
 
-def _claims(history: DomainHistory) -> list[tuple[LeaseHistory, Told]]:
-    """Return every grant and every change of mode, in the order in which they were made."""
-    found = [(lease, told) for lease in history.leases for told in lease.claims]
-    return sorted(found, key=lambda each: each[1].position)
-
-
-def _fences_and_floors(history: DomainHistory) -> Iterator[Finding]:
-    last: Told | None = None
-    high: Told | None = None
-    for lease, told in _claims(history):
-        if last is not None and told.witness.fence <= last.witness.fence:
-            reason = f"{lease.name} has the fence {told.witness.fence}, the grant before it {last.witness.fence}"
-            yield found("fence-not-growing", lease.name, reason, [last.where, told.where])
-        if high is not None and _numbers_fell(high, told):
-            reason = (
-                f"{lease.name} states floor {bound_text(told.witness.floor_ns)} and settle_to "
-                f"{bound_text(told.witness.settle_to_ns)}; a grant before it stated "
-                f"{bound_text(high.witness.floor_ns)} and {bound_text(high.witness.settle_to_ns)}"
-            )
-            yield found("floor-fell", lease.name, reason, [high.where, told.where])
-        else:
-            high = told
-        last = told
-
-
-def _numbers_fell(before: Told, after: Told) -> bool:
-    return after.witness.floor_ns < before.witness.floor_ns or after.witness.settle_to_ns < before.witness.settle_to_ns
-
-
 def _grants(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
     """early-grant and grant-overlap: against every earlier lease that may still be written under."""
     standing: list[LeaseHistory] = []
     coming = deque(history.leases)
-    for lease, told in _claims(history):
+    for lease, told in claims(history):
         while coming and coming[0].first.position < told.position:
             standing.append(coming.popleft())
         left = []
@@ -226,7 +205,8 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
 def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> bool:
     """Whether the end of the earlier lease, had there been one, would be in what is left of the ledger.
 
-    Or in the witness of the grant after it, unless more leases ended before that than it names.
+    Or in the witness of the grant after it, unless more leases ended before that than it names. Of a run that was cut
+    off no end is needed: whoever comes after it begins above its ceiling.
     """
     if told.witness.previous_id == earlier.correlation_id and not told.witness.others:
         return True
@@ -235,9 +215,9 @@ def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, clus
     if earlier.run == lease.run:
         return run.whole(first, told.head.sequence - 1) or first >= told.head.sequence - 1
     chain = cluster.ceilings.get(run.shard)
-    if chain is not None and chain.stopped_orderly(earlier.run):
-        return earlier.run in cluster.finished and run.whole(first, run.highest)
-    return True
+    if chain is not None and chain.was_cut_off(earlier.run, cluster.runs[lease.run]):
+        return True
+    return earlier.run in cluster.finished and run.whole(first, run.highest)
 
 
 def _too_early(told: Told, expiry_ns: int) -> Verdict | None:

@@ -97,20 +97,26 @@ def _gap(run: Run) -> Iterator[Finding]:
 def _behind(
     chain: CeilingChain, last: Mapping[bytes, HeadFact], runs: Mapping[bytes, Run], told: set[bytes]
 ) -> Iterator[Finding]:
-    """truncated-ledger: a run linked a ceiling record long after the end of its ledger, which has a copy of each."""
-    newest: dict[bytes, CeilingFact] = {}
+    """truncated-ledger: a run lived on long after a ceiling record that its ledger has no copy of.
+
+    One record behind the end proves nothing, however long the run had been silent: it may have died right after it.
+    """
+    linked: dict[bytes, list[CeilingFact]] = {}
     for fact in chain.facts:
         if fact.record.kind is not CeilingKind.TERMINAL and fact.where.path.startswith("shards/"):
-            newest[fact.record.incarnation] = fact
-    for run, fact in newest.items():
+            linked.setdefault(fact.record.incarnation, []).append(fact)
+    for run, facts in linked.items():
         known = runs.get(run)
         if run in told or known is None or not known.ledger_end or known.ledger_end < known.highest:
             continue
         end = last[run]
-        if end.token.interval.latest + DRAINED_NS < fact.token.interval.earliest:
+        first = next((fact for fact in facts if fact.record.number > end.head.ceiling_number), facts[-1])
+        newest = facts[-1]
+        if first.token.interval.latest + DRAINED_NS < newest.token.interval.earliest:
             path = ledger_path(*chain.shard, run)
             reason = (
-                f"the ledger {path} ends at {rfc3339(end.token.midpoint_ns)}; its run linked ceiling record "
-                f"{fact.record.number} at {rfc3339(fact.token.midpoint_ns)}"
+                f"the ledger {path} ends at {rfc3339(end.token.midpoint_ns)}, before ceiling record "
+                f"{first.record.number} of {rfc3339(first.token.midpoint_ns)}; its run linked record "
+                f"{newest.record.number} at {rfc3339(newest.token.midpoint_ns)}"
             )
-            yield found("truncated-ledger", path, reason, [Evidence(path), fact.where])
+            yield found("truncated-ledger", path, reason, [Evidence(path), first.where, newest.where])

@@ -48,9 +48,11 @@ _ALL: Final = (
     Rule(109, "forged-record", "a record's signature does not verify"),
     Rule(110, "forged-time", "a signed time does not verify"),
     Rule(111, "forged-witness", "a witness does not verify"),
+    Rule(112, "key-moved", "a later trust record gives a key to another node", Verdict.OK, Severity.WARNING),
+    Rule(113, "revocation-undone", "a later trust record takes a revocation back", Verdict.OK, Severity.WARNING),
     # bags
     Rule(201, "altered-file", "a listed file does not hold the bytes that its bag was closed with"),
-    Rule(202, "lost-file", "a file that its bag was closed with is missing"),
+    Rule(202, "lost-file", "a file that its bag was closed with is missing", Verdict.INDETERMINATE),
     Rule(
         203,
         "missing-prelock",
@@ -73,6 +75,7 @@ _ALL: Final = (
     Rule(210, "off-grid", "a directory is not on its log's grid, and does not exist", Verdict.OK, Severity.WARNING),
     Rule(211, "premature-lock", "a bag or rack was closed before its time", Verdict.OK, Severity.INFO),
     Rule(212, "foreign-file", "a file is nobody's: nothing reads it", Verdict.OK, Severity.INFO),
+    Rule(213, "hidden-bag", "a rack was sealed without a bag that had been closed before"),
     # time
     Rule(301, "r1-breach", "a timestamp is too far from its signed time"),
     Rule(302, "r2-breach", "what came after was signed before"),
@@ -109,6 +112,8 @@ _ALL: Final = (
     Rule(
         424, "policy-misnamed", "a message names a policy that allows no lease as long as the one it was written under"
     ),
+    Rule(425, "lease-changed", "a shard said of one lease now one thing, now another"),
+    Rule(426, "last-frame-mismatch", "a holder relinquished with another last frame than there is"),
     # sequences
     Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record"),
     Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.formats.lease import LeaseOutcome
+from appliance.formats.sessionlease import SessionKind
 from auditor.finding import Evidence, NamedInterval, Verdict
 from auditor.history import Position
 from auditor.sessions import SessionName
 from timeagent.errors import Damaged
+from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
     from auditor.finding import Finding
     from auditor.history import DomainHistory
-    from auditor.sessions import SessionHistory, SessionTold
+    from auditor.index import Use
+    from auditor.sessions import SessionHistory, SessionOver, SessionTold
 
     from .leases import Cluster
 
@@ -55,6 +58,10 @@ class SessionNote(msgspec.Struct, frozen=True):
     messages: int = 0
     doubtful: int = 0
     uses: tuple[Evidence, ...] = ()
+    accepted: bool = True
+    """Whether readers accept all that was written under it, and the digest of each frame is known."""
+    last: tuple[int, bytes] | None = None
+    """The last timestamp of its last frame, and the frame's digest."""
 
 
 def notes_of(history: DomainHistory) -> Iterator[SessionNote]:
@@ -84,7 +91,14 @@ def notes_of(history: DomainHistory) -> Iterator[SessionNote]:
                 sum(use.messages for use in lease.uses),
                 lease.doubtful,
                 tuple(use.where for use in lease.uses),
+                all(use.accepted == use.messages and use.digest is not None for use in lease.uses),
+                _last_of(lease.uses),
             )
+
+
+def _last_of(uses: Sequence[Use]) -> tuple[int, bytes] | None:
+    last = max(uses, key=lambda use: use.sequence, default=None)
+    return None if last is None or last.digest is None else (last.last_ns, last.digest)
 
 
 def check_sessions(
@@ -121,7 +135,7 @@ def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> It
 def _dropped(
     session: SessionHistory, under: Sequence[SessionNote], unknown: int, cluster: Cluster
 ) -> Iterator[Finding]:
-    """watermark-beyond-expiry, r1-breach, count-mismatch: the holder's word about all leases of a dropped one.
+    """What the holder said of all leases of a dropped one together: its watermark, its count and its last frame.
 
     ``unknown``: messages under those that were ended alone: the holder may not have heard of that, and counted them.
     """
@@ -142,11 +156,14 @@ def _dropped(
         if entry.watermark_ns >= entry.expiry_ns:
             reason = f"{session.name} was dropped with a watermark at or beyond {rfc3339(entry.expiry_ns)}"
             yield found("watermark-beyond-expiry", session.name, reason, [over.where])
+        yield from _watermark_order(session, over, token)
     first = session.told[0].head.sequence if session.told else 1
     if not cluster.runs[over.position[2]].whole(first, over.position[3]):
         return  # nobody can tell which leases were out
     there, doubtful = sum(note.messages for note in under), sum(note.doubtful for note in under)
     if there <= entry.messages <= there + doubtful + unknown:
+        if not doubtful and not unknown:
+            yield from _last_frame(session, over, under)
         return
     verdict: Verdict | None = Verdict.VIOLATION
     lowest = min((note.floor_ns for note in under), default=0)
@@ -157,6 +174,43 @@ def _dropped(
         reason = f"{session.name} was dropped after {entry.messages} messages; {hold} {there}"
         where = [over.where, *sorted({where for note in under for where in note.uses})][:9]
         yield found("count-mismatch", session.name, reason, where, verdict=verdict)
+
+
+def _watermark_order(session: SessionHistory, over: SessionOver, token: SignedTime) -> Iterator[Finding]:
+    """r2-breach: the watermark keeps the time of a frame, which was written under the session lease, before its end."""
+    grant = next((told for told in session.told if told.witness.kind is SessionKind.GRANT), None)
+    subject = f"{session.name}, watermark"
+    its_time = NamedInterval.of("the watermark", token.interval)
+    if grant is not None and not r2_holds(grant.token, token):
+        reason = f"the watermark of {session.name} was signed surely before it was granted"
+        times = [NamedInterval.of("the grant", grant.token.interval), its_time]
+        yield found("r2-breach", subject, reason, [grant.where, over.where], times)
+    if not r2_holds(token, over.token):
+        reason = f"the shard said that {session.name} was over surely before the time in its watermark was signed"
+        times = [its_time, NamedInterval.of("the shard", over.token.interval)]
+        yield found("r2-breach", subject, reason, [over.where], times)
+
+
+def _last_frame(session: SessionHistory, over: SessionOver, under: Sequence[SessionNote]) -> Iterator[Finding]:
+    """last-frame-mismatch: of the lease with the highest watermark, a holder names the last frame it knew Committed.
+
+    Where no frame reaches the watermark, an attempt that came to nothing did: then it may have been under any of them.
+    """
+    wrote = [note for note in under if note.messages]
+    lasts = {note.last for note in wrote if note.last is not None}
+    if not wrote or not all(note.accepted for note in wrote):
+        return
+    named, watermark = over.entry.chain_head, over.entry.watermark_ns
+    reached = {digest for last_ns, digest in lasts if last_ns == watermark}
+    allowed: set[bytes | None] = {*reached} or {None, *(digest for _, digest in lasts)}
+    if named not in allowed:
+        word = "none" if named is None else named.hex()
+        reason = (
+            f"{session.name} was dropped with {word} as its last frame; the last one under its leases is "
+            f"{max(lasts)[1].hex()}"
+        )
+        where = [over.where, *sorted({where for note in wrote for where in note.uses})][:9]
+        yield found("last-frame-mismatch", session.name, reason, where)
 
 
 def _forgotten(session: SessionHistory, alone: Sequence[SessionNote]) -> Iterator[Finding]:

@@ -1,0 +1,126 @@
+"""Writers' sequences of frames, as the index tells of them: numbers used twice, order, and committed frames by name.
+
+Asked of rows only: of a run that is clean by columns there are none. Judges nothing; the rules are in
+``auditor.rules.sequences``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .finding import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from timeagent.units import Instant
+
+    from .index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a writer."""
+
+    writer: str
+    incarnation: bytes
+
+    def frame(self, sequence: int) -> str:
+        """Return what a frame of it is called."""
+        return f"frame {sequence} of {self.writer} ({self.incarnation.hex()})"
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A frame, and the interval that its signed time states."""
+
+    sequence: int
+    earliest_ns: Instant
+    latest_ns: Instant
+    where: Evidence
+
+
+def reused_sequences(index: Index) -> Iterator[tuple[Run, int, list[Evidence]]]:
+    """Yield (run, sequence, places) of numbers that stand for several frames."""
+    sql = (
+        "SELECT writer, incarnation, sequence FROM frame GROUP BY 1, 2, 3 HAVING count(DISTINCT digest) > 1"
+        " ORDER BY 1, 2, 3"
+    )
+    places = (
+        "SELECT path, offset, length FROM frame WHERE writer = ? AND incarnation = ? AND sequence = ? ORDER BY 1, 2"
+    )
+    for writer, incarnation, sequence in list(_rows(index, sql)):
+        named = index.db.execute(places, (writer, incarnation, sequence))
+        yield Run(writer, incarnation), sequence, [Evidence(*row) for row in named]
+
+
+def disordered_frames(index: Index) -> Iterator[tuple[Run, int, int, Evidence, int, int, Evidence]]:
+    """Yield (run, sequence, last timestamp, where, next sequence, its first timestamp, where).
+
+    Of each two frames that follow each other where the later one does not lie above the earlier.
+    """
+    sql = (
+        "SELECT * FROM (SELECT writer, incarnation, lag(sequence) OVER run AS before, lag(last) OVER run AS top,"
+        " lag(path) OVER run AS there, lag(offset) OVER run, lag(length) OVER run, sequence, first, path, offset,"
+        " length FROM frame WINDOW run AS"
+        " (PARTITION BY writer, incarnation ORDER BY sequence, first, path, offset))"
+        " WHERE before < sequence AND first <= top ORDER BY writer, incarnation, sequence, path, offset"
+    )
+    for writer, incarnation, *rest in _rows(index, sql):
+        before, top, path, offset, length, sequence, first, *where = rest
+        yield Run(writer, incarnation), before, top, Evidence(path, offset, length), sequence, first, Evidence(*where)
+
+
+def lost_frames(index: Index) -> Iterator[tuple[Run, int, Instant, Evidence]]:
+    """Yield (run, sequence, named when, who names it first) of committed frames that are nowhere.
+
+    Not of one that may be in a file that cannot be read: its writer's, of a time between the frames beside it.
+    """
+    sql = (
+        "SELECT c.writer, c.incarnation, c.sequence, c.named, c.path, c.offset, c.length FROM committed c"
+        " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
+        " AND (f.digest = c.digest OR c.digest = zeroblob(32)) WHERE f.writer IS NULL ORDER BY 1, 2, 3, 5, 6"
+    )
+    for _, naming in itertools.groupby(list(_rows(index, sql)), key=lambda row: row[:3]):
+        writer, incarnation, sequence, named, *where = next(naming)
+        run = Run(writer, incarnation)
+        if not _may_be_unread(index, run, sequence, named):
+            yield run, sequence, named, Evidence(*where)
+
+
+def _may_be_unread(index: Index, run: Run, sequence: int, named: Instant) -> bool:
+    """Whether a file that cannot be read may hold a frame: a writer's timestamps increase with its sequence."""
+    beside = "FROM frame WHERE writer = ? AND incarnation = ? AND sequence"
+    who = (run.writer, run.incarnation, sequence)
+    above = index.number(f"SELECT coalesce(max(last), 0) {beside} < ?", *who)
+    below = index.number(f"SELECT coalesce(min(first), ?) {beside} > ?", named, *who)
+    unread = "SELECT count(*) FROM unread WHERE writer = ? AND start <= ? AND end > ?"
+    return bool(index.number(unread, run.writer, below, above))
+
+
+def frames_before_named(index: Index) -> Iterator[tuple[Run, Signed, Signed]]:
+    """Yield (run, frame, the committed frame that it names) where R2 does not hold between the two.
+
+    Of frames whose signed times verify only. The digest by which a frame is named covers its signed time.
+    """
+    sql = (
+        "SELECT c.writer, c.incarnation, c.naming, c.earliest, c.latest, c.path, c.offset, c.length,"
+        " f.sequence, f.earliest, f.latest, f.path, f.offset, f.length FROM committed c"
+        " JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
+        " AND (f.digest = c.digest OR c.digest = zeroblob(32))"
+        " WHERE f.earliest - c.staleness > c.latest ORDER BY 1, 2, 3, 6, 7, 12, 13"
+    )
+    for writer, incarnation, *rest in _rows(index, sql):
+        of_frame, of_named = rest[:6], rest[6:]
+        yield Run(writer, incarnation), _signed(of_frame), _signed(of_named)
+
+
+def _signed(row: list[Any]) -> Signed:
+    sequence, earliest, latest, *where = row
+    return Signed(sequence, earliest, latest, Evidence(*where))
+
+
+def _rows(index: Index, sql: str) -> Iterator[tuple[Any, ...]]:
+    yield from index.db.execute(sql)

@@ -120,6 +120,8 @@ class TopApp(App[None]):
         self._first = first
         self._screens: dict[str, TopScreen] = {}
         self._one_more = False
+        self._owed = False
+        """Whether another instant is looked at than the newest state is of, and no screen that is seen reads that."""
 
     def on_mount(self) -> None:
         """Open the first screen and start the feed."""
@@ -164,6 +166,9 @@ class TopApp(App[None]):
 
     def show_now(self, screen: TopScreen) -> None:
         """Let a screen show the newest state."""
+        if self._owed and screen.READS_STATE:
+            self._owed = False
+            self.feed.look_at(self.instant)
         if self.state is not None and screen.is_mounted:
             screen.show(self.state, paused=self.paused)
 
@@ -176,10 +181,15 @@ class TopApp(App[None]):
                 return
 
     def look_at(self, instant: Instant | None) -> None:
-        """Show another instant of a record from now on, on every screen. None: its end."""
+        """Show another instant of a record from now on, on every screen. None: its end.
+
+        A state is made of it as soon as a screen is seen that reads one.
+        """
         self.instant = instant
         self._one_more = self.paused
-        self.feed.look_at(instant)
+        self._owed = not any(screen.READS_STATE for screen in self._seen())
+        if not self._owed:
+            self.feed.look_at(instant)
 
     def look_up(self, subject: Subject, take: Callable[[Details | LeaseholdError], None]) -> None:
         """Ask for the details of a subject, of the instant that is looked at; ``take`` gets them."""
@@ -271,6 +281,8 @@ class TopApp(App[None]):
         """Ask in which form, and write what is seen into the directory that this was started in."""
         picture = self.export_screenshot(title=self.TITLE)
         instant = self.state.clock.now.midpoint if self.state is not None else 0
+        if self.of_record and self.instant is not None:
+            instant = self.instant
         name = self.main.NAME if sheet is None else sheet.name
 
         def chosen(form: Form | None) -> None:

@@ -85,7 +85,10 @@ class Arrangement:
         if isinstance(self.places, np.ndarray):
             where = np.flatnonzero(self.places == number)
             return int(where[0]) if len(where) else None
-        return self.places.index(number) if number in self.places else None
+        try:
+            return self.places.index(number)
+        except ValueError:
+            return None
 
 
 _KEYS: Final[dict[Order, Callable[[LeaseRow], tuple[object, ...]]]] = {

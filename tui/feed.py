@@ -112,12 +112,14 @@ class Feed:
 
     def _asking(self, question: Question, wake: Event) -> Callable[[], None]:
         def body() -> None:
+            waited_for = True  # by a person: the first answer, and what was asked at once
             while not self._stop.is_set():
                 began = self._clock.boot_ns()
                 question.put()
-                self._frame.set()
+                if waited_for:
+                    self._frame.set()
                 took = self._clock.boot_ns() - began
-                wake.wait(max(question.period_ns, SHARE * took) / SECOND)
+                waited_for = wake.wait(max(question.period_ns, SHARE * took) / SECOND)
                 wake.clear()
 
         return body

@@ -6,6 +6,7 @@ What a bar is made of says the mode; what is inside it says who; nothing is said
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from auditor.archive import LeaseTrace
     from timeagent.units import Instant
 
+    type LeasesWithin = Callable[[str, Instant, Instant], Iterable[LeaseTrace]]
+
 BARS: Final = {Mode.X: "█", Mode.SIX: "▓", Mode.S: "▒", Mode.IX: "▒", Mode.IS: "░"}
 TENTATIVE: Final = "·"
 OVER: Final = "╌"
@@ -33,6 +36,8 @@ HERE: Final = "│"
 EMPTY: Final = " "
 LEGEND: Final = "█ X  ▓ SIX  ▒ S, IX  ░ IS  · tentative  ╌ broken, until its expiry  ╬ two at once  ▏floor  ┊ settle_to"
 LABEL_MOST: Final = 24
+STRETCHES_AT_HAND: Final = 128
+"""Of so many domains and stretches the bars are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +88,41 @@ def bar_of(domain: str, trace: LeaseTrace) -> Bar:
 
 def bars_within(domain: str, traces: Iterable[LeaseTrace], first: Instant, last: Instant) -> list[Bar]:
     """Return the leases of a domain that touch a stretch of time, in the order of their grants."""
-    found = [
-        bar_of(domain, trace)
-        for trace in traces
-        if trace.told and trace.told[0].instant_ns <= last and max(trace.expiry_ns, _end(trace)) >= first
-    ]
-    return sorted(found, key=lambda bar: (bar.start_ns, bar.correlation_id))
+    return _touching(_reaching(domain, traces), first, last)
+
+
+def _reaching(domain: str, traces: Iterable[LeaseTrace]) -> list[tuple[Instant, Bar]]:
+    """Return leases in the order of their grants, each with the instant up to which it may have been held."""
+    found = [(max(trace.expiry_ns, _end(trace)), bar_of(domain, trace)) for trace in traces if trace.told]
+    return sorted(found, key=lambda each: (each[1].start_ns, each[1].correlation_id))
+
+
+def _touching(bars: Iterable[tuple[Instant, Bar]], first: Instant, last: Instant) -> list[Bar]:
+    return [bar for reach, bar in bars if bar.start_ns <= last and reach >= first]
 
 
 def _end(trace: LeaseTrace) -> Instant:
     return trace.ended.instant_ns if trace.ended is not None else 0
+
+
+class LeaseBars:
+    """The bars of domains, made for a longer stretch than is drawn: one that moves a little has them already.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, leases: LeasesWithin) -> None:
+        """Make none yet. ``leases``: of a domain, those that somebody had in a stretch of time."""
+        self._leases = leases
+        self._made = lru_cache(STRETCHES_AT_HAND)(self._make)
+
+    def within(self, domain: str, first: Instant, last: Instant) -> list[Bar]:
+        """Return the leases of a domain that touch [first, last], in the order of their grants."""
+        step = 1 << max(0, (last - first) // 4).bit_length()
+        return _touching(self._made(domain, first - first % step, last - last % step + step), first, last)
+
+    def _make(self, domain: str, first: Instant, last: Instant) -> list[tuple[Instant, Bar]]:
+        return _reaching(domain, self._leases(domain, first, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +136,22 @@ class Window:
 
 def gantt(
     rows: Sequence[str],
-    leases: Callable[[str, Instant, Instant], Iterable[LeaseTrace]],
+    bars_of: Callable[[str, Instant, Instant], list[Bar]],
     window: Window,
     width: int,
     accused: Collection[bytes] = (),
 ) -> list[list[Cell]]:
     """Draw a row for each domain, each exactly so many cells wide.
 
-    ``leases``: of a domain, those that somebody had in a stretch of time. ``accused``: leases that the audit found
-    standing while another did. Nothing else is drawn as a clash: bars that overlap by a few milliseconds do so because
-    instants of two clocks, or of two tokens, are no more exact than that.
+    ``bars_of``: of a domain, the leases that touch a stretch of time. ``accused``: leases that the audit found standing
+    while another did. Nothing else is drawn as a clash: bars that overlap by a few milliseconds do so because instants
+    of two clocks, or of two tokens, are no more exact than that.
     """
     label = min(LABEL_MOST, max(8, width // 4))
     room = max(1, width - label - 1)
     lines = []
     for domain in rows:
-        span = window.first_ns, window.last_ns
-        bars = bars_within(domain, leases(domain, *span), *span)
+        bars = bars_of(domain, window.first_ns, window.last_ns)
         lines.append([Cell(f"{fitted(printable(domain), label)} ", Tone.PLAIN), *_row(bars, window, room, accused)])
     return lines
 
@@ -145,8 +174,12 @@ def _row(bars: Sequence[Bar], window: Window, room: int, accused: Collection[byt
     cells: list[tuple[str, Tone]] = [(EMPTY, Tone.PLAIN)] * room
     owners: list[Bar | None] = [None] * room
 
+    first, span, last_cell = window.first_ns, max(1, window.last_ns - window.first_ns), room - 1
+
     def place(instant: Instant) -> int:
-        return cell_of(instant, window.first_ns, window.last_ns, room)
+        """As ``cell_of``, of what is the same for all bars reckoned once."""
+        cell = (instant - first) * room // span
+        return 0 if cell < 0 else min(cell, last_cell)
 
     for bar in bars:
         start, end = place(bar.start_ns), place(min(bar.end_ns, window.last_ns))

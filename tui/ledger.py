@@ -42,6 +42,18 @@ class LedgerLease:
     """How that lease ended, if the ledger says that it did."""
 
 
+@dataclass(frozen=True, slots=True)
+class LedgersTell:
+    """What all ledgers together say."""
+
+    leases: tuple[LedgerLease, ...]
+    """The last known lease of each domain that is not known to have ended."""
+    fences: dict[str, int]
+    """The newest fence of each domain, ended or not."""
+    previous: dict[bytes, LeaseOutcome]
+    """How the lease before each known grant ended, by the grant's correlation id."""
+
+
 class LedgerBook:
     """The newest of each domain, from all ledgers that were read. One thread."""
 
@@ -50,18 +62,17 @@ class LedgerBook:
         self._domains: OrderedDict[str, LedgerLease] = OrderedDict()
         self._previous: OrderedDict[bytes, LeaseOutcome] = OrderedDict()
         """How the lease before a grant ended, by the grant's correlation id."""
+        self._told: LedgersTell | None = None
 
-    def leases(self) -> list[LedgerLease]:
-        """Return the last known lease of each domain that is not known to have ended."""
-        return [known for known in self._domains.values() if known.ended is None]
-
-    def previous_outcomes(self) -> dict[bytes, LeaseOutcome]:
-        """Return how the lease before each known grant ended, by the grant's correlation id."""
-        return dict(self._previous)
-
-    def fences(self) -> dict[str, int]:
-        """Return the newest fence of each domain, ended or not."""
-        return {domain: known.witness.fence for domain, known in self._domains.items()}
+    def told(self) -> LedgersTell:
+        """Return what they say. The very same value until a block says something new: rows are made from it."""
+        if self._told is None:
+            self._told = LedgersTell(
+                tuple(known for known in self._domains.values() if known.ended is None),
+                {domain: known.witness.fence for domain, known in self._domains.items()},
+                dict(self._previous),
+            )
+        return self._told
 
     def take(self, piece: Piece, where: str) -> None:
         """Take in one block. Raises Damaged."""
@@ -87,6 +98,7 @@ class LedgerBook:
             new.witness.expiry_ns,
         ):
             return
+        self._told = None
         _put(self._domains, domain, new)
         outcome = new.witness.last_ended.outcome if new.witness.last_ended else None
         if outcome is not None:
@@ -95,12 +107,14 @@ class LedgerBook:
     def _end(self, entry: Ended) -> None:
         known = self._domains.get(entry.domain)
         if known is not None and known.witness.correlation_id == entry.ending.correlation_id:
+            self._told = None
             self._domains[entry.domain] = LedgerLease(
                 known.witness, known.shard, known.incarnation, known.signed_ns, entry.ending.outcome
             )
 
     def _stop(self, incarnation: bytes) -> None:
         """Forget what an orderly stopped run had out: it waited until nothing was."""
+        self._told = None
         for domain in [d for d, known in self._domains.items() if known.incarnation == incarnation]:
             del self._domains[domain]
 

@@ -150,13 +150,16 @@ class LiveSource:
         if not numbers.ceiling_ns:
             raise ShardUnavailable("starting", f"shard {shard} is starting: it may not grant yet")
         before = self._shards[shard].answer
+        said = tuple(leases)
         earlier: tuple[LeaseView, ...] = ()
         if before is not None:
             earlier = before.earlier
             if before.numbers.incarnation != numbers.incarnation:
                 earlier = before.leases
-        taken = {view.domain for view in leases}
-        return ShardAnswer(numbers, tuple(leases), asked_ns, tuple(v for v in earlier if v.domain not in taken))
+            if before.leases == said:
+                said = before.leases  # the very same value: its rows are not made again
+        taken = {view.domain for view in leases} if earlier else set()
+        return ShardAnswer(numbers, said, asked_ns, tuple(v for v in earlier if v.domain not in taken))
 
     def _ask_times(self) -> TimesAnswer:
         opened = self._open

@@ -6,6 +6,7 @@ Ten thousand rows are not made four times a second: what changes with the clock 
 from __future__ import annotations
 
 import os
+from operator import is_
 from typing import TYPE_CHECKING
 
 from appliance.lease.wire import LeaseView
@@ -34,27 +35,36 @@ class LiveRows:
         self._present = present or process_is_present
         self._boot = bytes.fromhex(boot_id().replace("-", ""))
         self._processes: dict[int, bool] = {}
-        self._made_from: list[object] = []
+        self._made_from: tuple[list[object], list[object]] = ([], [])
         self._rows = Leases()
+        self._fading = False
+        """Whether there are rows that end with time alone, whatever anybody says."""
 
     def rows(
         self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
     ) -> Leases:
         """Return the leases in order of domain; the same value as before where nothing is new."""
         self._processes = {process: self._present(process) for process in self._processes}
-        fading = any(row.origin in (Origin.LEDGER, Origin.EARLIER_RUN) for row in self._rows)
-        made_from: list[object] = [answer, *said, *(shard.freshness.reach for shard in shards)]
-        made_from += [tuple(self._processes.items()), now.earliest // SECOND if fading else None]
-        if len(made_from) != len(self._made_from) or not all(map(_same, made_from, self._made_from)):
-            before = list(self._processes)
+        things, values = self._told(answer, shards, said, now)
+        if values != self._made_from[1] or not _same(things, self._made_from[0]):
             self._processes = {}
             found = sorted(self._leases(answer, shards, said, now), key=lambda row: (row.domain, -row.fence))
             self._rows = Leases(found)
-            if list(self._processes) == before:
-                self._made_from = made_from
-            else:
-                self._made_from = [*made_from[:-2], tuple(self._processes.items()), made_from[-1]]
+            self._fading = any(row.origin in (Origin.LEDGER, Origin.EARLIER_RUN) for row in found)
+            self._made_from = self._told(answer, shards, said, now)
         return self._rows
+
+    def _told(
+        self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
+    ) -> tuple[list[object], list[object]]:
+        """Return all that rows are made from: what is large, to be compared by identity, and small values."""
+        things: list[object] = [answer.leases, answer.fences, answer.previous]
+        for each in said:
+            things += [None, None] if each is None else [each.leases, each if each.earlier else None]
+        values: list[object] = [answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
+        values += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard in shards]
+        values += [list(self._processes.items()), now.earliest // SECOND if self._fading else None]
+        return things, values
 
     def _leases(
         self, answer: MountAnswer, shards: list[ShardView], answers_of: Sequence[ShardAnswer | None], now: TimeInterval
@@ -152,9 +162,9 @@ class LiveRows:
         )
 
 
-def _same(one: object, other: object) -> bool:
-    """Whether it is the very same answer, or an equal small value: answers are not compared row by row."""
-    return one is other or (isinstance(one, str | int | tuple) and one == other)
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether they are the very same, one by one: answers are not compared row by row."""
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def process_is_present(process: int) -> bool:

@@ -130,6 +130,7 @@ class OpenMount:
         """Read what has changed. Raises LeaseholdError where the records cannot be read. Touches the mount."""
         shard_map = self.registers.newest_map()
         chains = {shard: end for shard in range(len(shard_map.owners)) if (end := self._chain(shard_map.number, shard))}
+        told = self._book.told()
         return MountAnswer(
             self.root,
             self.registers.cluster_id,
@@ -139,9 +140,9 @@ class OpenMount:
             shard_map,
             tuple(known_nodes(self.registers)),
             chains,
-            tuple(self._book.leases()),
-            self._book.fences(),
-            self._book.previous_outcomes(),
+            told.leases,
+            told.fences,
+            told.previous,
             tuple(self._log(name) for name in list_logs(self._context)),
         )
 

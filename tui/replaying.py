@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -12,16 +11,15 @@ from auditor.finding import printable
 from auditor.replay.delivery import newest_delivered
 from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold
 from auditor.replay.state import BagPhase
-from timeagent.units import MINUTE, SECOND, rfc3339
+from timeagent.units import DAY, MINUTE, SECOND, parse_instant, rfc3339
 
-from .gantt import Window, axis, gantt
+from .gantt import LeaseBars, Window, axis, gantt
 from .words import Cell, Tone, clock_text
 
 if TYPE_CHECKING:
-    from auditor.archive import Traces
     from auditor.load import Tree
     from auditor.replay.events import Event
-    from auditor.replay.state import StateAt
+    from auditor.replay.state import LogsAt
     from auditor.replay.timeline import Timeline
     from timeagent.units import Instant, Span
 
@@ -118,11 +116,11 @@ def domains_near(
     found: dict[str, None] = {} if follow is None else {follow: None}
     place = timeline.position(cursor)
     before, after = place - 1, place
-    looked = 0
-    while len(found) < most and looked < EVENTS_NEAR and (before >= 0 or after < len(timeline.events)):
-        for position in (before, after):
-            if 0 <= position < len(timeline.events) and first <= timeline.events[position].instant_ns <= last:
-                for name in domains_of(timeline.events[position]):
+    looked, count = 0, len(timeline.events)
+    while len(found) < most and looked < EVENTS_NEAR and (before >= 0 or after < count):
+        for event in [timeline.events[position] for position in (before, after) if 0 <= position < count]:
+            if first <= event.instant_ns <= last:
+                for name in domains_of(event):
                     if len(found) < most:
                         found[name] = None
         before, after, looked = before - 1, after + 1, looked + 1
@@ -143,6 +141,19 @@ def event_tone(event: Event) -> Tone:
             return Tone.PLAIN
 
 
+def instant_near(text: str, near: Instant) -> Instant:
+    """Read an instant; a time of day is of the day that is looked at. Raises BadRequest."""
+    if text.count(":") and "T" not in text:
+        hours, _, rest = text.rstrip("Z").partition(":")
+        minutes, _, seconds = rest.partition(":")
+        try:
+            spent = (int(hours) * 3600 + int(minutes) * 60) * 10**9 + int(float(seconds or 0) * 10**9)
+        except ValueError:
+            return parse_instant(text)
+        return near - near % DAY + spent
+    return parse_instant(text)
+
+
 def speed_text(speed: float) -> str:
     """Return a speed as it is shown."""
     return f"{speed:g}×"
@@ -150,7 +161,7 @@ def speed_text(speed: float) -> str:
 
 def status_words(timeline: Timeline, place: Place) -> str:
     """Say where one is: the instant, and of how many events and findings how many have been."""
-    findings = bisect_right(timeline.findings, place.instant_ns, key=lambda each: each[0])
+    findings = timeline.findings_by(place.instant_ns)
     day, moment = rfc3339(place.instant_ns)[:10], clock_text(place.instant_ns, 6)
     return (
         f"{day} {moment} UTC  event {place.position:,}/{len(timeline.events):,}  "
@@ -180,6 +191,8 @@ class Moment:
     domains: list[str]
     bags: list[list[Cell]]
     delivered: list[str] = field(default_factory=list)
+    delivered_known: bool = True
+    """Whether there are frames to read them from."""
 
 
 def window_of(timeline: Timeline, place: Place, span: Span) -> Window:
@@ -188,10 +201,10 @@ def window_of(timeline: Timeline, place: Place, span: Span) -> Window:
     return Window(first, min(timeline.end_ns, first + span) if timeline.end_ns > first else first + 1, place.instant_ns)
 
 
-def moment_of(timeline: Timeline, leases: Traces, tree: Tree | None, wish: Wish) -> Moment:
+def moment_of(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: Wish) -> Moment:
     """Draw bars, bags and what a reader had been given. Reads the frames of the newest deliveries from the tree."""
     place = wish.place
-    state = timeline.state_after(place.position, place.instant_ns)
+    state = timeline.logs_after(place.position, place.instant_ns)
     window = window_of(timeline, place, wish.span_ns)
     names = domains_near(timeline, place.instant_ns, window.first_ns, window.last_ns, wish.rows, wish.follow)
     digits = 3 if wish.span_ns <= MINUTE else 0
@@ -203,6 +216,7 @@ def moment_of(timeline: Timeline, leases: Traces, tree: Tree | None, wish: Wish)
         names,
         [_strip(state, log, wish.width) for log in sorted(state.logs)],
         _delivered(timeline, state, tree, wish),
+        tree is not None,
     )
 
 
@@ -215,7 +229,7 @@ def accused(timeline: Timeline) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
+def _strip(state: LogsAt, log: str, width: int) -> list[Cell]:
     """Draw the newest bags of a log, the newest at the right; what is damaged has a mark of its own."""
     known = state.logs[log]
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
@@ -227,7 +241,7 @@ def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
     return [Cell(label, Tone.DIM), *cells]
 
 
-def _delivered(timeline: Timeline, state: StateAt, tree: Tree | None, wish: Wish) -> list[str]:
+def _delivered(timeline: Timeline, state: LogsAt, tree: Tree | None, wish: Wish) -> list[str]:
     """Return the newest messages that a reader had been given, in the order in which it is given them, all logs."""
     if tree is None:
         return ["which messages: their frames are in the copy, and only its index is here"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from timeagent.console import instant_fields
 
+from .agreeing import agreement, agreement_words
 from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, fit, heading, laid_out, text_of
 from .health import LEVEL_CELLS, health
 from .overview import leases_title, log_row, nothing_words, numbers_words, time_line, title_words
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
     from timeagent.interval import TimeInterval
 
+    from .agreeing import Agreement
     from .columns import Column, Field
-    from .state import ClusterState, Freshness, LeaseRow, ShardView
+    from .state import ClusterState, Freshness, LeaseRow, NodeClock, ShardView, TimeSources
 
 
 def text_snapshot(state: ClusterState, width: int) -> str:
@@ -100,6 +102,58 @@ def json_fields(state: ClusterState) -> dict[str, Any]:
             }
             for log in state.logs
         ],
+        "clocks": [_clock(clock) for clock in state.clocks],
+        "clocks_together": _together(agreement(state.clocks)),
+        "time_sources": _times(state.times),
+    }
+
+
+def _clock(clock: NodeClock) -> dict[str, Any]:
+    """Instants are CLOCK_REALTIME of that node; ``ahead`` is true time minus this machine's CLOCK_BOOTTIME, by it."""
+    ahead = clock.ahead
+    return {
+        "node": clock.node,
+        "reach": clock.reach.replace(" ", "-"),
+        **instant_fields("midpoint", clock.midpoint_ns),
+        "radius_ns": clock.radius_ns,
+        "status": clock.status,
+        "assumed": clock.assumed,
+        "age_ns": clock.age_ns,
+        "epochs": clock.epochs,
+        "widest_radius_ns": clock.widest_ns,
+        "ahead_earliest_ns": None if ahead is None else ahead.earliest,
+        "ahead_latest_ns": None if ahead is None else ahead.latest,
+        "round_trip_ns": clock.trip_ns,
+        "silent_ns": clock.silent_ns,
+        "problem": clock.problem or None,
+        "remark": clock.remark or None,
+    }
+
+
+def _together(found: Agreement) -> dict[str, Any]:
+    """What the clocks that can be compared have in common, and by how much others are outside, at least."""
+    common = found.common
+    return {
+        "agree": found.good if found.compared else None,
+        "compared": list(found.compared),
+        "not_known": found.not_known,
+        "common_ahead_earliest_ns": None if common is None else common.earliest,
+        "common_ahead_latest_ns": None if common is None else common.latest,
+        "outside": [{"node": each.node, "by_ns": each.by_ns} for each in found.outside],
+        "words": agreement_words(found) or None,
+    }
+
+
+def _times(times: TimeSources | None) -> dict[str, Any] | None:
+    if times is None:
+        return None
+    together = times.together
+    return {
+        **_freshness(times.freshness),
+        "agent": times.agent,
+        **instant_fields("earliest", None if together is None else together.earliest),
+        **instant_fields("latest", None if together is None else together.latest),
+        "sources": [each.fields() for each in times.sources],
     }
 
 

@@ -39,6 +39,8 @@ class TopScreen(Screen[None], inherit_bindings=False):
     """Whether it has rows that ``/`` narrows: then ``filter_words`` is called with what is typed."""
     REVOKES: ClassVar[bool] = False
     """Whether its cursor may stand on a lease: then ``lease`` says on which."""
+    READS_STATE: ClassVar[bool] = True
+    """Whether it shows what a state says of the instant that is looked at; else that is not made for it."""
     BINDINGS: ClassVar[list[BindingType]] = [
         # With priority it is done before the next key is looked at: what is typed, or pasted, after it is the filter.
         Binding("slash", "filter", "Filter", key_display="/", priority=True),

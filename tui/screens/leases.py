@@ -64,6 +64,7 @@ class LeasesScreen(TopScreen):
     def action_turn(self) -> None:
         """Sort the other way round."""
         self.query_one(LeaseList).turn()
+        self.on_pick_table_moved()  # drawn with it, where the table's word would come after the next drawing
 
     def action_group(self) -> None:
         """Group by the next thing."""

@@ -6,27 +6,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Vertical
+from textual.containers import Container
+from textual.css.query import NoMatches
 from textual.widgets import Input
 
-from auditor.finding import printable
 from auditor.replay.words import NAME_THE_COPY, event_fields
 from timeagent.errors import LeaseholdError
-from timeagent.units import DAY, parse_instant, span_text
+from timeagent.interval import TimeInterval
 
 from ..exporting import Sheet
+from ..gantt import LeaseBars
+from ..holding import Holding
 from ..lensing import Switches, lens_words
 from ..replaying import (
-    BAG_MARK_WORDS,
     SPANS,
     SPEEDS,
     TICK_NS,
-    Moment,
     Place,
     Step,
     Wish,
     at_instant,
     at_position,
+    instant_near,
     moment_of,
     speed_text,
     status_words,
@@ -34,9 +35,9 @@ from ..replaying import (
 )
 from ..scrubber import Ground, ground_of
 from ..widgets.event_table import EventTable
-from ..widgets.pick_table import PickTable
+from ..widgets.lines import TabLine, TitleBar
+from ..widgets.moment_parts import MomentParts
 from ..widgets.words_line import WordsLine
-from ..words import Cell, Tone
 from .base import TopScreen
 from .whatif import WhatIfScreen
 
@@ -46,11 +47,13 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from auditor.archive import Archive
+    from auditor.finding import Finding
     from auditor.replay.judging import Changes
     from auditor.replay.lens import WhatIf
     from auditor.replay.timeline import Timeline
     from timeagent.units import Instant
 
+    from ..replaying import Moment
     from ..state import ClusterState
     from ..subjects import Subject
 
@@ -60,14 +63,14 @@ TICK: Final = 0.1
 ROWS_EXPORTED: Final = 100_000
 SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
 """Which of replaying.SPANS the bars show."""
-LOW: Final = 14
-"""With fewer lines than this, what explains the marks gives way to bars."""
+PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
 
 
 class ReplayScreen(TopScreen):
     """One place in a record, and everything as it was then."""
 
     NAME = "replay"
+    READS_STATE = False
     AUTO_FOCUS = "#events"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "play", "Play", key_display="space"),
@@ -94,6 +97,7 @@ class ReplayScreen(TopScreen):
         super().__init__()
         self._archive: Archive | None = None
         self.timeline: Timeline | None = None
+        self._bars: LeaseBars | None = None
         self.place = Place(0, 0)
         self.playing = False
         self.speed = 1.0
@@ -101,7 +105,10 @@ class ReplayScreen(TopScreen):
         self._span = SPAN_AT_FIRST
         self._moment: Moment | None = None
         self._busy = False
+        self._holding = Holding(self)
         self._ground: tuple[Timeline, int, Ground] | None = None
+        self._judged: tuple[Archive | None, int, tuple[Finding, ...]] = (None, 0, ())
+        """Of which copy, up to which finding, and those: -1 at its end, where there may be more of no instant."""
         self._switches = Switches()
         self._lens: WhatIf | None = None
         self._changes: Changes | None = None
@@ -112,11 +119,8 @@ class ReplayScreen(TopScreen):
         yield WordsLine(id="scrubber")
         yield WordsLine(id="where")
         with Container(id="replay-parts"):
-            with Vertical(id="moment"):
-                yield WordsLine(id="bars", cut=True)
-                yield WordsLine(id="bag-lines", cut=True)
-                yield WordsLine(id="delivered", cut=True)
-            yield EventTable()
+            yield MomentParts()
+            yield EventTable(self._moved)
         yield WordsLine(id="lens")
         yield Input(placeholder="an instant: 2026-11-20T22:00:01.5Z, or a time of that day", id="instant")
 
@@ -131,7 +135,10 @@ class ReplayScreen(TopScreen):
     @property
     def _whole(self) -> bool:
         """Whether its parts are there: answers also come while the program ends."""
-        return self.is_mounted and bool(self.query("#scrubber")) and bool(self.query("#instant"))
+        try:
+            return self.is_mounted and all(self.query_one(f"#{part}") is not None for part in PARTS)
+        except NoMatches:
+            return False
 
     # What there is.
 
@@ -149,6 +156,7 @@ class ReplayScreen(TopScreen):
             return
         if archive is not self._archive:
             self._archive, self.timeline = archive, archive.timeline
+            self._bars = LeaseBars(archive.leases.within)
             self._switches, self._lens, self._changes = Switches(), None, None
             self.place = at_instant(archive.timeline, archive.timeline.end_ns)
         if self._wanted is not None:
@@ -191,7 +199,23 @@ class ReplayScreen(TopScreen):
         self.query_one("#where", WordsLine).say(f"{mark}   {status_words(timeline, self.place)}{here}")
         self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
         self._lens_line()
+        self._title()
         self._ask()
+
+    def _title(self) -> None:
+        """Say in the title which instant of a copy is seen, and whether it looks healthy up to there."""
+        archive = self._archive
+        if self.state is None or archive is None or not self.top.of_record:
+            return
+        now = TimeInterval.around(self.place.instant_ns, 0)
+        count = archive.timeline.findings_by(self.place.instant_ns)
+        at_end = self.place.instant_ns >= archive.timeline.end_ns
+        if self._judged[:2] != (archive, -1 if at_end else count):
+            known = archive.audit.findings if at_end else archive.timeline.findings_until(self.place.instant_ns)
+            self._judged = archive, -1 if at_end else count, tuple(known)
+        seen = replace(self.state, clock=replace(self.state.clock, now=now), findings=self._judged[2])
+        self.query_one(TitleBar).show(seen, paused=self.top.paused)
+        self.query_one(TabLine).show(seen)
 
     def _ground_in(self, timeline: Timeline, width: int) -> Ground:
         """Return what stays under the cursor; counted anew for another timeline or width only."""
@@ -205,53 +229,49 @@ class ReplayScreen(TopScreen):
         if self._lens is not None:
             lens.say(lens_words(self._lens, self._changes))
 
+    @property
+    def _logs(self) -> int:
+        return 1 if self._archive is None else len(self._archive.births)
+
     def _wish(self) -> Wish:
-        size = self.query_one("#moment").content_size
-        low = size.height < LOW
-        deliveries = 1 if low else size.height // 6
-        logs = 1 if self._archive is None else len(self._archive.births)
-        rows = max(1, size.height - deliveries - logs - (4 if low else 5))
-        return Wish(self.place, SPANS[self._span], max(20, size.width), rows, self.follow, deliveries)
+        width, rows, deliveries = self.query_one(MomentParts).room(self._logs)
+        return Wish(self.place, SPANS[self._span], width, rows, self.follow, deliveries)
 
     def _ask(self) -> None:
-        archive, timeline = self._archive, self.timeline
+        archive, timeline, bars = self._archive, self.timeline, self._bars
         wish = self._wish()
-        if self._busy or archive is None or timeline is None or (self._moment and self._moment.wish == wish):
+        if (
+            self._busy
+            or archive is None
+            or timeline is None
+            or bars is None
+            or (self._moment and self._moment.wish == wish)
+        ):
             return
         self._busy = True
-        self.top.work(
-            lambda: moment_of(timeline, archive.leases, archive.copy, wish), lambda found: self._take(timeline, found)
-        )
+        self._holding.begin()
+        self.top.work(lambda: moment_of(timeline, bars, archive.copy, wish), lambda found: self._take(timeline, found))
 
     def _take(self, timeline: Timeline, found: Moment | LeaseholdError) -> None:
         self._busy = False
-        if not self._whole or isinstance(found, LeaseholdError):
-            return
-        if timeline is self.timeline:
-            self._moment = found
-            self._show_moment(found)
-        self._ask()
+        if self._whole and not isinstance(found, LeaseholdError):
+            if timeline is self.timeline:
+                self._moment = found
+                self.query_one(MomentParts).show(found, self._logs)
+            self._ask()
+        if not self._busy:
+            self._holding.end()
 
-    def _show_moment(self, found: Moment) -> None:
-        bars = self.query_one("#bars", WordsLine)
-        bars.say_cells([found.axis, *found.bars])
-        follow = "" if found.wish.follow is None else f", {printable(found.wish.follow)} first"
-        bars.show_title(f"Leases, {span_text(found.wish.span_ns)}{follow}")
-        strips = [*found.bags]
-        if self.query_one("#moment").content_size.height >= LOW:
-            strips.append([Cell(BAG_MARK_WORDS, Tone.DIM)])
-        bags = self.query_one("#bag-lines", WordsLine)
-        bags.say_cells(strips)
-        bags.show_title("Bags")
-        delivered = self.query_one("#delivered", WordsLine)
-        delivered.say_lines([[text] for text in found.delivered or ["no message"]])
-        under = "" if found.wish.follow is None else f" under {printable(found.wish.follow)}"
-        delivered.show_title(f"Delivered so far{under}, the newest last")
+    def on_screen_suspend(self) -> None:
+        """Let the screen that comes next be drawn."""
+        self._holding.end()
 
     @property
     def idle(self) -> bool:
         """Whether everything that was asked for is drawn."""
-        return not self._busy and self._moment is not None and self._moment.wish == self._wish()
+        return (
+            not self._busy and not self._holding.on and self._moment is not None and self._moment.wish == self._wish()
+        )
 
     # Keys.
 
@@ -326,15 +346,14 @@ class ReplayScreen(TopScreen):
         if self.top.of_record and not self.playing:
             self.top.look_at(self.place.instant_ns)
 
-    def on_pick_table_moved(self, event: PickTable.Moved) -> None:
-        """Go where the cursor goes."""
+    def _moved(self, position: int) -> None:
+        """Go where the cursor of the events goes."""
         timeline = self.timeline
-        if timeline is None or not isinstance(event.table, EventTable):
+        if timeline is None or not timeline.events or self.playing:
             return
-        position = event.table.cursor + 1
-        if timeline.events and position != self.place.position and event.table.has_focus and not self.playing:
-            self.place = at_position(timeline, position)
-            self._paint()
+        if position != self.place.position and self.query_one(EventTable).has_focus:
+            self._go(at_position(timeline, position))
+            self._tell()
 
     def subject(self) -> Subject | None:
         """Return what the event under the cursor leads to."""
@@ -387,7 +406,7 @@ class ReplayScreen(TopScreen):
         timeline = self.timeline
         try:
             if timeline is not None and event.value.strip():
-                self._go(at_instant(timeline, _instant(event.value.strip(), self.place.instant_ns)))
+                self._go(at_instant(timeline, instant_near(event.value.strip(), self.place.instant_ns)))
                 self._tell()
         except LeaseholdError as problem:
             self.notify(problem.message, severity="warning", markup=False)
@@ -419,16 +438,3 @@ class ReplayScreen(TopScreen):
         events = self.timeline.between(last - wish.span_ns, last, domain=self.follow)
         rows = [event_fields(event) for _, (_, event) in zip(range(ROWS_EXPORTED), events, strict=False)]
         return Sheet("events", rows)
-
-
-def _instant(text: str, near: Instant) -> Instant:
-    """Read an instant; a time of day is of the day that is looked at. Raises BadRequest."""
-    if text.count(":") and "T" not in text:
-        hours, _, rest = text.rstrip("Z").partition(":")
-        minutes, _, seconds = rest.partition(":")
-        try:
-            spent = (int(hours) * 3600 + int(minutes) * 60) * 10**9 + int(float(seconds or 0) * 10**9)
-        except ValueError:
-            return parse_instant(text)
-        return near - near % DAY + spent
-    return parse_instant(text)

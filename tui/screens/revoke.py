@@ -39,10 +39,9 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
             box.border_title = "Revoke a lease"
             yield WordsLine(row.domain, id="which")
             yield WordsLine(
-                f"{row.mode} {row.phase} of {row.node}/{row.process}  {row.purpose or '-'}, until "
-                f"{moment(row.expiry_ns)} as yet",
-                id="whose",
+                f"{row.mode} {row.phase} of {row.node}/{row.process}  {row.purpose or '-'}", id="whose", cut=True
             )
+            yield WordsLine(f"until {moment(row.expiry_ns)} as yet", id="until")
             yield Input(placeholder="its name, to revoke it", id="typed")
             yield Input(placeholder="the reason: kept in the ledger for ever", id="reason")
             yield WordsLine("enter goes on and, with both said, revokes; esc leaves it", id="dialog-keys")

@@ -44,7 +44,7 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         with Vertical(id="dialog") as box:
             box.border_title = "What if"
             yield PickTable(COLUMNS, "", id="switches")
-            yield Static("← → turn   enter reads the copy so   0 all as it was   esc leaves it", id="dialog-keys")
+            yield Static("← → turn   enter reads it so   0 as it was   esc leaves it", id="dialog-keys")
 
     def on_mount(self) -> None:
         """Show them."""

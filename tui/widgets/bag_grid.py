@@ -9,6 +9,7 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..grid import CELLS, ZOOMS, Grid, next_damaged, oldest_open
@@ -17,6 +18,8 @@ from ..words import Cell, Tone, clock_text
 from .row_table import RowTable
 
 if TYPE_CHECKING:
+    from textual.geometry import Region
+
     from timeagent.units import Instant
 
     from ..state import BagCell, LogView
@@ -163,6 +166,10 @@ class BagGrid(RowTable, inherit_bindings=False):
     def on_resize(self) -> None:
         """Take the new width."""
         self.virtual_size = Size(self.size.width, max(1, self._count))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Render rows; those that stay as they are the library keeps."""
+        return ScrollView.render_lines(self, crop)
 
     def render_line(self, y: int) -> Strip:
         """Render a row: when it begins, and its cells."""

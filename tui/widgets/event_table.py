@@ -14,7 +14,7 @@ from ..words import Cell, Tone, clock_text
 from .pick_table import PickTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from auditor.replay.events import Event
 
@@ -26,9 +26,13 @@ class EventTable(PickTable):
 
     headed = False
 
-    def __init__(self) -> None:
-        """Show nothing yet."""
+    def __init__(self, moved: Callable[[int], None]) -> None:
+        """Show nothing yet. ``moved``: told at once how many events have happened where the cursor is now.
+
+        What follows from that is drawn with it, where a message would come after the next drawing.
+        """
         super().__init__((), "Events", id="events")
+        self._moved = moved
         self._events: Sequence[Event] = ()
         self._follow: str | None = None
 
@@ -50,6 +54,7 @@ class EventTable(PickTable):
         if self.scroll_offset.y == top:
             first, last = max(top, min(before, after)), min(top + self.size.height - 1, max(before, after))
             self.refresh_lines(first, max(0, last - first + 1))
+        self._moved(after + 1)
 
     def name_of(self, index: int) -> object:
         """What has not happened yet looks otherwise."""

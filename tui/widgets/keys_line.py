@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from ..cellwidth import cells_of
 from ..tones import drawn
+from .framing import Framing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.style import Style
     from textual.binding import Binding
     from textual.events import Click
+    from textual.geometry import Region
     from textual.screen import Screen
 
 FIRST: Final = ("help", "quit")
@@ -33,6 +35,7 @@ class KeysLine(Widget):
         self._keys: list[tuple[str, str, str]] = []
         self._places: list[tuple[int, int, str]] = []
         self._strip: Strip | None = None
+        self._frame = Framing(self)
 
     def on_mount(self) -> None:
         """Follow the bindings."""
@@ -64,6 +67,11 @@ class KeysLine(Widget):
         """Draw it in another theme."""
         super().notify_style_update()
         self._strip = None
+        self._frame.forget()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Render it with what stands around it."""
+        return self._frame.lines(crop, self.render_line, super().render_lines)
 
     def render_line(self, y: int) -> Strip:
         """Render the line."""

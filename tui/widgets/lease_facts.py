@@ -16,11 +16,11 @@ NOBODY_SAYS = "not known"
 
 
 class LeaseFacts(WordsLine):
-    """The lease under the cursor."""
+    """The lease under the cursor: a line each, cut where it is too long, so that none pushes another out."""
 
     def __init__(self) -> None:
         """Show nothing yet."""
-        super().__init__(id="lease-facts")
+        super().__init__(id="lease-facts", cut=True)
 
     def show(self, row: LeaseRow | None, state: ClusterState) -> None:
         """Show a lease."""

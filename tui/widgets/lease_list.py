@@ -34,28 +34,41 @@ class LeaseList(PickTable):
         """Show a state's leases, arranged as wanted."""
         self._state = state
         made = self._made
+        found = None
         if made is None or made.wanted != self.wanted or made.leases is not state.leases:
-            if len(state.leases) <= INLINE_MAX:
+            if self._at_once(state):
+                number = self._number(state)
                 self._made = arrange(state.leases, self.wanted, state.clock.now)
+                place = self._made.place_of(number) if number >= 0 else None
+                found = None if place is None else (self._key, place)
             else:
                 self._arrange_behind(state)
-        self._fill()
+        self._fill(found)
+
+    def _at_once(self, state: ClusterState) -> bool:
+        """Whether arranging takes no time: there are few rows, or the order is that of the answer, or its reverse."""
+        whole = self.wanted.order is Order.DOMAIN and self.wanted.group is Group.NONE and not self.wanted.words.split()
+        return whole or len(state.leases) <= INLINE_MAX
+
+    def _number(self, state: ClusterState) -> int:
+        """Return the number of the row under the cursor; -1 where there is none, or it is one of another answer."""
+        made = self._made
+        if made is None or made.leases is not state.leases or self.cursor >= len(made.places):
+            return -1
+        return int(made.places[self.cursor])
 
     def want(self, wanted: Wanted) -> None:
         """Arrange otherwise. Many rows stay as they are until a thread has arranged them."""
         self.wanted = wanted
         if self._state is None:
             return
-        if len(self._state.leases) <= INLINE_MAX:
+        if self._at_once(self._state):
             self.show(self._state)
         else:
             self._arrange_behind(self._state)
 
     def _arrange_behind(self, state: ClusterState) -> None:
-        wanted, key, before = self.wanted, self._key, self._made
-        number = -1
-        if before is not None and before.leases is state.leases and self.cursor < len(before.places):
-            number = int(before.places[self.cursor])
+        wanted, key, number = self.wanted, self._key, self._number(state)
 
         def work() -> None:
             made = arrange(state.leases, wanted, state.clock.now)
@@ -85,7 +98,7 @@ class LeaseList(PickTable):
             return _heading_row(row) if isinstance(row, Heading) else many_lease_row(row, now)
 
         nothing = nothing_words(state, self.wanted.words)
-        # Only the thread that arranged many rows knows at once where one of them has gone.
+        # Whoever arranged the rows knows where one of them has gone.
         place_of = (lambda _key: found[1]) if found is not None and found[0] == self._key else None
         self.show_picks(len(made.places), row_at, nothing, lambda index: _subject(made.at(index)), place_of)
 

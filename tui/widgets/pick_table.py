@@ -174,16 +174,15 @@ class PickTable(RowTable, inherit_bindings=False):
             self.action_choose()
         self.cursor = index
 
-    def render_line(self, y: int) -> Strip:
-        """Render one line of the widget: the cursor is a mark, and a background."""
-        width = self.scrollable_content_region.width
+    def line_in(self, y: int, width: int, top: int) -> Strip:
+        """Return a line of the widget: the cursor is a mark, and a background."""
         room = max(1, width - len(MARK))
         if y == 0 and self.headed:
             return self.kept(
                 "heading", width, lambda: [Cell(" "), *laid_out(self._columns, self._widths(room), self._heading)]
             )
         row = y - self.headed
-        index = row + self.scroll_offset.y
+        index = row + top
         if not self._count and row == 0:
             return self.kept("nothing", width, lambda: [Cell(f" {self._nothing}", Tone.DIM)])
         if index >= self._count:

@@ -14,11 +14,15 @@ from ..cellwidth import cells_of
 from ..columns import fit, heading, laid_out
 from ..tones import CELL_STYLES, drawn, segments
 from ..words import Cell, Tone
+from .framing import Framing
+from .line_bar import LineBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.style import Style
+    from textual.geometry import Region
+    from textual.scrollbar import ScrollBar
 
     from ..columns import Column, Field
 
@@ -41,8 +45,6 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end,G", "scroll_end", "Last row", show=False),
     ]
 
-    _titled = ""
-
     def __init__(self, columns: Sequence[Column], title: str, **settings: str) -> None:
         """Take the columns. There are no rows yet."""
         super().__init__(id=settings.get("id"))
@@ -54,7 +56,17 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._styles: dict[Tone, Style] = {}
         self._drawn: dict[object, Strip] = {}
         self._drawn_width = -1
-        self.border_title = self._titled = title
+        self._frame = Framing(self)
+        self.show_title(title)
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The bar at its right; made when it is first asked for."""
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = LineBar(name="vertical", thickness=self.scrollbar_size_vertical)
+            bar.display = False
+            self.app._start_widget(self, bar)  # noqa: SLF001 - the library has no other door for a bar of one's own
+        return self._vertical_scrollbar
 
     @property
     def count(self) -> int:
@@ -95,16 +107,22 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def show_title(self, title: str) -> None:
         """Show a title, plain text; the same one again costs nothing."""
-        if title != self._titled:
-            self._titled = title
-            self.border_title = title.replace("[", "\\[")
+        self._frame.show_title(title)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Render lines with what stands around them."""
+        width, top = self.scrollable_content_region.width, self.scroll_offset.y
+        return self._frame.lines(crop, lambda y: self.line_in(y, width, top), super().render_lines)
 
     def render_line(self, y: int) -> Strip:
         """Render one line of the widget."""
-        width = self.scrollable_content_region.width
+        return self.line_in(y, self.scrollable_content_region.width, self.scroll_offset.y)
+
+    def line_in(self, y: int, width: int, top: int) -> Strip:
+        """Return a line of the widget in a width; ``top``: to which row it is scrolled."""
         if y == 0:
             return self.kept("heading", width, lambda: laid_out(self._columns, self._widths(width), self._heading))
-        index = y - 1 + self.scroll_offset.y
+        index = y - 1 + top
         if not self._count and y == 1:
             return self.kept("nothing", width, lambda: [Cell(self._nothing, Tone.DIM)])
         if index >= self._count:
@@ -136,6 +154,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         super().notify_style_update()
         self._styles.clear()
         self._drawn.clear()
+        self._frame.forget()
 
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
         """Draw pieces of text, cut or filled to a width."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import chain, starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ..cellwidth import ELLIPSIS, cells_of, head_of, wrapped_ranges
 from ..tones import drawn, segments, styled
+from .framing import Framing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 type Part = str | tuple[str, str]
 """Text, plain or with a style of the theme."""
+type Line = tuple[Part, ...]
+
+LINES_KEPT_MAX: Final = 256
+"""So many lines that were drawn are kept: of what is said anew, most was said before."""
 
 
 class WordsLine(Widget):
@@ -31,12 +37,13 @@ class WordsLine(Widget):
     def __init__(self, words: str = "", *, id: str, cut: bool = False) -> None:  # noqa: A002 - Textual's word
         """Say some words, or nothing yet."""
         super().__init__(id=id)
-        self._said: tuple[tuple[Part, ...], ...] = ((words,),)
+        self._said: tuple[Line, ...] = ((words,),)
         self._cut = cut
-        self._titled = ""
-        self._laid: tuple[int, list[list[Part]]] = (-1, [])
-        self._drawn: dict[int, Strip] = {}
+        self._laid: tuple[int, list[Line]] = (-1, [])
+        self._drawn: dict[Line, Strip] = {}
+        self._drawn_width = -1
         self._styles: dict[str, Style] = {}
+        self._frame = Framing(self)
 
     def say(self, *parts: Part) -> None:
         """Show parts."""
@@ -47,21 +54,24 @@ class WordsLine(Widget):
         self.say_lines([[styled(cell) for cell in line] for line in lines])
 
     def say_lines(self, lines: Sequence[Sequence[Part]]) -> None:
-        """Show lines of parts. The same again costs nothing."""
+        """Show lines of parts. The same again costs nothing, and a line that stays is not drawn anew."""
         said = tuple(tuple(parts) for parts in lines)
         if said == self._said:
             return
-        before = len(self._laid[1])
-        width = self._laid[0]
+        width, before = self._laid
         self._said = said
-        self._forget()
-        self.refresh(layout=width < 0 or len(self._lines_in(width)) != before)
+        self._laid = (-1, [])
+        after = self._lines_in(width) if width >= 0 else []
+        if width < 0 or len(after) != len(before):
+            self.refresh(layout=self.styles.is_auto_height)
+            return
+        others = [y for y, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        if others:
+            self.refresh(Region(0, others[0], self.size.width, others[-1] - others[0] + 1))
 
     def show_title(self, title: str) -> None:
         """Show a title, plain text; the same one again costs nothing."""
-        if title != self._titled:
-            self._titled = title
-            self.border_title = title.replace("[", "\\[")
+        self._frame.show_title(title)
 
     @property
     def content(self) -> str:
@@ -73,16 +83,26 @@ class WordsLine(Widget):
         del container, viewport
         return len(self._lines_in(width))
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Render its lines with what stands around them."""
+        width = self.content_size.width
+        return self._frame.lines(crop, lambda y: self._line_in(y, width), super().render_lines)
+
     def render_line(self, y: int) -> Strip:
         """Render one of its lines."""
-        strip = self._drawn.get(y)
-        width = self.content_size.width
-        if strip is None or strip.cell_length != width:
-            lines = self._lines_in(width)
-            parts = lines[y] if y < len(lines) else []
+        return self._line_in(y, self.content_size.width)
+
+    def _line_in(self, y: int, width: int) -> Strip:
+        lines = self._lines_in(width)
+        parts = lines[y] if y < len(lines) else ()
+        if width != self._drawn_width or len(self._drawn) > LINES_KEPT_MAX:
+            self._drawn.clear()
+            self._drawn_width = width
+        strip = self._drawn.get(parts)
+        if strip is None:
             styled_parts = ((_text(part), self._style("" if isinstance(part, str) else part[1])) for part in parts)
             line = Strip(chain.from_iterable(starmap(segments, styled_parts)))
-            strip = self._drawn[y] = line.adjust_cell_length(width, self._style(""))
+            strip = self._drawn[parts] = line.adjust_cell_length(width, self._style(""))
         return strip
 
     def notify_style_update(self) -> None:
@@ -90,10 +110,7 @@ class WordsLine(Widget):
         super().notify_style_update()
         self._styles.clear()
         self._drawn.clear()
-
-    def _forget(self) -> None:
-        self._laid = (-1, [])
-        self._drawn.clear()
+        self._frame.forget()
 
     def _style(self, style: str) -> Style:
         found = self._styles.get(style)
@@ -101,22 +118,21 @@ class WordsLine(Widget):
             found = self._styles[style] = drawn(self, style)
         return found
 
-    def _lines_in(self, width: int) -> list[list[Part]]:
+    def _lines_in(self, width: int) -> list[Line]:
         if self._laid[0] != width:
-            self._drawn.clear()
             self._laid = width, [line for parts in self._said for line in self._in_width(parts, max(1, width))]
         return self._laid[1]
 
-    def _in_width(self, parts: Sequence[Part], width: int) -> Iterator[list[Part]]:
+    def _in_width(self, parts: Line, width: int) -> Iterator[Line]:
         text = "".join(map(_text, parts))
         if cells_of(text) <= width:
-            yield list(parts)
+            yield parts
         elif self._cut:
             kept = head_of(text, width - 1).rstrip()
-            yield [*_slice(parts, 0, len(kept)), (ELLIPSIS, "" if isinstance(parts[-1], str) else parts[-1][1])]
+            yield (*_slice(parts, 0, len(kept)), (ELLIPSIS, "" if isinstance(parts[-1], str) else parts[-1][1]))
         else:
             for first, end in wrapped_ranges(text, width):
-                yield _slice(parts, first, end)
+                yield tuple(_slice(parts, first, end))
 
 
 def _text(part: Part) -> str:

@@ -1,0 +1,118 @@
+"""What stands around the lines of a widget: room at its sides, and a border with a title above them.
+
+The library asks a dozen styles for each line that it draws anew. Where lines are kept, that takes longer than all the
+rest: here it is asked once for all lines, until a style, the width or the theme is another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.style import Style
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.style import Style as Drawn
+    from textual.color import Color
+    from textual.filter import LineFilter
+    from textual.widget import Widget
+
+LINES_KEPT_MAX: Final = 1_024
+"""So many lines are kept with what stands around them."""
+
+
+class Framing:
+    """Puts around the lines of one widget what its styles ask for."""
+
+    def __init__(self, widget: Widget) -> None:
+        """Ask nothing yet."""
+        self._widget = widget
+        self._title = ""
+        self._width = -1
+        self._filters: Sequence[LineFilter] = ()
+        self._ground: Drawn | None = None
+        """What room is drawn in; None: the styles ask for more than is done here."""
+        self._background: Color | None = None
+        self._above, self._left, self._right = 0, 0, 0
+        self._edge: Strip | None = None
+        self._framed: dict[int, tuple[Strip, Strip]] = {}
+        """By the identity of a line: the line, so that nothing else gets its identity, and all of it."""
+
+    def show_title(self, title: str) -> None:
+        """Show a title in the border, plain text; the same one again costs nothing."""
+        if title != self._title:
+            self._title = title
+            self._edge = None
+            self._widget.border_title = title.replace("[", "\\[")
+
+    def forget(self) -> None:
+        """Ask again: a style is another."""
+        self._width = -1
+
+    def lines(
+        self, crop: Region, line_at: Callable[[int], Strip], drawn: Callable[[Region], list[Strip]]
+    ) -> list[Strip]:
+        """Return a part of a widget with all that stands around it.
+
+        ``line_at``: a line of its content; the same object as long as it looks the same. ``drawn``: how the library
+        draws a part: what is cut off at a side, and borders elsewhere than above, are left to it.
+        """
+        filters = self._widget.get_line_filters()
+        if crop.width != self._width or filters != self._filters:
+            self._ask(crop.width, filters)
+        if self._ground is None or crop.x or crop.width != self._widget.outer_size.width:
+            return drawn(crop)
+        lines = []
+        for y in crop.line_range:
+            if y < self._above:
+                if self._edge is None:
+                    (self._edge,) = drawn(Region(0, y, crop.width, 1))
+                lines.append(self._edge)
+                continue
+            line = line_at(y - self._above)
+            known = self._framed.get(id(line))
+            if known is None:
+                if len(self._framed) > LINES_KEPT_MAX:
+                    self._framed.clear()
+                known = self._framed[id(line)] = line, self._put_around(line, self._ground)
+            lines.append(known[1])
+        return lines
+
+    def _ask(self, width: int, filters: Sequence[LineFilter]) -> None:
+        widget = self._widget
+        self._width, self._filters = width, filters
+        self._framed.clear()
+        self._edge = None
+        base, self._background = widget.background_colors
+        self._ground = Style(background=base + self._background).rich_style if self._plain else None
+        padding, gutter = widget.styles.padding, widget.styles.gutter
+        self._above, self._left, self._right = gutter.top, padding.left, padding.right
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the styles ask for no more than room at the sides and one line above."""
+        widget, styles = self._widget, self._widget.styles
+        (above, _), *others = styles.border
+        edges = [*others, *styles.outline]
+        return (
+            not any(kind for kind, _ in edges)
+            and styles.gutter.top == bool(above)
+            and not styles.gutter.bottom
+            and widget.opacity == styles.text_opacity == 1.0
+            and not styles.tint.a
+            and not styles.has_rule("hatch")
+        )
+
+    def _put_around(self, line: Strip, ground: Drawn) -> Strip:
+        line = line.adjust_cell_length(self._width - self._left - self._right, ground)
+        if self._left or self._right:
+            left, right = ([Segment(" " * cells, ground)] if cells else [] for cells in (self._left, self._right))
+            line = Strip([*left, *line, *right], self._width)
+        assert self._background is not None
+        for each in self._filters:
+            line = line.apply_filter(each, self._background)
+        return line

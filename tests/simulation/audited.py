@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MEMORY = Path("/dev/shm")
 
-CLOCK_CODES = frozenset({"r2-breach", "premature-lock", "unsettled-write"})
+CLOCK_CODES = frozenset({"r2-breach", "premature-lock", "unsettled-write", "hidden-bag"})
 """What may be found where clocks lied, and nowhere else: the clocks broke their bounds, and that is all."""
 
 LEDGER_CODES = frozenset({"chain-gap", "ledger-gap", "missing-ledger", "truncated-ledger"})

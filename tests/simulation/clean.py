@@ -1,10 +1,10 @@
 """False alarms, measured: audit the trees of many schedules in which nobody broke a rule.
 
     python -m tests.simulation.clean --trees 10000            a table; exit 0: no alarm
-    python -m tests.simulation.clean --trees 10000 --write    ... and into docs/verification.md
-    python -m tests.simulation.clean --trees 10000            a table; exit 0: no alarm
     python -m tests.simulation.clean --trees 10000 --write    the table into docs/verification.md
-that lie. Trees in which bytes rot are left out: there something has to be found.
+
+Clocks may lie, and what a finding says of a clock that did is no false alarm. Trees in which bytes rot are left out:
+there something has to be found.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from greenlet import GreenletExit
@@ -31,14 +30,22 @@ OWNER = 1000
 """The uid to which all files belong."""
 
 
-@lru_cache(maxsize=8192)
+_LEVELS_MAX = 8192
+_levels_of: dict[str, frozenset[str]] = {}
+"""What is known of paths: looked up before ``_levels`` is called, which is asked at every third step."""
+
+
 def _levels(path: str) -> frozenset[str]:
     """Return a path, and each directory above it but the root."""
     found = set()
-    while path:
-        found.add(path)
-        path = path.rpartition("/")[0]
-    return frozenset(found)
+    level = path
+    while level:
+        found.add(level)
+        level = level.rpartition("/")[0]
+    if len(_levels_of) >= _LEVELS_MAX:
+        _levels_of.clear()
+    levels = _levels_of[path] = frozenset(found)
+    return levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class Client:
         """The directories that this client has opened."""
         self._absent: dict[str, Instant] = {}
         """Paths that are remembered as absent, and until when."""
+        self._absent_names = self._absent.keys()
+        """Their names, as they are whenever it is looked at."""
         self._absent_in: dict[str, list[str]] = {}
         """Which of them may be in a directory."""
         self._remembered = 0
@@ -91,6 +100,11 @@ class Client:
         """The choices of what fails and only looks."""
         self._unread_in = self._until_unread()
 
+    def heal(self) -> None:
+        """Misbehave no more."""
+        self.mishaps = MountMishaps()
+        self._fail_in = self._repeat_in = self._slow_in = self._unread_in = NEVER
+
     def _draw(self, once_in: int) -> int:
         return 1 + int(self._stream.expovariate(1 / once_in)) if once_in else NEVER
 
@@ -101,22 +115,21 @@ class Client:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, verb: str, path: str) -> None:
-        """Let a request that changes nothing reach the server, which may take long."""
-        scheduler = self.scheduler
+    def _extra(self) -> Span:
+        """Return how much longer than others the next request takes until it reaches the server."""
         extra = 0
-        now = scheduler.now
+        now = self.scheduler.now
         if self.cut_until > now or self.server.away_until > now:
             extra = max(self.cut_until, self.server.away_until) - now
         self._slow_in = slow_in = self._slow_in - 1
         if slow_in <= 0:
             self._slow_in = self._draw(self.mishaps.slow)
             extra += int(self._random() ** 4 * 8 * SECOND)
-        scheduler.step(verb, path, extra)
+        return extra
 
     def _look(self, verb: str, path: str) -> None:
         """Let a request that only looks reach the server, and its answer come back, or a failure."""
-        self._ask(verb, path)
+        self.scheduler.step(verb, path, self._extra())
         self._unread_in = unread_in = self._unread_in - 1
         if unread_in <= 0:
             self._unread_in = self._until_unread()
@@ -129,7 +142,7 @@ class Client:
     ) -> T:
         """Let a request that changes something reach the server. It may fail, or die with its process, half-way."""
         try:
-            self._ask(verb, path)
+            self.scheduler.step(verb, path, self._extra())
         except GreenletExit:
             # The process is gone; its request may be on the way.
             if not self.scheduler.stopping and self._random() < 0.3:
@@ -223,8 +236,10 @@ class Client:
     def _hidden(self, path: str) -> bool:
         """Whether a remembered absence answers for this path, of itself or of a directory above it."""
         absent = self._absent
-        levels = _levels(path)
-        if absent.keys().isdisjoint(levels):
+        if not absent:
+            return False
+        levels = _levels_of.get(path) or _levels(path)
+        if self._absent_names.isdisjoint(levels):
             return False
         now = self.scheduler.now
         hidden = False
@@ -270,7 +285,7 @@ class Client:
     def _found(self, path: str) -> None:
         """Forget the absence of a name that was found meanwhile, and of the directories above it."""
         absent = self._absent
-        levels = _levels(path)
-        if not absent.keys().isdisjoint(levels):
+        levels = _levels_of.get(path) or _levels(path)
+        if not self._absent_names.isdisjoint(levels):
             for level in levels:
                 absent.pop(level, None)

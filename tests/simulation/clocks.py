@@ -92,6 +92,7 @@ class SimulatedTime:
     # -- the port ------------------------------------------------------------------------------------------------------
 
     def now(self) -> TimeInterval:
+        self._scheduler.operations += 1
         self._scheduler.step("now")
         if self._frozen_at is not None or self.silent:
             return self._interval()
@@ -108,21 +109,25 @@ class SimulatedTime:
 
     def boot_ns(self) -> int:
         """Boot time stands still with the rest of a frozen machine's clocks; it never steps."""
+        self._scheduler.operations += 1
         return self._scheduler.now - self._boot
 
     def sleep(self, span: Span) -> None:
+        self._scheduler.operations += 1
         if span > 0:
             self._scheduler.sleep(span)
 
     def token(self) -> SignedTime:
+        self._scheduler.operations += 1
         self._scheduler.step("token")
-        boot = self.boot_ns()
+        boot = self._scheduler.now - self._boot
         if self._token is None or boot - self._token_boot >= TOKEN_PERIOD_NS or self.silent:
             self._token = self._sign(None)
             self._token_boot = boot
         return self._token
 
     def token_over(self, digest: bytes) -> SignedTime:
+        self._scheduler.operations += 1
         self._scheduler.step("sign")
         return self._sign(digest)
 

@@ -168,6 +168,47 @@ class Said:
 
 
 @dataclass(slots=True)
+class Tenant:
+    """One run of a shard at a node, as the node's daemon had it."""
+
+    map_number: int
+    shard: int
+    node: str
+    incarnation: bytes
+    considered_ns: Instant
+    """When it was decided that it may begin, at the earliest; then it began."""
+    from_ns: Instant
+    told_ns: Instant | None = None
+    """When it was told to end; None: it never was."""
+    how: str = ""
+    """left: in good order; dropped: at once."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """What was wrong with a node: down, paused, cut off from other nodes, or from the mount."""
+
+    node: str
+    what: str
+    from_ns: Instant
+    until_ns: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """What runs where, long after all faults have ended."""
+
+    judged_ns: Instant
+    owners: dict[int, str]
+    nodes: frozenset[str]
+    """Who was up."""
+    runs: dict[int, list[str]]
+    """By shard, the nodes at which it runs."""
+    missed: frozenset[int]
+    """The shards that somebody asked for in vain seconds ago, and just now again."""
+
+
+@dataclass(slots=True)
 class History:
     """Everything that was said."""
 
@@ -199,6 +240,17 @@ class History:
     """Until when each lease and session lease was asked for at most, by what named it: that of ``network.py``."""
     stopping: set[bytes] = field(default_factory=set)
     """Runs (incarnations) that were told to stop, and have not come back from that with their last block written."""
+    tenants: list[Tenant] = field(default_factory=list)
+    visits: list[tuple[Instant, str, int]] = field(default_factory=list)
+    """When a node was asked for a shard that it did not run."""
+    faults: list[Fault] = field(default_factory=list)
+    answering: tuple[str, ...] = ()
+    """The nodes that answer others."""
+    reliable: bool = False
+    """Whether no message is lost or late but by a fault of a node."""
+    owners: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """To whom each map gives the shards."""
+    calm: Calm | None = None
     rejected: list[tuple[str, str]] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
     """Damage that a reader reported: there is none in a simulation."""

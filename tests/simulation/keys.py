@@ -7,7 +7,7 @@ refusal of what was not signed, is the production code's. A share of the seeds r
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from appliance.formats.framing import Kind
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from timeagent.trust import KeyEntry, TrustRecord
 
 
-@lru_cache(maxsize=256)
+@cache
 def _begun(public: bytes) -> hashlib.blake2b:
     """Return the hash that has taken in the key: a copy of it takes half as long as a new one."""
     return hashlib.blake2b(key=public)

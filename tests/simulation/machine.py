@@ -7,6 +7,7 @@ may refuse, or lie.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tests.simulation.history import Said
@@ -18,6 +19,8 @@ from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.simulation.history import History
     from tests.simulation.scheduler import Scheduler
     from timeagent.keys import Signer
@@ -62,11 +65,13 @@ class SimulatedMachine:
             self._frozen_at = None
 
     def realtime_ns(self) -> Instant:
+        self.scheduler.operations += 1
         if self._random() < INTERRUPTED:
             self.scheduler.step("CLOCK_REALTIME")
         return self._set_ns + self._passed()
 
     def boot_ns(self) -> int:
+        self.scheduler.operations += 1
         if self._random() < INTERRUPTED:
             self.scheduler.step("CLOCK_BOOTTIME")
         return 10**12 + self._passed()
@@ -75,6 +80,7 @@ class SimulatedMachine:
         return 10**12 + self._passed()
 
     def sleep(self, span: Span) -> None:
+        self.scheduler.operations += 1
         if span > 0:
             self.scheduler.sleep(span)
 
@@ -99,7 +105,11 @@ class MachineNode:
         self.silent = False
         self.lie_ns: Span = 0
         self.truthful = True
-        """Whether its source never lied and its machine never stood still."""
+        """Whether its source never lied, its machine never stood still, and no setting of its clock was hidden."""
+        self.sets = 0
+        """How often its clock was set."""
+        self.asked = 0
+        """How often its source was asked, by whatever process."""
         self._history = history
         self._signer = signer
         self._radius_ns_max = radius_ns_max
@@ -111,6 +121,7 @@ class MachineNode:
 
     def set_forward(self, span: Span) -> None:
         """Set CLOCK_REALTIME: who looks at it has to notice."""
+        self.sets += 1
         self.machine.set_forward(span)
 
     def lie(self, span: Span) -> None:
@@ -151,6 +162,8 @@ class MeasuringSource:
 
     def sample(self) -> Sample:
         machine = self._node.machine
+        self._node.asked += 1
+        machine.scheduler.operations += 1
         machine.scheduler.step("ask the source")
         if self._node.silent:
             raise BadTime("no-answer", "the source does not answer", hint="wait")
@@ -171,16 +184,32 @@ class ProcessTime:
         self.sleep = inner.sleep
 
     def now(self) -> TimeInterval:
-        return self._noted(self._node.machine.scheduler.now, self._inner.now())
+        began = self._node.machine.scheduler.now
+        with self._watched():
+            interval = self._inner.now()
+        return self._noted(began, interval)
 
     def token(self) -> SignedTime:
-        return self._inner.token()
+        with self._watched():
+            return self._inner.token()
 
     def token_over(self, digest: bytes) -> SignedTime:
         began = self._node.machine.scheduler.now
-        token = self._inner.token_over(digest)
+        with self._watched():
+            token = self._inner.token_over(digest)
         self._noted(began, token.interval)
         return token
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Note that a clock was set there and back while its source was asked: no reading before or after shows it."""
+        node = self._node
+        sets, asked = node.sets, node.asked
+        try:
+            yield
+        finally:
+            if node.asked != asked and node.sets - sets > 1:
+                node.truthful = False
 
     def _noted(self, began: Instant, interval: TimeInterval) -> TimeInterval:
         if self._node.truthful:

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
 
+def _absent(path: str) -> Environment:
+    return Environment(PATH_ABSENT, f"{path} is not there", hint="make its directory, or begin a new file")
+
+
 class SimulatedMount(Client):
     """A Storage, shared by the processes of one machine."""
 
@@ -52,16 +56,21 @@ class SimulatedMount(Client):
     counts_links = True
 
     def ensure_directory(self, path: str) -> None:
+        self.scheduler.operations += 1
+        self._make_directory(path)
+
+    def _make_directory(self, path: str) -> None:
         def make() -> None:
             if path not in self.server.directories:
                 self._ask_permission("mkdir", path)
-            self.server.mkdir(path)
+                self.server.mkdir(path)
 
         self._change("mkdir", path, make)
         self._found(path)
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
         """Open the directory, and then ask for one name after another: that is not one instant."""
+        self.scheduler.operations += 1
         if self._hidden(directory):
             self.scheduler.step("open, from the cache", directory)
             return None
@@ -90,6 +99,7 @@ class SimulatedMount(Client):
         return frozenset(found)
 
     def list_afresh(self, directory: str) -> list[str] | None:
+        self.scheduler.operations += 1
         directory = "" if directory == "." else directory
         if self._hidden(directory):
             self.scheduler.step("list, from the cache", directory)
@@ -113,6 +123,7 @@ class SimulatedMount(Client):
         return sorted(names)
 
     def read(self, path: str) -> bytes | None:
+        self.scheduler.operations += 1
         if self._hidden(path):
             self.scheduler.step("read, from the cache", path)
             return None
@@ -156,6 +167,7 @@ class SimulatedMount(Client):
         return self.publish(path, data, tmp)
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
+        self.scheduler.operations += 1
         prepared, file = self._prepare(tmp, data)
 
         def link() -> Published:
@@ -187,7 +199,7 @@ class SimulatedMount(Client):
 
     def _prepare(self, tmp: str, data: bytes) -> tuple[str, File]:
         if tmp not in self.server.directories:
-            self.ensure_directory(tmp)
+            self._make_directory(tmp)
         self._numbers += 1
         prepared = f"{tmp}/{self._numbers}"
         file = self.server.new(data)
@@ -209,12 +221,14 @@ class SimulatedMount(Client):
                 names[name] = self.server.new(b"")
             return True
 
+        self.scheduler.operations += 1
         done = self._change("create", path, create)
         self._absent.pop(path, None)
         return done
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
         """Open, append and close. Who dies meanwhile, or fails, may leave a torn piece behind."""
+        self.scheduler.operations += 1
         return self._written(path, self._opened(path, expected_size), data, expected_size)
 
     def _written(self, path: str, file: File, data: bytes, expected_size: int) -> int:
@@ -244,19 +258,18 @@ class SimulatedMount(Client):
     def _opened(self, path: str, expected_size: int) -> File:
         """Open a file to append to it; expected_size 0 makes it."""
         parent, _, name = path.rpartition("/")
-        absent = Environment(PATH_ABSENT, f"{path} is not there", hint="make its directory, or begin a new file")
         if expected_size and self._hidden(path):
             self.scheduler.step("open to append, from the cache", path)
-            raise absent
+            raise _absent(path)
 
         def opened() -> File:
             names = self.server.directories.get(parent)
             if names is None or self._stale(path):
-                raise absent
+                raise _absent(path)
             if expected_size:
                 known = names.get(name)
                 if known is None:
-                    raise absent
+                    raise _absent(path)
                 if known in self.server.read_only and self.uid:
                     raise Environment("mount-refused", f"append {path}: permission denied", hint="look at its mode")
                 if len(known.data) != expected_size:
@@ -277,6 +290,7 @@ class SimulatedMount(Client):
             self._ask_permission("unlink", path)
             self.server.unlink(path)
 
+        self.scheduler.operations += 1
         self._recall(path)
         self._change("unlink", path, remove)
 
@@ -285,8 +299,10 @@ class SimulatedMount(Client):
             self._ask_permission("rmdir", path)
             return self.server.rmdir(path)
 
+        self.scheduler.operations += 1
         return self._change("rmdir", path, remove)
 
     def server_clock(self, tmp: str) -> Instant:
+        self.scheduler.operations += 1
         self._look("ask the server's clock", tmp)
         return self.scheduler.now + self.server.clock_offset_ns

@@ -15,7 +15,8 @@ from tests.simulation.mutants_renewals import RENEWALS
 from tests.simulation.mutants_sessions import SESSIONS
 from tests.simulation.mutants_sets import SETS
 from tests.simulation.mutants_sharing import SHARING
+from tests.simulation.mutants_tenancy import TENANCY
 
 MUTANTS: tuple[Mutant, ...] = (
-    BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + MODES + POLICIES + SETS + BOUNDS
+    BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + TENANCY + MODES + POLICIES + SETS + BOUNDS
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.lease import forgotten
-from appliance.session import keeping, session
+from appliance.session import keeping, leasing, session
 from tests.simulation.mutant import Mutant, one
 
 BOUNDS: tuple[Mutant, ...] = (
@@ -32,7 +32,10 @@ BOUNDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a cap on how long a lease is kept is forgotten at renewals",
-        one(keeping, "Keeping._is_due", "if lease.until_ns is not None:", "if lease.until_ns == 0:"),
+        (
+            (keeping, "Keeping._is_due", "if lease.until_ns is not None:", "if lease.until_ns == 0:"),
+            (leasing, "_caps", "if lease.until_ns is not None", "if lease.until_ns == 0"),
+        ),
         "bounded",
         "bounds",
     ),

@@ -8,7 +8,7 @@ from timeagent import sampled
 CLOCKS: tuple[Mutant, ...] = (
     Mutant(
         "a sample of the clock counts from the reading after it",
-        one(sampled, "SampledClock._judge", "self._sampled = self._asked", "self._sampled = reading"),
+        one(sampled, "SampledClock._judge", "self._asked.ahead()", "reading.ahead()"),
         "truthful",
         "machines",
     ),
@@ -28,7 +28,7 @@ CLOCKS: tuple[Mutant, ...] = (
         one(
             sampled,
             "SampledClock._interval",
-            "low, high = reading.moved_since(self._sampled) if self._sampled is not None else (0, 0)",
+            "low, high = self._moved_since_sample(reading)",
             "low, high = (0, 0)",
         ),
         "truthful",

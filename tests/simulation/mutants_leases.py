@@ -206,7 +206,7 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an orderly record is written while leases are out",
-        one(shard, "Shard.stop_orderly", "if until is not None:", "if until == 0:"),
+        one(shard, "Shard._link_end", "if until is not None:", "if until == 0:"),
         "endings",
         "contenders",
     ),
@@ -214,7 +214,7 @@ LEASES: tuple[Mutant, ...] = (
         "an orderly record does not say the fences",
         one(
             shard,
-            "Shard.stop_orderly",
+            "Shard._link_end",
             "max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
             "max(floor, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
         ),
@@ -225,7 +225,7 @@ LEASES: tuple[Mutant, ...] = (
         "an orderly record does not say the floors",
         one(
             shard,
-            "Shard.stop_orderly",
+            "Shard._link_end",
             "max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
             "self._forgotten.floor_ns, self._forgotten.settle_to_ns",
         ),

@@ -22,7 +22,7 @@ class Actors:
         self.width = width
 
     def each[T, R](self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        if len(items) == 1 or self.width == 1:
+        if len(items) <= 1 or self.width == 1:
             return [do(item) for item in items]
         scheduler = self._scheduler
         caller = scheduler.current

@@ -71,7 +71,7 @@ def simulate(scenario: str, seed: int) -> Tally:
     scheduler = world.scheduler
     tally.counts.update(
         seeds=1,
-        operations=scheduler.steps,
+        operations=scheduler.operations,
         crashes=scheduler.crashes,
         pauses=scheduler.pauses,
         mount_faults=sum(mount.failures + mount.repeats for mount in world.mounts.values()),

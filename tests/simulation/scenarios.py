@@ -23,6 +23,7 @@ from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import queues, sets
 from tests.simulation.scenarios_sharing import batching, hinted
+from tests.simulation.scenarios_tenancy import heirs
 from tests.simulation.world import World
 
 SCENARIOS: dict[str, Callable[..., World]] = {
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         together,
         contenders,
         moves,
+        heirs,
         policies,
         handover,
         stalls,
@@ -70,6 +72,7 @@ WEIGHTS: dict[str, int] = {
     "together": 4,
     "contenders": 4,
     "moves": 3,
+    "heirs": 2,
     "policies": 3,
     "stalls": 3,
     "handover": 2,

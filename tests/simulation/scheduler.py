@@ -14,6 +14,7 @@ import hashlib
 import random
 import traceback
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from heapq import heappop, heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +84,30 @@ class Process:
     clock: Any = None
 
 
+class Ended(GreenletExit):
+    """Raised in an actor that goes no further: its process is dead, or everything has ended."""
+
+
+class Thread(greenlet):
+    """Where actors live, one after another, in this run and later ones: to make one takes as long as many a step."""
+
+    life: Callable[[], bool] | None
+    """What it is switched to for next: one actor's life; False: there is no other after it."""
+
+    def run(self) -> None:
+        while self.life is not None and self.life():
+            self.life = None
+            _idle.append(self)
+            assert self.parent is not None
+            self.parent.switch()
+
+
+_idle: list[Thread] = []
+"""Threads in which nobody lives."""
+
+
 class Actor:
-    """One greenlet, with its own choices."""
+    """One life in a thread, with its own choices."""
 
     __slots__ = (
         "bits",
@@ -113,7 +136,9 @@ class Actor:
     0 or less: it is dead, or everything has ended.
     """
     switch: Callable[[], object]
-    thread: greenlet
+    """Let it go on, or begin."""
+    thread: Thread | None
+    """Where it lives: None before it has begun, and when it has ended."""
 
     def __init__(self, number: int, name: str, process: Process, body: Callable[[], object]) -> None:
         self.number = number
@@ -121,6 +146,7 @@ class Actor:
         self.process = process
         self.machine = process.machine
         self.body = body
+        self.thread = None
         self.ticket = 0
         self.waiting = False
 
@@ -137,6 +163,8 @@ class Scheduler:
         self.end_ns = end_ns
         self.steps_max = steps_max
         self.steps = 0
+        self.operations = 0
+        """How many calls of port verbs actors have made. A verb is one, also where it takes several steps, or none."""
         self.mark = 0
         """A digest of who went on when: of integers only, so that it is the same in every process."""
         self.trace: list[str] | None = [] if traced else None
@@ -149,8 +177,6 @@ class Scheduler:
         """How fast actors are, by TEMPI: one is drawn for each."""
         self.stopping = False
         self._order = self.stream("order")
-        self._crash = self.stream("crash")
-        self._pause = self.stream("pause")
         self._main = getcurrent()
         self._heap: list[tuple[Instant, int, Any, int]] = []
         self._count = 0
@@ -161,6 +187,15 @@ class Scheduler:
         """Return the choices of one actor or one kind of fault."""
         return random.Random(f"{self.seed}/{name}")
 
+    @cached_property
+    def _crash(self) -> random.Random:
+        """Seeding takes longer than many an operation, and not every run has crashes."""
+        return self.stream("crash")
+
+    @cached_property
+    def _pause(self) -> random.Random:
+        return self.stream("pause")
+
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def spawn(self, name: str, process: Process, body: Callable[[], object], *, after: Span = 0) -> Actor:
@@ -169,34 +204,52 @@ class Scheduler:
         order = self._order
         actor.bits = order.getrandbits
         actor.delays = TEMPI[order.choice(self.tempi)]
-        actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
-        actor.pause_in = self._until_next(self._pause, self.mishaps.pause)
+        actor.crash_in = self._until_next_crash()
+        actor.pause_in = self._until_next_pause()
         actor.quiet = min(actor.crash_in, actor.pause_in, QUIET_MAX)
-        actor.thread = greenlet(lambda: self._live(actor), parent=self._main)
-        actor.switch = actor.thread.switch
+        actor.switch = partial(self._begin, actor)
         self._actors.append(actor)
         process.actors.append(actor)
         self._push(self.now + after, actor, 0)
         return actor
 
-    @staticmethod
-    def _until_next(stream: random.Random, once_in: int) -> int:
-        return 1 + int(stream.expovariate(1 / once_in)) if once_in else NEVER
+    def _until_next_crash(self) -> int:
+        once_in = self.mishaps.crash
+        return 1 + int(self._crash.expovariate(1 / once_in)) if once_in else NEVER
 
-    def _live(self, actor: Actor) -> None:
-        if actor.process.dead or self.stopping:
-            return
+    def _until_next_pause(self) -> int:
+        once_in = self.mishaps.pause
+        return 1 + int(self._pause.expovariate(1 / once_in)) if once_in else NEVER
+
+    def _begin(self, actor: Actor) -> None:
+        """Switch to an actor for the first time."""
+        thread = _idle.pop() if _idle else Thread()
+        if thread.parent is not self._main:
+            thread.parent = self._main
+        thread.life = partial(self._live, actor)
+        actor.thread = thread
+        actor.switch = thread.switch
+        thread.switch()
+
+    def _live(self, actor: Actor) -> bool:
+        """Return whether others may live where it did."""
         try:
-            actor.body()
+            if not actor.process.dead and not self.stopping:
+                actor.body()
         except LeaseholdError as problem:
             self.refusals += 1
             self.note("gives up", str(problem))
-        except GreenletExit:
+        except Ended:
             pass
+        except GreenletExit:
+            return False  # the run was given up, and its threads are collected
         except Exception:  # noqa: BLE001 - whatever it is: the code under test must not do that
             self.bugs.append(f"{actor.name}: {traceback.format_exc()}")
         finally:
             actor.ticket += 1  # nothing that waits for it counts any more
+            actor.thread = None
+            actor.switch = self._main.switch  # who was waiting may still be woken, and others live in its thread
+        return True
 
     def call_at(self, instant: Instant, what: Callable[[], object]) -> None:
         """Let something happen of itself: a delivery, the end of a partition. It must not take steps."""
@@ -216,6 +269,7 @@ class Scheduler:
 
     def run(self) -> None:
         """Step until nothing is left to do, or the end of time, or of steps."""
+        self.operations = 0  # what was built before the run is not its own
         heappush(self._heap, (self.end_ns + 1, 0, None, 0))  # the end of time: something is always due
         while not self.stopping:
             instant, _, target, ticket = heappop(self._heap)
@@ -232,9 +286,9 @@ class Scheduler:
         for actor in self._actors:
             actor.quiet = 0
         for actor in self._actors:
-            if actor.thread:
+            if actor.thread is not None:
                 self.current = actor
-                actor.thread.throw(GreenletExit)
+                actor.thread.throw(Ended)
         self.current = None
 
     def forget(self) -> None:
@@ -258,7 +312,13 @@ class Scheduler:
         if until < self._heap[0][0] and steps < self.steps_max:
             self.now = until  # nobody else is to run before: no need to stand in the queue
         else:
-            self._park(actor, until)
+            following = self._park(actor, until)
+            if following is not None:
+                following.switch()
+            # Somebody let us go on, and has said so in ``current``.
+            if actor.process.dead or self.stopping:
+                raise Ended
+            self.mark = hash((self.mark, self.now, actor.number))
         if self.trace is not None:
             self.note(verb, detail)
 
@@ -268,7 +328,7 @@ class Scheduler:
         Who is dead, or alive when everything has ended, goes no further.
         """
         if self.stopping or actor.process.dead:
-            raise GreenletExit
+            raise Ended
         passed = min(actor.crash_in, actor.pause_in)
         actor.crash_in -= passed
         actor.pause_in -= passed
@@ -276,20 +336,21 @@ class Scheduler:
         if actor.crash_in <= 0:
             self.steps += 1
             actor.bits(8)
-            actor.crash_in = self._until_next(self._crash, self.mishaps.crash)
+            actor.crash_in = self._until_next_crash()
             self.crash(actor.process)
-            raise GreenletExit
+            raise Ended
         if actor.pause_in <= 0:
             pause = self._stand_still(actor)
         actor.quiet = min(actor.crash_in, actor.pause_in, QUIET_MAX)
         return pause
 
     def _stand_still(self, actor: Actor) -> Span:
-        actor.pause_in = self._until_next(self._pause, self.mishaps.pause)
+        actor.pause_in = self._until_next_pause()
         pauses = self.mishaps.pauses
         pause = int(self._pause.choice(pauses) * (0.5 + self._pause.random()))
         self.pauses += 1
-        self.note("is paused for", f"{pause / SECOND:.3f} s")
+        if self.trace is not None:
+            self.note("is paused for", f"{pause / SECOND:.3f} s")
         machine = actor.process.machine
         if self._pause.random() < 0.25:
             machine.paused_until = max(machine.paused_until, self.now + pause)
@@ -304,10 +365,15 @@ class Scheduler:
         actor = self.current
         assert actor is not None
         if self.stopping or actor.process.dead:
-            raise GreenletExit
+            raise Ended
         self.steps += 1
         actor.waiting = True
-        self._park(actor, max(until, self.now))
+        following = self._park(actor, max(until, self.now))
+        if following is not None:
+            following.switch()
+        if actor.process.dead or self.stopping:
+            raise Ended
+        self.mark = hash((self.mark, self.now, actor.number))
         actor.waiting = False
         if self.trace is not None:
             self.note("wakes from", verb)
@@ -321,7 +387,11 @@ class Scheduler:
         self._count += 1
         heappush(self._heap, (instant, self._count, target, ticket))
 
-    def _park(self, me: Actor, until: Instant) -> None:
+    def _park(self, me: Actor, until: Instant) -> Actor | greenlet | None:
+        """Stand in the queue until an instant. Returns who is to be switched to: None: it is my turn again.
+
+        Who calls this switches, and then looks whether it may go on: greenlets take longer the deeper they are left.
+        """
         if self.steps >= self.steps_max:
             self.stopping = True
         self._count = count = self._count + 1
@@ -331,23 +401,18 @@ class Scheduler:
         while True:
             if instant > end or self.stopping:
                 self.stopping = True
-                self._main.switch()
-                raise GreenletExit
+                return self._main
             self.now = max(self.now, instant)
             if type(target) is not Actor:
                 target()
             elif ticket == target.ticket:
                 if target.machine.paused_until > self.now and not target.process.dead:
                     self._push(target.machine.paused_until, target, ticket)
+                elif target is me:
+                    return None
                 else:
-                    if target is not me:
-                        self.current = target
-                        target.switch()
-                        # Somebody let us go on, and has said so in ``current``.
-                    if me.process.dead or self.stopping:
-                        raise GreenletExit
-                    self.mark = hash((self.mark, self.now, me.number))
-                    return
+                    self.current = target
+                    return target
             instant, _, target, ticket = heappop(heap)
 
     def _may_run(self, actor: Actor, ticket: int) -> bool:

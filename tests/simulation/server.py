@@ -48,7 +48,7 @@ class Server:
         self.read_only: set[File | str] = set()
         """Files, and paths of directories, whose write permission was taken away."""
         self.graves: dict[str, tuple[File, Instant]] = {}
-        """Files of logs that were removed, and when, by this server's clock."""
+        """Files of logs and chains that were removed, and when, by this server's clock."""
         self.grown: dict[File, list[tuple[int, Instant]]] = {}
         """Up to which size a file was appended to, and when."""
         self.removed: set[str] = set()
@@ -95,7 +95,7 @@ class Server:
         file = names.get(name)
         if file is not None:
             del names[name]
-            if path.startswith("logs/"):
+            if path.startswith(("logs/", "shards/")):
                 self.graves.setdefault(path, (file, self.scheduler.now + self.clock_offset_ns))
 
     def append(self, file: File, data: bytes) -> None:

@@ -15,7 +15,7 @@ from tests.simulation.cluster import NODES, T0, founded
 from tests.simulation.history import History
 from tests.simulation.machine import MachineNode, SimulatedMachine
 from tests.simulation.mount import SimulatedMount
-from tests.simulation.network import Network, NetworkMishaps
+from tests.simulation.network import NO_NETWORK_MISHAPS, Network, NetworkMishaps
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
 from tests.simulation.server import Server
 from timeagent.trust import Purpose
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.nodewriter.shared import Door
+    from appliance.session.leasing import Routes
     from tests.simulation.actors.processes import Kit
     from timeagent.units import Instant, Span
 
 
 NO_MISHAPS = Mishaps()
 NO_MOUNT_MISHAPS = MountMishaps()
-NO_NETWORK_MISHAPS = NetworkMishaps()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,8 @@ class World:
         self.pace_ns: Span = self.policy.span_ns
         self.door_of: Callable[[Kit], Door] | None = None
         """How a process reaches the writer of its node, where the scenario has such writers."""
+        self.routes_of: Callable[[Kit], Routes] | None = None
+        """How a process reaches the shards, where it has to find out which node runs them."""
         self.policy_of: Callable[[Kit], PolicyNumbers] | None = None
         """What a process goes by, where the policy changes."""
         self.sessions: list[object] = []

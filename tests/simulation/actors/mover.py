@@ -40,5 +40,6 @@ class Mover:
                 else:
                     break
             world.map = record
+            world.history.owners[record.number] = record.owners
             world.map_noticed_ns = world.scheduler.now + int(kit.chance.random() * SECOND)
             world.scheduler.note("publishes", f"map {record.number} with {count} shards")

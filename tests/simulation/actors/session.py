@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.bag.outcome import Committed
+from appliance.bag.outcome import Committed, Unknown
 from appliance.formats.lease import Mode
+from appliance.session.given import ATTEMPT_ID_BYTES
 from appliance.session.openlog import LogBook, OpenLog
 from appliance.session.session import Session
 from tests.simulation.actors.processes import Kit
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
     from timeagent.units import Instant
+
+REPEATS = 10
+"""How often who is in doubt writes the same once more: for longer than a bag is open."""
 
 
 class SharedGrids(LogBook):
@@ -64,7 +68,7 @@ class SessionKit(Kit):
         self.session = Session(
             self.context,
             SharedGrids(self.context, self.shared),
-            SimulatedRoutes(world, process),
+            SimulatedRoutes(world, process) if world.routes_of is None else world.routes_of(self),
             self.policy,
             process.name,
             self.chance,
@@ -149,6 +153,13 @@ class SessionKit(Kit):
         wrote.outcomes.append((scheduler.now, said(outcome)))
         scheduler.note("is told", f"{said(outcome)} {getattr(outcome, 'reason', '')}")
         return outcome
+
+    def repeat(self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease], attempt_id: bytes) -> None:
+        """Write once more under the same id what is in doubt, until its bag is surely closed: it is there once."""
+        for _ in range(REPEATS):
+            if not isinstance(self.publish(log, payloads, leases, attempt_id), Unknown):
+                return
+            self.time.sleep(300 * MS)
 
     def over(self, leases: Sequence[Lease]) -> None:
         """Note that the holder does not believe any more that it has these."""
@@ -238,9 +249,12 @@ class Application:
                 if self._world.linger_ns and chance.random() < 0.5:
                     kit.time.sleep(int(chance.random() * self._world.linger_ns))
                 payload = f"{kit.process.name}.{self._world.number()}.{number}.{log}.{again}".encode()
-                outcome = kit.publish(log, [payload], leases)
+                attempt = chance.randbytes(ATTEMPT_ID_BYTES)
+                outcome = kit.publish(log, [payload], leases, attempt)
                 if not isinstance(outcome, Committed) and chance.random() < 0.5:
                     kit.time.sleep(50 * MS)
+                    if isinstance(outcome, Unknown):
+                        kit.repeat(log, [payload], leases, attempt)
             if chance.random() < 0.2:
                 kit.session.renew_due()
 

@@ -48,6 +48,7 @@ class Spool:
         self._drain: Actor | None = None
 
     def append(self, data: bytes) -> None:
+        self._world.scheduler.operations += 1
         self._world.history.blocks.append(data)
         if len(self._blocks) >= SPOOL_MAX:
             raise Environment("spool-full", "the ledger's queue is full")
@@ -233,7 +234,7 @@ class ShardHost:
             if not endpoint.inbox:
                 due = shard.due_in()
                 scheduler.wait(scheduler.now + (pause if due is None else min(pause, due)), "requests")
-            self._turn(shard, endpoint, callers)
+            take_turn(self._world, shard, endpoint, callers)
             if scheduler.now - kept_at >= pause:
                 kept_at = scheduler.now
                 shard.housekeeping()
@@ -257,26 +258,27 @@ class ShardHost:
         self._world.scheduler.note("stops:", type(result).__name__)
         return isinstance(result, StoppedOrderly | Deposed)
 
-    def _turn(self, shard: Shard, endpoint: Endpoint, callers: Callers) -> None:
-        """Answer all that is ready in one turn, and those whose wait is over."""
-        calls: list[Call] = endpoint.inbox[:]
-        endpoint.inbox.clear()
-        if not calls and shard.due_in() != 0:
-            return
-        for call in calls:
-            callers.heard(call)
-        requests = [request for call in calls for request in call.requests]
-        owed = [Owed(self._world.network, endpoint, call) for call in calls]
-        places = [(each, n) for each in owed for n in range(len(each.call.requests))]
-        waiters = {n: HeldBack(*place) for n, place in enumerate(places) if getattr(requests[n], "wait_ns", 0)}
-        replies = shard.serve(requests, waiters)
-        if self._world.scheduler.trace is not None:
-            for request, reply in zip(requests, replies, strict=True):
-                said = f"{getattr(reply, 'code', '')}{getattr(reply, 'outcome', '')}"
-                self._world.scheduler.note(
-                    "answers",
-                    f"{type(request).__name__} {getattr(request, 'domain', '')}: {type(reply).__name__} {said}",
-                )
-        for (each, position), reply in zip(places, replies, strict=True):
-            if reply is not None:
-                each.fill(position, reply)
+
+def take_turn(world: World, shard: Shard, endpoint: Endpoint, callers: Callers) -> None:
+    """Answer all that is ready in one turn, and those whose wait is over."""
+    calls: list[Call] = endpoint.inbox[:]
+    endpoint.inbox.clear()
+    if not calls and shard.due_in() != 0:
+        return
+    for call in calls:
+        callers.heard(call)
+    requests = [request for call in calls for request in call.requests]
+    owed = [Owed(world.network, endpoint, call) for call in calls]
+    places = [(each, n) for each in owed for n in range(len(each.call.requests))]
+    waiters = {n: HeldBack(*place) for n, place in enumerate(places) if getattr(requests[n], "wait_ns", 0)}
+    replies = shard.serve(requests, waiters)
+    if world.scheduler.trace is not None:
+        for request, reply in zip(requests, replies, strict=True):
+            said = f"{getattr(reply, 'code', '')}{getattr(reply, 'outcome', '')}"
+            world.scheduler.note(
+                "answers",
+                f"{type(request).__name__} {getattr(request, 'domain', '')}: {type(reply).__name__} {said}",
+            )
+    for (each, position), reply in zip(places, replies, strict=True):
+        if reply is not None:
+            each.fill(position, reply)

@@ -22,10 +22,10 @@ def check(history: History, record: Record) -> Iterator[str]:
     asked = history.asked
     for turn in record.turns:
         for entry in turn.entries:
-            if isinstance(entry, SessionWitness):
+            if type(entry) is SessionWitness:
                 until = max(asked.get(entry.session_id, 0), asked.get(entry.holder.incarnation, 0))
                 what = f"session {entry.session_id.hex()}"
-            elif isinstance(entry, Witness) and entry.session_id is None:
+            elif type(entry) is Witness and entry.session_id is None:
                 first = asked.get((entry.holder.incarnation, entry.domain), 0)
                 until = max(asked.get(entry.correlation_id, 0), first)
                 what = f"{entry.domain}, fence {entry.fence},"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from timeagent.units import SECOND
+from timeagent.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
 
-SLACK_NS = 2 * SECOND
-"""What the steps take between the grant and the note of it, and clocks that are wrong within their bounds; and what a
-renewal is under way: its term is counted by the holder when it asks, and begins when the shard grants it.
-"""
+SLACK_NS = 100 * MS
+"""What the steps take between the grant and the note of it, and clocks that are wrong within their bounds."""
 
 
 def check(history: History, _: Record) -> Iterator[str]:

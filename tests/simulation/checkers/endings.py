@@ -24,32 +24,38 @@ def check(history: History, record: Record) -> Iterator[str]:
     expiries: dict[bytes, int] = {}
     out: dict[bytes, set[bytes]] = {}
     together: dict[bytes, set[bytes]] = {}
-    radius = min((turn.head.signed_time("a head").radius_ns for turn in record.turns), default=0) * 9 // 10
-    """The interval by which a lease was broken is another one than the token's, and may be a little narrower."""
     for turn in record.turns:  # in the order in which they were signed: what ends was granted before
         head = turn.head
         leases = out.setdefault(head.incarnation, set())
         for entry in turn.entries:
-            if isinstance(entry, Witness) and entry.phase is Phase.HELD:
+            if type(entry) is Witness and entry.phase is Phase.HELD:
                 known = expiries.get(entry.correlation_id, 0)
                 expiries[entry.correlation_id] = max(known, entry.expiry_ns)
                 leases.add(entry.correlation_id)
                 if entry.session_id is not None:
                     together.setdefault(entry.session_id, set()).add(entry.correlation_id)
-            elif isinstance(entry, SessionEnded):
+            elif type(entry) is SessionEnded:
                 leases -= together.pop(entry.session_id, set())
-            elif isinstance(entry, CeilingCopy):
+            elif type(entry) is CeilingCopy:
                 if record.ceilings[entry.record].kind is CeilingKind.ORDERLY and leases:
                     yield f"{head.incarnation.hex()} linked an orderly record while {len(leases)} leases were out"
-            elif isinstance(entry, Ended):
+            elif type(entry) is Ended:
                 leases.discard(entry.ending.correlation_id)
                 if entry.ending.outcome is not LeaseOutcome.EXPIRED:
                     continue
                 expiry = expiries.get(entry.ending.correlation_id, 0)
                 if min(entry.floor_ns, entry.settle_to_ns) < expiry:
                     yield f"a broken lease on {entry.domain} expired at {expiry}, above its floor or settle_to"
-                if entry.ending.ended_ns - radius <= expiry:
+                if entry.ending.ended_ns - _radius_ns(record) <= expiry:
                     yield (
                         f"a lease on {entry.domain} with expiry {expiry} was broken at {entry.ending.ended_ns}, "
                         f"which is not surely later"
                     )
+
+
+def _radius_ns(record: Record) -> int:
+    """Return how far off a shard's clock was sure to be allowed to be.
+
+    The interval by which a lease was broken is another one than the token's, and may be a little narrower.
+    """
+    return min(turn.head.signed_time("a head").radius_ns for turn in record.turns) * 9 // 10

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.ceiling import open_ceiling
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.server import File, Server
 
 
-@dataclass(frozen=True, slots=True)
-class Under:
+class Under(msgspec.Struct, frozen=True, gc=False):
     """One lease that a frame was written under."""
 
     domain: str
@@ -51,8 +51,7 @@ class Under:
     settle_to_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One accepted message."""
 
     key: Key
@@ -63,8 +62,7 @@ class Entry:
     """True time at which its file appeared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """One bag that exists, with what it holds: data files by name."""
 
     bag: Bag
@@ -270,8 +268,7 @@ def _policies(server: Server) -> Iterator[tuple[int, Policy]]:
             yield int(name), _policy(file.data)
 
 
-@dataclass(frozen=True, slots=True)
-class SignedTurn:
+class SignedTurn(msgspec.Struct, frozen=True, gc=False):
     """What a shard signed at once."""
 
     head: BatchHead
@@ -303,5 +300,5 @@ class Record:
             entry.record: open_ceiling(entry.record, "a ceiling")[0]
             for turn in self.turns
             for entry in turn.entries
-            if isinstance(entry, CeilingCopy)
+            if type(entry) is CeilingCopy
         }

@@ -30,7 +30,7 @@ def check(history: History, record: Record) -> Iterator[str]:
     held: set[bytes] = set()
     for turn in record.turns:
         for entry in turn.entries:
-            if isinstance(entry, SessionWitness):
+            if type(entry) is SessionWitness:
                 name = entry.session_id
                 wrong = {
                     f"its expiry fell from {expiries.get(name)}": entry.expiry_ns < expiries.get(name, 0),
@@ -41,17 +41,17 @@ def check(history: History, record: Record) -> Iterator[str]:
                 about = f"a {entry.kind} of session {name.hex()} until {entry.expiry_ns}"
                 yield from (f"{about}: {what}" for what, is_so in wrong.items() if is_so)
                 expiries[name] = entry.expiry_ns
-            elif isinstance(entry, SessionEnded):
+            elif type(entry) is SessionEnded:
                 over[entry.session_id] = entry
                 if entry.outcome is LeaseOutcome.EXPIRED and entry.ended_ns <= entry.expiry_ns:
                     yield f"session {entry.session_id.hex()} was broken at {entry.ended_ns}, before its expiry"
-            elif isinstance(entry, Witness) and entry.session_id is not None:
+            elif type(entry) is Witness and entry.session_id is not None:
                 of[entry.correlation_id] = entry.session_id
                 if entry.phase is Phase.HELD:
                     held.add(entry.correlation_id)
                 if entry.session_id in over:
                     yield f"a lease on {entry.domain} is told under session {entry.session_id.hex()}, which is over"
-            elif isinstance(entry, Ended) and (lease := entry.ending.correlation_id) in of and lease in held:
+            elif type(entry) is Ended and (lease := entry.ending.correlation_id) in of and lease in held:
                 session = of[lease]
                 if entry.ending.outcome in _WITHOUT_A_WORD and entry.floor_ns < expiries[session]:
                     yield f"the floor of {entry.domain} is {entry.floor_ns}, below its session's {expiries[session]}"

@@ -1,6 +1,7 @@
 """P4: an interval holds true time at some instant of its making, whoever sets the clock: steps do not make it lie.
 
-Said of the production EmbeddedTime, whose source is right and whose machine never stood still.
+Said of the production EmbeddedTime, whose source is right and whose machine never stood still; nor was its clock set
+more than once while the source was asked, which no reading before or after can show.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ def check(history: History, record: Record) -> Iterator[str]:
     fences: dict[bytes, int] = {}
     for place, entry, head in sorted(witnesses, key=lambda each: each[0]):
         right = linked.get((head.shard, head.incarnation, head.ceiling_number))
-        if isinstance(entry, Witness):
+        if type(entry) is Witness:
             if right is None:
                 yield f"a witness on {entry.domain} names ceiling record {head.ceiling_number}, which nobody linked"
             elif entry.expiry_ns > right.ceiling_ns:
                 yield f"a lease on {entry.domain} expires at {entry.expiry_ns}, above the ceiling {right.ceiling_ns}"
         domain, floor, settle_to = entry.domain, entry.floor_ns, entry.settle_to_ns
         fence, known_floor, known_settle = highest.get(domain, (0, -1, -1))
-        if isinstance(entry, Witness):
+        if type(entry) is Witness:
             granted = (
                 fences.setdefault(entry.correlation_id, entry.fence) if entry.kind is not WitnessKind.GRANT else -1
             )
@@ -43,7 +43,7 @@ def check(history: History, record: Record) -> Iterator[str]:
             if entry.fence <= fence and entry.fence != granted:
                 yield f"the fence of {domain} went from {fence} to {entry.fence} at {place}"
             fence = max(fence, entry.fence)
-        renewal = isinstance(entry, Witness) and entry.kind is WitnessKind.RENEWAL
+        renewal = type(entry) is Witness and entry.kind is WitnessKind.RENEWAL
         if not renewal and (floor < known_floor or settle_to < known_settle):
             yield f"floor and settle_to of {domain} fell from {known_floor}, {known_settle} to {floor}, {settle_to}"
         highest[domain] = (fence, max(floor, known_floor), max(settle_to, known_settle))
@@ -58,7 +58,7 @@ def _read(record: Record) -> list[tuple[Place, Witness | Ended, BatchHead]]:
         head = turn.head
         start = first.get(head.incarnation, head.ceiling_number)
         for index, entry in enumerate(turn.entries):
-            if isinstance(entry, Witness | Ended):
+            if type(entry) is Witness or type(entry) is Ended:
                 found.append(((head.map_number, head.shard, start, head.sequence, index), entry, head))
     return found
 

@@ -422,7 +422,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "orderly record without fences": Mutant(
         _in_shard(
-            "Shard.stop_orderly", "max(floor, fence, self._forgotten.floor_ns)", "max(floor, self._forgotten.floor_ns)"
+            "Shard._link_end", "max(floor, fence, self._forgotten.floor_ns)", "max(floor, self._forgotten.floor_ns)"
         ),
         ChainCast((shard("a"), shard("b"))),
         chains.FENCES_GROW,

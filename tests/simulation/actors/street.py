@@ -1,0 +1,278 @@
+"""Between nodes that run shards: their doors, and the production routes and map watch over the simulated network.
+
+Real: which node is asked for a shard, who is asked next when that one does not answer, what a probe makes of an answer,
+and how a new map is taken up. Simulated: the lines, which lose, delay and repeat, and the doors. A call comes to a
+node's door, and there to the shard, if that runs there; else it is refused as ``not-here`` by whoever is alive there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from appliance.mapwatch import MapWatch, Placement
+from appliance.routes import ShardRoutes
+from tests.simulation.history import Calm, Fault
+from tests.simulation.network import NO_NETWORK_MISHAPS, Endpoint, SimulatedTransport, refuse
+from tests.simulation.scheduler import NEVER
+from timeagent.errors import LeaseholdError
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from appliance.lease.transport import Transport
+    from appliance.shards import ShardHost
+    from tests.simulation.actors.processes import Kit
+    from tests.simulation.network import Call
+    from tests.simulation.scheduler import Actor, Process
+    from tests.simulation.world import World
+    from timeagent.units import Instant, Span
+
+LOOK_AGAIN_NS: Span = 100 * MS
+SHARDS_MAX = 2
+MISSED_S = 4
+
+
+@dataclass(eq=False, slots=True)
+class Door:
+    """Where one run of a node's daemon is asked: one place for each shard, whether or not it runs there."""
+
+    node: str
+    host: ShardHost
+    asked_for: Callable[[int], None]
+    places: dict[int, Endpoint] = field(default_factory=dict)
+
+
+class Street:
+    """The nodes that run shards, and what is wrong with them."""
+
+    def __init__(self, world: World, nodes: tuple[str, ...]) -> None:
+        self.world = world
+        self.nodes = nodes
+        self.doors: dict[str, Door] = {}
+        """Of those that are up."""
+        self.locks: dict[tuple[str, int], Process] = {}
+        """Who has the lock on a machine's tmpfs by which it runs a shard."""
+        self._down: dict[str, Fault] = {}
+        self._daemons: dict[str, Process] = {}
+        self._begin: Callable[[Process], Callable[[], object]] = lambda _: lambda: None
+        self._gone: set[str] = set()
+        world.history.answering = nodes
+        world.history.reliable = world.conditions.network == NO_NETWORK_MISHAPS
+        world.history.owners[world.map.number] = world.map.owners
+
+    # -- nodes come and go ---------------------------------------------------------------------------------------------
+
+    def populate(self, begin: Callable[[Process], Callable[[], object]]) -> None:
+        """Begin a daemon on every node."""
+        self._begin = begin
+        for node in self.nodes:
+            self._fails(node, "down", NEVER)
+            self._start(node)
+
+    def _start(self, node: str) -> None:
+        process = self._daemons[node] = self.world.process(node, f"node {node}")
+        self.world.scheduler.spawn(process.name, process, self._begin(process))
+
+    def _fails(self, node: str, what: str, until: Instant) -> Fault:
+        fault = Fault(node, what, self.world.scheduler.now, until)
+        self.world.history.faults.append(fault)
+        if what == "down":
+            self._down[node] = fault
+        return fault
+
+    def opens(self, door: Door) -> None:
+        """Note that a node answers from now on."""
+        self.doors[door.node] = door
+        self._down.pop(door.node).until_ns = self.world.scheduler.now
+
+    def kill(self, node: str, span: Span | None) -> None:
+        """Let a daemon die, and begin again after a while; None: never."""
+        scheduler = self.world.scheduler
+        process = self._daemons[node]
+        if process.dead:
+            return
+        if node not in self._down:
+            self._fails(node, "down", NEVER)
+        self.doors.pop(node, None)
+        scheduler.crash(process)
+        if span is None:
+            self._gone.add(node)
+        else:
+            scheduler.call_at(scheduler.now + span, lambda: self._start(node))
+
+    def pause(self, node: str, span: Span) -> None:
+        """Let a machine stand still."""
+        until = self.world.scheduler.now + span
+        self._fails(node, "paused", until)
+        machine = self.world.machines[node]
+        machine.paused_until = max(machine.paused_until, until)
+
+    def cut(self, node: str, span: Span, direction: str) -> None:
+        """Cut a node off from all others: what it says, what it hears, or both."""
+        until = self.world.scheduler.now + span
+        self._fails(node, "cut", until)
+        cut = self.world.network.cut
+        for other in self.world.machines:
+            if other == node:
+                continue
+            ways = {"says": [(node, other)], "hears": [(other, node)]}.get(direction, [(node, other), (other, node)])
+            for way in ways:
+                cut[way] = max(cut.get(way, 0), until)
+
+    def unmount(self, node: str, span: Span) -> None:
+        """Cut a node off from the file server."""
+        until = self.world.scheduler.now + span
+        self._fails(node, "mount", until)
+        mount = self.world.mounts[node]
+        mount.cut_until = max(mount.cut_until, until)
+
+    # -- when all that is over -----------------------------------------------------------------------------------------
+
+    def finish(self, faults_ns: Span, settles_ns: Span) -> None:
+        """Let nothing fail so long after the start, and judge what runs where so long after that."""
+        scheduler = self.world.scheduler
+        scheduler.call_at(scheduler.start_ns + faults_ns, self.calm)
+        scheduler.call_at(scheduler.start_ns + faults_ns + settles_ns, self.judge)
+
+    def calm(self) -> None:
+        """Let nothing fail any more."""
+        self.world.network.mishaps = NO_NETWORK_MISHAPS
+        for node in self.nodes:
+            self.world.mounts[node].heal()
+
+    def judge(self) -> None:
+        """Note what runs where."""
+        world, now = self.world, self.world.scheduler.now
+        runs: dict[int, list[str]] = {shard: [] for shard in range(len(world.map.owners))}
+        for node, door in sorted(self.doors.items()):
+            for shard, hosted in door.host._hosted.items():
+                if hosted[0].ended() is None and hosted[0].identity.map_number == world.map.number:
+                    runs.setdefault(shard, []).append(node)
+        asked = [(now - when, shard) for when, _, shard in world.history.visits]
+        missed = frozenset(
+            shard for shard in runs if {since // SECOND for since, each in asked if each == shard} >= {0, MISSED_S}
+        )
+        owners = dict(enumerate(world.map.owners))
+        world.history.calm = Calm(now, owners, frozenset(self.doors), runs, missed)
+
+
+class Maps(MapWatch):
+    """The production watch, looked after by an actor instead of a thread."""
+
+    def __init__(self, kit: Kit, every_ns: Span | None = None) -> None:
+        """``every_ns``: how often it looks unasked; None: never. Touches the mount."""
+        while True:
+            try:
+                newest = kit.records.newest_map()
+                first = Placement(newest, tuple(kit.records.layouts(newest)))
+            except LeaseholdError:
+                kit.pause(100 * MS)
+            else:
+                break
+        super().__init__(lambda: kit.world.founded.registers(kit.storage), first, kit.time)
+        self._scheduler = kit.world.scheduler
+        self._wanted = False
+        self._every_ns = every_ns
+        self._looking: Actor = self._scheduler.spawn(f"{kit.process.name} map", kit.process, self._look_after)
+
+    def look(self) -> None:
+        self._wanted = True
+        self._scheduler.wake(self._looking)
+
+    def _look_after(self) -> None:
+        scheduler = self._scheduler
+        while True:
+            if not self._wanted:
+                scheduler.wait(NEVER if self._every_ns is None else scheduler.now + self._every_ns, "a look at the map")
+            self._wanted = False
+            self.refresh()
+            self._clock.sleep(LOOK_AGAIN_NS)
+
+
+class Line(SimulatedTransport):
+    """A line to one shard at one node."""
+
+    def __init__(self, street: Street, process: Process, shard: int, node: str) -> None:
+        super().__init__(street.world.network, process, shard)
+        self._street = street
+        self._node = node
+
+    def _address(self, chance: random.Random) -> Endpoint | None:
+        del chance
+        door = self._street.doors.get(self._node)
+        return None if door is None else door.places[self._shard]
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class Routes(ShardRoutes):
+    """The production routes of one process, over simulated lines."""
+
+    def __init__(self, street: Street, kit: Kit, maps: Maps, host: ShardHost | None = None) -> None:
+        self._street = street
+        self._process = kit.process
+        trust: Any = SimpleNamespace(nodes=lambda: list(street.nodes))
+        settings: Any = SimpleNamespace(node=kit.context.node, peers={})
+        nothing: Any = None
+        super().__init__(
+            cast("ShardHost", host), maps, kit.storage, settings, kit.time, kit.policy, nothing, lambda: trust
+        )
+
+    def line(self, shard: int, node: str) -> Transport:
+        return self._lines.setdefault((shard, node, False), Line(self._street, self._process, shard, node))
+
+    def _line(self, shard: int, node: str, *, local: bool) -> Any:  # noqa: ANN401 - not a socket
+        assert not local
+        return Line(self._street, self._process, shard, node)
+
+    def _reachable(self) -> list[str]:
+        return list(self._street.nodes)
+
+
+def stand_at(street: Street, door: Door, process: Process) -> None:
+    """Be who opens a node's door, for ever."""
+    world = street.world
+    scheduler = world.scheduler
+    me = scheduler.current
+
+    def places() -> dict[int, Endpoint]:
+        return {
+            shard: Endpoint(process.machine, server=me, hung_up=lambda who, shard=shard: hung_up(shard, who))  # type: ignore[misc]
+            for shard in range(SHARDS_MAX)
+        }
+
+    def hung_up(shard: int, who: Process) -> None:
+        hosted = door.host.hosted(shard)
+        if hosted is not None:
+            cast("Any", hosted.server).callers.left(who)
+
+    def closed() -> None:
+        for place in door.places.values():
+            place.open = False
+
+    door.places.update(places())
+    process.on_death.append(closed)
+    street.opens(door)
+    while True:
+        if not any(place.inbox for place in door.places.values()):
+            scheduler.wait(NEVER, "visitors")
+        scheduler.step("opens the door")
+        for shard, place in door.places.items():
+            calls, place.inbox[:] = place.inbox[:], []
+            for call in calls:
+                _let_in(world, door, shard, place, call)
+
+
+def _let_in(world: World, door: Door, shard: int, place: Endpoint, call: Call) -> None:
+    hosted = door.host.hosted(shard)
+    if hosted is None:
+        door.asked_for(shard)
+        world.history.visits.append((world.scheduler.now, door.node, shard))
+        refuse(world.network, place, call, "not-here")
+    else:
+        cast("Any", hosted.server).take(call)

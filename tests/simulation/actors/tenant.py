@@ -1,0 +1,279 @@
+"""A node's daemon as far as it runs shards: the production Tenancy and ShardHost over simulated ports.
+
+Real: which shards a node runs, and when it takes one over, hands one over, or drops it (``appliance.tenancy``); how a
+run of a shard begins and ends, who waits for whom by the chain, and what ends the chains of earlier maps
+(``appliance.shards``, whole but for its server's socket); the routes (street.py). Simulated: threads, which are actors;
+the lock and the database on tmpfs; the queue of the ledger; the server's loop, which answers what the door lets in; and
+the chain's records are linked in the shard's own turn, without a thread beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from appliance.lease.ceiling import StoppedOrderly
+from appliance.machinery import Machinery
+from appliance.mapwatch import LOOK_NS
+from appliance.shards import ShardHost
+from appliance.tenancy import BEAT_NS, Tenancy
+from tests.simulation.actors.processes import Kit
+from tests.simulation.actors.shard import Callers, Spool, take_turn
+from tests.simulation.actors.street import Door, Maps, Routes, stand_at
+from tests.simulation.history import Started, Tenant
+from tests.simulation.lock import SimulatedLock
+from tests.simulation.network import Endpoint, refuse
+from tests.simulation.scheduler import NEVER
+from tests.simulation.store import MemoryStore
+from timeagent.trust import Purpose
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from appliance.formats.shardmap import ShardMap
+    from appliance.lease.ceiling import CeilingChain
+    from appliance.lease.shard import Shard
+    from appliance.registers import StoredLedger
+    from tests.simulation.actors.street import Street
+    from tests.simulation.network import Call
+    from tests.simulation.scheduler import Actor, Process
+    from tests.simulation.world import World
+
+
+class Going:
+    """What goes on by itself, in an actor of the same process."""
+
+    def __init__(self, world: World, process: Process, name: str, body: Callable[[], object]) -> None:
+        self._scheduler = world.scheduler
+        self._over = False
+        self._waiting: list[Actor | None] = []
+        self._body = body
+        world.scheduler.spawn(f"{process.name} {name}", process, self._run)
+
+    def _run(self) -> None:
+        try:
+            self._body()
+        finally:
+            self._over = True
+            for actor in self._waiting:
+                self._scheduler.wake(actor)
+
+    def is_alive(self) -> bool:
+        return not self._over
+
+    def join(self, timeout: float | None = None) -> None:
+        until = NEVER if timeout is None else self._scheduler.now + int(timeout * SECOND)
+        self._waiting.append(self._scheduler.current)
+        while not self._over and self._scheduler.now < until:
+            self._scheduler.wait(until, "its end")
+
+
+class TmpfsLock:
+    """The lock of one shard on one machine; whoever has died has it no more."""
+
+    def __init__(self, street: Street, process: Process, shard: int) -> None:
+        self._locks = street.locks
+        self._process = process
+        self._key = process.machine.name, shard
+
+    def try_acquire(self) -> bool:
+        holder = self._locks.get(self._key)
+        if holder is not None and not holder.dead:
+            return False
+        self._locks[self._key] = self._process
+        return True
+
+    def release(self) -> None:
+        if self._locks.get(self._key) is self._process:
+            del self._locks[self._key]
+
+
+class Store(MemoryStore):
+    """Given back once, by whoever is last to use it; one that a death left half-way is thrown away."""
+
+    _given_back = False
+
+    def close(self) -> None:
+        if not self._given_back and not self._connection.in_transaction:
+            self._given_back = True
+            super().close()
+
+
+class Queue(Spool):
+    """The ledger's queue, as the host calls it."""
+
+    run = Spool.drain
+
+
+class Parts(Machinery):
+    """A simulated machine's."""
+
+    def __init__(self, street: Street, process: Process) -> None:
+        self._street = street
+        self._world = street.world
+        self._process = process
+
+    def spawn(self, name: str, body: Callable[[], object]) -> Any:  # noqa: ANN401 - as the others, no thread's
+        return Going(self._world, self._process, name, body)
+
+    def mutex(self) -> Any:  # noqa: ANN401
+        return SimulatedLock(self._world.scheduler)
+
+    def lock(self, shard: int) -> Any:  # noqa: ANN401
+        return TmpfsLock(self._street, self._process, shard)
+
+    def daemon_runs(self) -> bool:
+        return False  # all who run shards here are daemons
+
+    def store(self, shard: int) -> Store:
+        del shard
+        return Store()
+
+    def chain(self, right: CeilingChain, time: object, policy: object) -> Any:  # noqa: ANN401
+        del time, policy
+        right.close = lambda: None  # type: ignore[attr-defined]
+        return right
+
+    def spool(self, ledger: StoredLedger) -> Any:  # noqa: ANN401
+        return Queue(self._world, ledger)
+
+
+class Counter:
+    """In the place of a ShardServer: answers what comes over the counter, turn by turn."""
+
+    def __init__(self, world: World, process: Process, shard: Shard, guard: SimulatedLock, store: Store) -> None:
+        self._world = world
+        self._shard = shard
+        self._guard = guard
+        self._store = store
+        self._over = False
+        self._place = Endpoint(process.machine)
+        self.callers = Callers(world)
+
+    def take(self, call: Call) -> None:
+        """Let a call in. Takes no time."""
+        self._place.inbox.append(call)
+        self._world.scheduler.wake(self._place.server)
+
+    def stop(self) -> None:
+        self._over = True
+        self._world.scheduler.wake(self._place.server)
+
+    def run(self) -> None:
+        world, shard, place = self._world, self._shard, self._place
+        scheduler = world.scheduler
+        place.server = scheduler.current
+        pause = world.policy.ceiling_period_ns // 2
+        kept_at = scheduler.now
+        try:
+            while not self._over:
+                if not place.inbox:
+                    due = shard.due_in()
+                    scheduler.wait(scheduler.now + (pause if due is None else min(pause, due)), "requests")
+                with self._guard:
+                    take_turn(world, shard, place, self.callers)
+                    if scheduler.now - kept_at >= pause:
+                        kept_at = scheduler.now
+                        shard.housekeeping()
+                        if gone := self.callers.gone():
+                            shard.serve(gone)
+            for call in place.inbox:
+                refuse(world.network, place, call, "not-running")
+        finally:
+            self._store.close()
+
+
+class NodeHost(ShardHost):
+    """The production host of one daemon, with a note of what begins and ends."""
+
+    def __init__(self, street: Street, kit: Kit) -> None:
+        self._world = street.world
+        self._process = kit.process
+        self._considered: dict[int, int] = {}
+        settings: Any = _Settings(street.world, kit.context.node)
+        nothing: Any = None
+        super().__init__(
+            kit.storage, kit.records, settings, kit.time, kit.policy, nothing, kit.chance, Parts(street, kit.process)
+        )
+
+    def try_host(self, shard: int, shard_map: ShardMap) -> bool:
+        self._considered[shard] = self._world.scheduler.now
+        return super().try_host(shard, shard_map)
+
+    def _server(self, running: Shard, shard: int, guard: Any) -> Any:  # noqa: ANN401 - no socket, no thread's lock
+        world, identity = self._world, running._identity
+        now = world.scheduler.now
+        store: Any = running._store
+        world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases))
+        world.history.tenants.append(
+            Tenant(
+                identity.map_number, shard, identity.node, identity.incarnation, self._considered.get(shard, now), now
+            )
+        )
+        world.scheduler.note("BEGINS", f"shard {shard} of map {identity.map_number}")
+        return Counter(world, self._process, running, guard, store)
+
+    def leave(self, shard: int) -> None:
+        hosted, stopping = self.hosted(shard), self._world.history.stopping
+        if hosted is not None:
+            stopping.add(hosted.identity.incarnation)  # it stays there where this process dies, or the run ends
+        self._told(shard, "left")
+        super().leave(shard)
+        if hosted is not None and isinstance(hosted._shard._stopped, StoppedOrderly):
+            stopping.discard(hosted.identity.incarnation)
+
+    def drop(self, shard: int) -> None:
+        self._told(shard, "dropped")
+        super().drop(shard)
+
+    def _told(self, shard: int, how: str) -> None:
+        hosted = self.hosted(shard)
+        if hosted is None:
+            return
+        history = self._world.history
+        self._world.scheduler.note("ENDS", f"shard {shard}: {how}")
+        for tenant in history.tenants:
+            if tenant.incarnation == hosted.identity.incarnation and tenant.told_ns is None:
+                tenant.told_ns, tenant.how = self._world.scheduler.now, how
+
+
+class _Settings:
+    """What the host asks of a node's settings."""
+
+    def __init__(self, world: World, node: str) -> None:
+        self.node = node
+        self._signer = world.founded.keys[node][Purpose.WITNESS]
+
+    def witness_key(self) -> object:
+        return self._signer
+
+
+class Daemon:
+    """One run of a node's daemon."""
+
+    def __init__(self, street: Street, process: Process) -> None:
+        self._street = street
+        self._process = process
+
+    def run(self) -> None:
+        """Open the door, and look at all shards again and again, until it dies or the run ends."""
+        street, process = self._street, self._process
+        world = street.world
+        kit = Kit(world, process)
+        maps = Maps(kit, LOOK_NS)
+        host = NodeHost(street, kit)
+        routes = Routes(street, kit, maps, host)
+        node = kit.context.node
+        tenancy = Tenancy(
+            routes,
+            node,
+            lambda: list(street.nodes),
+            kit.time,
+            kit.policy,
+            lambda name, body: Going(world, process, name.removeprefix("leasehold-"), body),
+        )
+        door = Door(node, host, tenancy.asked_for)
+        world.scheduler.spawn(f"{process.name} door", process, lambda: stand_at(street, door, process))
+        while True:
+            tenancy.turn()
+            kit.time.sleep(BEAT_NS)

@@ -1,0 +1,42 @@
+"""How a shard ends at a node that lives on: at once only where another has its chain, else in good order.
+
+While the map is the same, it is given away only to the node that it belongs to, and only while that can be asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.checkers.patient import linked
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import History, Tenant
+
+ASKED_NS = SECOND
+"""So long before a node gives a shard away, at most, it has asked the owner."""
+
+
+def check(history: History, record: Record) -> Iterator[str]:
+    for tenant in history.tenants:
+        told = tenant.told_ns
+        if tenant.how == "dropped" and told is not None:
+            chain = linked(record, tenant.map_number, tenant.shard)
+            own = max((each.number for _, each in chain if each.incarnation == tenant.incarnation), default=0)
+            if not any(each.number > own and born <= told for born, each in chain):
+                yield f"{tenant.node} dropped shard {tenant.shard} at {told}, which nobody else had"
+        if tenant.how == "left" and told is not None and max(history.owners) == tenant.map_number:
+            yield from _given_away(history, tenant, told)
+
+
+def _given_away(history: History, tenant: Tenant, told: int) -> Iterator[str]:
+    owner = history.owners[tenant.map_number][tenant.shard]
+    if tenant.node == owner:
+        yield f"{tenant.node} gave its own shard {tenant.shard} away at {told}"
+    for fault in history.faults:
+        concerned = fault.node == owner or (fault.node == tenant.node and fault.what == "cut")
+        if concerned and fault.what != "mount" and fault.from_ns < told - ASKED_NS and told < fault.until_ns:
+            yield f"{tenant.node} gave shard {tenant.shard} at {told} to {owner}, which was {fault.what}"

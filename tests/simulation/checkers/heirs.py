@@ -1,0 +1,58 @@
+"""Who takes over another node's shard was asked for it, and none of those before it could be asked.
+
+The order is the one of the protocol: the owner, then the other nodes by a digest of shard and name, highest first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.checkers.record import Record
+    from tests.simulation.history import Fault, History, Tenant
+
+COUNTS_NS = 16 * SECOND
+"""So long it counts that somebody asked; and a little for what the decision takes."""
+
+BEFORE_NS = 2 * SECOND
+"""So long before it was decided that a shard begins, others may have been asked."""
+
+
+def check(history: History, _: Record) -> Iterator[str]:
+    for tenant in history.tenants:
+        owner = history.owners[tenant.map_number][tenant.shard]
+        if tenant.node == owner:
+            continue
+        since = tenant.considered_ns - COUNTS_NS
+        if not any(
+            since <= when <= tenant.from_ns and (node, shard) == (tenant.node, tenant.shard)
+            for when, node, shard in history.visits
+        ):
+            yield f"{tenant.node} took shard {tenant.shard} over at {tenant.from_ns}, and nobody had asked it to"
+        if not history.reliable:
+            continue
+        order = [owner, *sorted(set(history.answering) - {owner}, key=lambda node: _weight(tenant, node), reverse=True)]
+        for node in order[: order.index(tenant.node)]:
+            if not any(_excuses(fault, tenant, node) for fault in history.faults):
+                yield (
+                    f"{tenant.node} took shard {tenant.shard} over at {tenant.from_ns}, and {node} stood before it and "
+                    f"answered"
+                )
+
+
+def _weight(tenant: Tenant, node: str) -> bytes:
+    return hashlib.sha256(f"{tenant.shard}\0heir\0{node}".encode()).digest()
+
+
+def _excuses(fault: Fault, tenant: Tenant, node: str) -> bool:
+    """Whether a fault kept a node from answering, or the heir from hearing it.
+
+    One that is cut off from the mount may be silent here: its shard links the records of its chain between two answers.
+    """
+    concerned = fault.node == node or (fault.node == tenant.node and fault.what in ("cut", "paused"))
+    return concerned and fault.from_ns <= tenant.considered_ns and fault.until_ns >= tenant.considered_ns - BEFORE_NS

@@ -1,0 +1,296 @@
+"""A copy of the tree, made name by name while everybody works on: whatever it lacks or mixes, it accuses nobody.
+
+    python -m tests.simulation.copied --copies 10000          a line; exit 0: no copy accuses anybody
+
+A copier is one more actor. Each directory that it lists and each file that it reads is a step, and between two steps
+all others may do anything: files grow, bags are closed, sealed, packed and removed, chains are pruned. In which order
+it goes is up to the seed: name by name as rsync and tar do, as a file system's hash has it (cp), or in no order at all;
+once, or again and again, as rsync brings a copy up to date, with deletion or without. And a client may be shown a
+directory as it was a while ago, for no longer than racks wait to be sealed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import auditor.chains
+import auditor.rules.chains
+from appliance.lease import ceiling
+from auditor.audit import audit
+from auditor.finding import Verdict
+from auditor.load import Tree
+from auditor.verification import Signatures
+from tests.simulation import scenarios
+from tests.simulation.audited import CLOCK_CODES, MEMORY
+from tests.simulation.keys import FastSignatures
+from tests.simulation.run import _as_a_worker, scenario_of
+from tests.simulation.scheduler import Machine, Process
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from auditor.audit import Audit
+    from auditor.finding import Finding
+    from tests.simulation.world import World
+
+BATCH = 25
+SHOWN_MAX = 20
+STEPS_MORE = 2_000
+"""So many steps a copier may take beside those of all others."""
+RECORDS_KEPT = 4
+"""How many ceiling records shards keep in every other round of the mix."""
+ORDERS = ("names", "hashes", "any", "any", "any")
+
+
+@dataclass(slots=True)
+class Task:
+    """A directory that is to be listed, or a file that is to be read, from an offset on."""
+
+    path: str
+    is_directory: bool
+    size: int = 0
+    """As it was when its directory was listed."""
+
+
+class Copier:
+    """Copies what the file server holds."""
+
+    def __init__(self, world: World) -> None:
+        """Take the world whose server is copied."""
+        self._world = world
+        self.chance = chance = random.Random(f"{world.seed}/copier")
+        self._order = chance.choice(ORDERS)
+        self._limits = chance.random() < 0.3
+        """Whether no more is read of a file than it held when it was listed, as tar does."""
+        self._idle = chance.choice((0, 0, 1, 5, 20, 80)) * MS
+        self._caches = chance.random() < 0.3
+        """Whether directories are shown as they were a while ago, others as they are."""
+        self._cached: dict[str, tuple[int, list[Task]]] = {}
+        """What is in a directory, and when that was seen."""
+        self._passes = chance.choice((1, 1, 2, 3))
+        """How often it goes over the tree: rsync is run again to bring a copy up to date."""
+        self._deletes = chance.random() < 0.5
+        """Whether a later pass takes out of the copy what is in the tree no more."""
+        self._waiting = [Task("", is_directory=True)]
+        self.directories: set[str] = set()
+        self.files: dict[str, bytes] = {}
+        self.after = 0
+        """How many tasks were left when all others had ended."""
+
+    def run(self) -> None:
+        """Copy, step by step."""
+        scheduler = self._world.scheduler
+        while self._waiting:
+            if self._idle and self.chance.random() < 0.2:
+                scheduler.sleep(int(self.chance.random() * self._idle * 5))
+            scheduler.step("copies")
+            if self._caches:
+                self._look()
+            self._take(self._next())
+            if not self._waiting and self._passes > 1:
+                self._passes -= 1
+                self._waiting.append(Task("", is_directory=True))
+
+    def finish(self) -> None:
+        """Copy what is left of this pass, when all others have ended."""
+        self.after = len(self._waiting)
+        while self._waiting:
+            self._take(self._next())
+
+    def write(self, root: Path) -> None:
+        """Write the copy."""
+        for directory in self.directories:
+            os.makedirs(f"{root}/{directory}", exist_ok=True)  # noqa: PTH103 - as tests/simulation/audited.py
+        for path, data in self.files.items():
+            (root / path).write_bytes(data)
+
+    def _next(self) -> Task:
+        if self._order == "any":
+            return self._waiting.pop(self.chance.randrange(len(self._waiting)))
+        return self._waiting.pop()
+
+    def _take(self, task: Task) -> None:
+        server = self._world.server
+        if not task.is_directory:
+            file = server.find(task.path)
+            if file is not None:  # else it was removed since its directory was listed
+                self.files[task.path] = file.data[: task.size] if self._limits else file.data
+            return
+        found = self._listed(task.path)
+        if found is None:
+            return
+        self.directories.add(task.path)
+        if self._deletes:
+            self._forget(task.path, {each.path for each in found})
+        found.sort(key=lambda each: each.path, reverse=True)
+        if self._order == "hashes":
+            self.chance.shuffle(found)
+        self._waiting += found
+
+    def _forget(self, directory: str, there: set[str]) -> None:
+        """Take out of the copy what was in a directory and is not any more."""
+        below = f"{directory}/" if directory else ""
+        deep = len(below)
+
+        def gone(path: str) -> bool:
+            return path.startswith(below) and path != directory and below + path[deep:].partition("/")[0] not in there
+
+        self.directories = {path for path in self.directories if not gone(path)}
+        self.files = {path: data for path, data in self.files.items() if not gone(path)}
+
+    def _look(self) -> None:
+        """See some directory, and keep what is in it."""
+        path = self.chance.choice(list(self._world.server.directories))
+        self._cached[path] = (self._world.scheduler.now, self._inside(path) or [])
+
+    def _listed(self, path: str) -> list[Task] | None:
+        """Return what the copier is shown of a directory."""
+        when, found = self._cached.get(path, (0, []))
+        if self._world.scheduler.now - when <= self._world.policy.seal_delay_ns:
+            return list(found)
+        return self._inside(path)
+
+    def _inside(self, path: str) -> list[Task] | None:
+        names = self._world.server.directories.get(path)
+        if names is None:
+            return None
+        below = f"{path}/" if path else ""
+        return [Task(below + name, file is None, len(file.data) if file else 0) for name, file in names.items()]
+
+
+def copied(scenario: str, seed: int) -> tuple[World, Copier]:
+    """Run a schedule with a copier beside it; return the world and the copier."""
+    world = scenarios.SCENARIOS[scenario](seed)
+    copier = Copier(world)
+    world.scheduler.steps_max += STEPS_MORE
+    process = Process(Machine("copier"), "copier")
+    begin = int(copier.chance.random() * world.conditions.lasts_ns)
+    world.scheduler.spawn(process.name, process, copier.run, after=begin)
+    world.run()
+    copier.finish()
+    return world, copier
+
+
+@contextmanager
+def pruning_early(records: int) -> Iterator[None]:
+    """Let shards keep so few ceiling records, and let the judge know: in a short run none are pruned otherwise."""
+    modules = (ceiling, auditor.chains, auditor.rules.chains)
+    with ExitStack() as patches:
+        for module in modules:
+            patches.enter_context(patch.object(module, "RECORDS_KEPT", records))
+        yield
+
+
+def audit_of(world: World, copier: Copier) -> Audit:
+    """Return the audit of a copy."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+        copier.write(Path(name))
+        signatures = Signatures() if world.founded.real else FastSignatures()
+        return audit(Tree(Path(name)), root_key=world.founded.root.public, signatures=signatures)
+
+
+def accusations(world: World, result: Audit) -> Iterator[Finding]:
+    """Yield what says that somebody broke a rule. Nobody did, but for clocks where they lied."""
+    for finding in result.findings:
+        lied = world.lying and finding.code in CLOCK_CODES
+        if finding.verdict is Verdict.VIOLATION and not lied:
+            yield finding
+
+
+@dataclass(slots=True)
+class Count:
+    """What a number of copies came to."""
+
+    things: Counter[str] = field(default_factory=Counter)
+    told: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Findings by verdict and code."""
+    alarms: list[str] = field(default_factory=list)
+
+    def add(self, other: Count) -> None:
+        self.things.update(other.things)
+        self.told.update(other.told)
+        self.alarms += other.alarms
+
+
+def judge(seed: int, count: Count) -> None:
+    """Audit the copy of one seed of the mix."""
+    scenario = scenario_of(seed)
+    with pruning_early(RECORDS_KEPT if seed // len(scenarios.MIX) % 2 else ceiling.RECORDS_KEPT):
+        world, copier = copied(scenario, seed)
+        if world.rotting:
+            return
+        result = audit_of(world, copier)
+    summary = result.summary
+    count.things.update(
+        copies=1, files=len(copier.files), bags=summary.bags, open=summary.provisional, after=bool(copier.after)
+    )
+    count.told.update((finding.verdict.value, finding.code) for finding in result.findings)
+    for finding in accusations(world, result):
+        count.alarms.append(f"{scenario} {seed}: {finding.code}: {finding.explanation}")
+    world.forget()
+
+
+def batch(span: tuple[int, int]) -> Count:
+    """Audit the copies of some seeds."""
+    count = Count()
+    for seed in range(*span):
+        judge(seed, count)
+    gc.collect()
+    return count
+
+
+def measure(copies: int, first: int = 0, processes: int = 1) -> Count:
+    """Make so many copies at least."""
+    total = Count()
+    spans = [(start, start + BATCH) for start in range(first, first + 2 * copies + BATCH, BATCH)]
+    with get_context("fork").Pool(processes, _as_a_worker) as pool:
+        for count in pool.imap(batch, spans):
+            total.add(count)
+            if total.things["copies"] >= copies:
+                break
+    return total
+
+
+def lines(total: Count) -> Iterator[str]:
+    """Yield what it came to."""
+    things = total.things
+    yield (
+        f"{things['copies']:,} copies made while everybody worked on ({things['after']:,} of them ended later), "
+        f"{things['files']:,} files, {things['bags']:,} bags, {things['open']:,} of them open in the copy: "
+        f"{len(total.alarms)} accuse somebody."
+    )
+    told: dict[str, list[str]] = {}
+    for (verdict, code), number in sorted(total.told.items()):
+        told.setdefault(verdict, []).append(f"{code} {number:,}")
+    for verdict, codes in told.items():
+        yield f"{verdict}: {', '.join(codes)}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--copies", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    total = measure(options.copies, options.first, options.processes)
+    for alarm in total.alarms[:SHOWN_MAX]:
+        print(f"ALARM {alarm}")
+    print(*lines(total), sep="\n")
+    return 1 if total.alarms else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Copies that are made while writers, closers, packers and retention go on: what they lack is held against nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from auditor.finding import Verdict
+from auditor.rules.registry import RULES
+from tests.simulation.copied import RECORDS_KEPT, accusations, audit_of, copied, measure, pruning_early
+
+if TYPE_CHECKING:
+    import pytest
+
+COPIES = 120
+PACKED_MEANWHILE = ("packs", 410)
+"""A rack was listed before it was packed, and a bag of it read after that one had been swept."""
+PRUNED_MEANWHILE = ("outside", 9)
+"""A chain was listed, and its oldest records were pruned before they were read."""
+
+
+def test_no_copy_of_a_tree_at_work_accuses_anybody() -> None:
+    count = measure(COPIES, processes=2)
+    assert count.alarms == []
+    # What they were made for did happen: bags open, files gone before they were read, records of different instants.
+    assert count.things["open"] > COPIES
+    assert count.things["after"] < count.things["copies"]
+    assert count.told[Verdict.INDETERMINATE.value, "lost-file"] > 0
+
+
+def lost(scenario: str, seed: int) -> tuple[set[str], int]:
+    """Return the verdicts on what the copy of a schedule lacks, and how many of all findings accuse somebody."""
+    world, copier = copied(scenario, seed)
+    result = audit_of(world, copier)
+    verdicts = {finding.verdict.value for finding in result.findings if finding.code == "lost-file"}
+    return verdicts, len(list(accusations(world, result)))
+
+
+def test_what_was_packed_between_two_looks_is_no_proof() -> None:
+    assert lost(*PACKED_MEANWHILE) == ({"indeterminate"}, 0)
+
+
+def test_what_was_pruned_between_two_looks_is_no_proof() -> None:
+    with pruning_early(RECORDS_KEPT):
+        assert lost(*PRUNED_MEANWHILE) == ({"indeterminate"}, 0)
+
+
+# The measurement itself has to be able to fail: a judge that takes what is missing for a crime accuses in both.
+def test_judge_that_takes_what_is_missing_for_a_crime_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "lost-file", replace(RULES["lost-file"], verdict=Verdict.VIOLATION))
+    assert lost(*PACKED_MEANWHILE)[1] > 0
+    with pruning_early(RECORDS_KEPT):
+        assert lost(*PRUNED_MEANWHILE)[1] > 0
+
+
+def test_same_seed_makes_the_same_copy() -> None:
+    files = [copied("bags", 12)[1].files for _ in range(2)]
+    assert files[0] == files[1]

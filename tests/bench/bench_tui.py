@@ -2,7 +2,8 @@
 
     python -m tests.bench.bench_tui [--short]
 
-Each size runs in a process of its own. A key that does nothing is the floor: what Textual itself takes.
+Each size runs in a process of its own. A key that does nothing is the floor: what Textual itself takes. Ends with 1
+where a bar of tui_bars.py is missed, or a key changed nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from tests.bench.tui_bars import MEMORY_MB_MAX, PAINT_MS_MAX, SHARE_MAX, keys_over, nowhere, over, told, until
 
 KEYS = ("j", "pagedown", "G", "g", "S", "1", "2", "3", "4", "2", "f12")
 FLOOR = "f12"
 ROUNDS = 8
+DRAWN = 0.05
+"""Seconds after which a key's part is drawn: three frames."""
 LIVE_LEASES = 10_000
 LIVE_SECONDS = 20
 WIDTH, HEIGHT = 120, 36
@@ -64,26 +70,33 @@ def measure(leases: int, messages: int) -> dict[str, object]:
             app.screen._compositor.render_strips()
             found["paint_ms"] = 1e3 * (time.process_time() - made)
             await pilot.press("2")
-            while not app.screen.query_one(LeaseList).count:
-                await pilot.pause(0.02)
+            await until(pilot, lambda: app.screen.query_one(LeaseList).count > 0, "a lease")
             costs: dict[str, list[float]] = {}
+            moved: dict[str, tuple[int, int]] = {}
+
+            def seen() -> list[str]:
+                return ["".join(part.text for part in line) for line in app.screen._compositor.render_strips()]
+
+            async def measured(name: str, key: str) -> None:
+                await pilot.pause()
+                shown, before = seen(), time.process_time()
+                await pilot.press(key)
+                await pilot.pause(DRAWN)
+                costs.setdefault(name, []).append(1e3 * (time.process_time() - before))
+                changed, pressed = moved.get(name, (0, 0))
+                moved[name] = changed + (seen() != shown or key == FLOOR), pressed + 1
+
             for _ in range(ROUNDS):
                 for key in KEYS:
-                    await pilot.pause()
-                    before = time.process_time()
-                    await pilot.press(key)
-                    costs.setdefault(key, []).append(1e3 * (time.process_time() - before))
+                    await measured(key, key)
                     if key == "S":
-                        await pilot.pause(0.3)  # the thread's part is not the key's
                         await pilot.press("g")  # the cursor went to the end with its lease: `j` has to lead somewhere
             await pilot.press("enter")
-            while not app.screen.query_one(DetailTable).count:
-                await pilot.pause(0.02)
+            await until(pilot, lambda: app.screen.query_one(DetailTable).count > 0, "a message")
             for _ in range(ROUNDS):
                 for key in ("j", "pagedown", "G", "g"):
-                    before = time.process_time()
-                    await pilot.press(key)
-                    costs.setdefault(f"messages {key}", []).append(1e3 * (time.process_time() - before))
+                    await measured(f"messages {key}", key)
+            found["moved"] = moved
             found["keys_ms"] = {key: statistics.median(each) for key, each in costs.items()}
             found["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -115,14 +128,13 @@ def live(leases: int, seconds: int) -> dict[str, object]:
                 clock = SystemClock()
                 app = TopApp(Feed(LiveSource(Where(Path(directory) / "place", allow_root=True), clock), clock))
                 async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
-                    while app.state is None or len(app.state.leases) < leases:
-                        await pilot.pause(0.1)
+                    await until(pilot, lambda: len(app.state.leases if app.state else ()) >= leases, "all leases")
                     await pilot.press("2")
                     await pilot.pause(2)
                     cpu, wall = time.process_time(), time.monotonic()
                     await pilot.pause(seconds)
                     found["share"] = (time.process_time() - cpu) / (time.monotonic() - wall)
-                    found["leases"] = len(app.state.leases)
+                    found["leases"] = len(app.state.leases) if app.state else 0
                     found["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
             asyncio.run(run())
@@ -154,7 +166,7 @@ def hold(directory: str, leases: int) -> None:
         place.forget()
 
 
-def child(*words: str) -> dict[str, object]:
+def child(*words: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.bench_tui", *words], check=True, stdout=subprocess.PIPE, text=True
     )
@@ -163,7 +175,7 @@ def child(*words: str) -> dict[str, object]:
     return found
 
 
-def main() -> None:
+def main() -> int:
     """Measure all, and print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--short", action="store_true", help="small sizes only, and no live cluster")
@@ -178,26 +190,43 @@ def main() -> None:
     elif options.live:
         print(json.dumps(live(*options.live)))
     else:
-        report(short=options.short)
+        return report(short=options.short)
+    return 0
 
 
-def report(*, short: bool) -> None:
+def report(*, short: bool) -> int:
+    """Print what was found; return 1 where a bar is missed."""
     sizes = ((1_000, 10_000),) if short else ((1_000, 10_000), (10_000, 100_000), (100_000, 1_000_000))
     found = [child("--measure", *map(str, size)) for size in sizes]
-    names = list(found[0]["keys_ms"])  # type: ignore[call-overload]
+    names = list(found[0]["keys_ms"])
     print(f"{'leases / messages':24}" + "".join(f"{each['leases']:>9} /{each['messages']:>9}" for each in found))
     print(f"{'import, ms of CPU':24}" + "".join(f"{each['import_ms']:20.0f}" for each in found))
     print(f"{'first paint, ms of CPU':24}" + "".join(f"{each['paint_ms']:20.0f}" for each in found))
     print(f"{'memory, MB':24}" + "".join(f"{each['memory_mb']:20.0f}" for each in found))
     for name in names:
         floor = " (the floor)" if name == FLOOR else ""
-        print(f"{'key ' + name + floor:24}" + "".join(f"{each['keys_ms'][name]:20.1f}" for each in found))  # type: ignore[index]
+        print(f"{'key ' + name + floor:24}" + "".join(f"{each['keys_ms'][name]:20.1f}" for each in found))
+    broken = [line for each in found for line in missed(each)]
     if not short:
         watched = child("--live", str(LIVE_LEASES), str(LIVE_SECONDS))
-        share = watched["share"]
-        assert isinstance(share, float)
-        print(f"live, {watched['leases']} leases, 4 Hz: {share:.1%} of a core, {watched['memory_mb']:.0f} MB")
+        share, memory = watched["share"], watched["memory_mb"]
+        print(f"live, {watched['leases']} leases, 4 Hz: {share:.1%} of a core, {memory:.0f} MB")
+        broken += missed_live(watched)
+    return told(broken)
+
+
+def missed(found: dict[str, Any]) -> list[str]:
+    """Return which bars of keys and first paint are not kept, and which keys were not measured."""
+    what = f"{found['leases']:,} leases"
+    paint = over(what, [("first paint, ms", found["import_ms"] + found["paint_ms"], PAINT_MS_MAX)])
+    return paint + keys_over(what, found["keys_ms"]) + nowhere(what, found["moved"])
+
+
+def missed_live(found: dict[str, Any]) -> list[str]:
+    """Return which bars of a live screen are not kept."""
+    values = [("share of a core", found["share"], SHARE_MAX), ("memory, MB", found["memory_mb"], MEMORY_MB_MAX)]
+    return over(f"live, {found['leases']:,} leases", values)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

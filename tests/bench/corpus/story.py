@@ -262,7 +262,8 @@ class Story:
         if fault != "lost-frame":
             writer.pending.append((writer.sequence, piece))
             lease.messages += MESSAGES
-        writer.committed = CommittedFrame(sequence=writer.sequence, digest=digest)
+        if fault != "r1-breach":  # else who names it as committed breaks R2
+            writer.committed = CommittedFrame(sequence=writer.sequence, digest=digest)
         lease.times, lease.written_time, lease.chain_head = times, honest, digest
         planted = self._planted.get(number)
         if planted:

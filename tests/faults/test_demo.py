@@ -66,7 +66,8 @@ def test_the_audit_names_the_planted_fault_and_nothing_else(tmp_path: Path, faul
     audit_status, report = run_audit(tmp_path / "demo")
     assert audit_status == 1
     assert {finding["code"] for finding in report["findings"]} == {fault}
-    assert (report["summary"]["violations"] == 0) is (fault == "late-writer")
+    # What is missing is doubted: a copy made while a packer works may lack it too.
+    assert (report["summary"]["violations"] == 0) is (fault in ("late-writer", "lost-file"))
     assert status == 0
 
 

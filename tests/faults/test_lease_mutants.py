@@ -185,14 +185,14 @@ MUTANTS = {
     ),
     "orderly record without fences": Mutant(
         shard,
-        "Shard.stop_orderly",
+        "Shard._link_end",
         "max(floor, fence, self._forgotten.floor_ns)",
         "max(floor, self._forgotten.floor_ns)",
         life_tests.test_orderly_record_covers_every_fence,
     ),
     "orderly stop does not wait": Mutant(
         shard,
-        "Shard.stop_orderly",
+        "Shard._link_end",
         "until is not None",
         "False",
         life_tests.test_orderly_stop_waits_for_holders_and_leaves_two_numbers,

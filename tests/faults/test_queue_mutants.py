@@ -200,11 +200,18 @@ MUTANTS = {
         losses_tests.test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before,
     ),
     "lease is renewed past the cap on its hold": Mutant(
+        leasing,
+        "_caps",
+        "{lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}",
+        "{}",
+        losses_tests.test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long,
+    ),
+    "lease that lasts up to its cap is renewed again and again": Mutant(
         keeping,
         "Keeping._is_due",
         "lease.until_ns is not None",
         "False",
-        losses_tests.test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed,
+        losses_tests.test_lease_that_lasts_up_to_its_cap_is_not_renewed_in_vain,
     ),
     "who hangs is renewed": Mutant(
         keeping,

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from appliance import tenancy
+from appliance import givingway, shards, tenancy
 from appliance.formats import shardmap
+from tests.support.cluster import Site, sites
 from tests.support.mutants import Mutant, check_noticed
+from tests.unit import test_giving_way
 from tests.unit import test_tenancy as tests
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GIVES_WAY = "GivingWay.look"
 INHERITS = "Tenancy._inherits"
 LOOK = "Tenancy._look_at"
 BEFORE = "all((self._routes.probe(shard, node) in _DEAD for node in order[:order.index(self._node)]))"
@@ -342,9 +351,49 @@ MUTANTS = {
         "self._policy.granted_ns_max + 2 * SECOND",
         tests.test_owners_under_the_map_before_have_two_terms_from_when_the_new_one_was_seen,
     ),
+    "an application keeps its shard": Mutant(
+        givingway,
+        GIVES_WAY,
+        "not self._machinery.daemon_runs()",
+        "True",
+        test_giving_way.test_shard_is_given_up_beside_its_loop_once_a_daemon_runs,
+    ),
+    "a shard is left whether there is a daemon or not": Mutant(
+        givingway,
+        GIVES_WAY,
+        "not self._machinery.daemon_runs()",
+        "False",
+        test_giving_way.test_shard_is_given_up_beside_its_loop_once_a_daemon_runs,
+    ),
+    "it is left twice at once": Mutant(
+        givingway,
+        GIVES_WAY,
+        "leaving is not None and leaving.is_alive()",
+        "False",
+        test_giving_way.test_it_is_not_begun_twice_and_each_shard_by_itself,
+    ),
+    "tmpfs is looked at whenever the loop goes round": Mutant(
+        givingway,
+        GIVES_WAY,
+        "now - self._looked.get(shard, 0) < LOOK_NS",
+        "False",
+        test_giving_way.test_it_is_looked_now_and_then_only,
+    ),
+    "an application begins a shard beside the daemon": Mutant(
+        shards,
+        "ShardHost.try_host",
+        "self._pulse is None and self._machinery.daemon_runs()",
+        "False",
+        test_giving_way.test_application_begins_no_shard_while_a_daemon_runs,
+    ),
 }
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
 @pytest.mark.parametrize("name", MUTANTS)
-def test_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_noticed(monkeypatch, MUTANTS[name])
+def test_broken_rule_is_noticed(name: str, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_noticed(monkeypatch, MUTANTS[name], {"site": site})

@@ -1,7 +1,8 @@
 """The rules of the simulated mount, as plays for two clients: each says what it saw, on the kernel's or the simulated.
 
 What the kernel shows must be among what the simulator shows of the same play, over many seeds. The simulator may show
-more. The names of its tests (tests/simulation/test_mount.py) say which of its rules a play covers.
+more. The names of its tests (tests/simulation/test_mount.py, test_mount_failures.py) say which of its rules a play
+covers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NAMES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One play: ``tests``, of test_mount.py, whose rule it shows; ``rounds``, how often on the kernel's mount."""
+    """One play: ``tests``, of those files, whose rule it shows; ``rounds``, how often on the kernel's mount."""
 
     title: str
     play: Callable[[Two], list[str]]

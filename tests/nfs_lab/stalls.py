@@ -80,10 +80,10 @@ def step(stage: Stage, seconds: float) -> str:
     node.shell("systemctl restart chrony; chronyc -n waitsync 600 0.1 0 1 >/dev/null", 900)
     stage.tellers.await_progress(*stage.lab.nodes)
     refused = stage.refused(before)
-    said = (status["out"] + status["err"]).strip().partition("\n")[0][:90]
+    said = "; ".join(line for line in status["out"].splitlines() if line.startswith(("radius", "status")))
     return (
         f"{wrong} acknowledged by it and {others} by the others meanwhile; refused: {refused}; "
-        f"it said: {said}; at work {time.monotonic() - at - WRONG_S:.0f} s after chrony was told"
+        f"`leasehold time now` said: {said}; at work {time.monotonic() - at - WRONG_S:.0f} s after chrony was told"
     )
 
 

@@ -1,17 +1,14 @@
-"""What is drawn of a record, without a screen: scrubber, bars, steps, switches, chains, exports."""
+"""What is drawn of a record, without a screen: scrubber, bars, steps, switches, chains."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.cells import cell_len
 
 from appliance.formats.lease import LeaseOutcome, Mode
-from auditor.archive import Archive, read_archive
+from auditor.archive import Archive, LeaseTrace, read_archive
 from auditor.finding import Evidence, Finding, Severity, Verdict
 from auditor.lineage import lineage
 from auditor.load import Tree
@@ -19,22 +16,20 @@ from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import eventful_tree
 from auditor.replay.lens import WhatIf
 from auditor.replay.timeline import Timeline
-from tests.support.mutants import plant
-from timeagent.errors import Environment
+from tests.support.mutants import plant, plant_in_text
 from timeagent.units import SECOND
 from tui import cellwidth, findinglist, gantt, lensing, replaying, scrubber
 from tui.arranging import Heading
 from tui.cellwidth import fitted, width_of
 from tui.evidence import chain_lines, explanation_lines, wrapped
-from tui.exporting import Form, Sheet, text_of, written
 from tui.findinglist import Group, Order, Wanted, arranged, finding_row
-from tui.gantt import CLASH, Bar, Window, bars_within
+from tui.gantt import CLASH, Bar, LeaseBars, Window, bars_within
 from tui.lensing import GRACES, SHIFTS, Switches, lens_words, switch_rows
 from tui.replaying import Place, Step, Wish, accused, at_instant, at_position, moment_of, stepped, window_of
 from tui.words import Cell
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +185,51 @@ def test_bars_of_a_copy_are_the_leases_of_its_ledger(overlap: Archive) -> None:
     assert bars_within("alice", overlap.leases["alice"].values(), 0, overlap.timeline.start_ns - SECOND) == []
 
 
+def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -> None:
+    start, end = eventful.timeline.start_ns, eventful.timeline.end_ns
+    asked: list[str] = []
+
+    def leases(domain: str, first: int, last: int) -> list[LeaseTrace]:
+        asked.append(domain)
+        found = eventful.leases.within(domain, first, last)
+        return [trace for trace in found if bars_within(domain, [trace], first, last)]
+
+    at_hand = LeaseBars(leases)
+    domains = list(eventful.timeline.state_at().domains)
+    stretches = [
+        (first, first + span)
+        for span in (1, SECOND // 3, SECOND, 5 * SECOND, 60 * SECOND)
+        for first in range(start - SECOND, end + SECOND, max(span // 3, SECOND // 4))
+    ]
+    for domain in domains:
+        for stretch in stretches:
+            made = bars_within(domain, eventful.leases.within(domain, *stretch), *stretch)
+            assert at_hand.within(domain, *stretch) == made
+        assert made or at_hand.within(domain, start, end)
+    asked.clear()
+    for by in range(20):
+        for domain in domains:
+            at_hand.within(domain, start + by, start + 10 * SECOND + by)
+    assert len(asked) <= 2 * len(domains)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("LeaseBars.within", "last - last % step + step", "last - last % step"),
+        ("LeaseBars.within", "first - first % step", "first - first % step + step"),
+        ("LeaseBars.__init__", "lru_cache(STRETCHES_AT_HAND)(self._make)", "self._make"),
+        ("LeaseBars.within", "+ step), first, last)", "+ step), 0, last + 10**9)"),
+    ],
+)
+def test_bars_of_another_stretch_are_caught(
+    name: str, old: str, new: str, eventful: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_in_text(monkeypatch, gantt, name, old, new)
+    with pytest.raises(AssertionError):
+        test_bars_that_are_at_hand_are_those_that_would_be_made(eventful)
+
+
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
@@ -246,20 +286,22 @@ def test_window_stays_in_the_record(eventful: Archive) -> None:
 def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
     timeline = eventful.timeline
     wish = Wish(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 5, None, 3)
-    moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
+    moment = moment_of(timeline, LeaseBars(eventful.leases.within), eventful.tree, wish)
     assert len(moment.domains) == len(moment.bars) == 5
     assert len(moment.bags) == 2
     assert any("delivered" in text(line) for line in moment.bags)
     assert len(moment.delivered) == 3
     assert moment.delivered == sorted(moment.delivered)
-    early = moment_of(timeline, eventful.leases, eventful.tree, Wish(Place(0, timeline.start_ns), SECOND, 90, 5))
+    early = moment_of(
+        timeline, LeaseBars(eventful.leases.within), eventful.tree, Wish(Place(0, timeline.start_ns), SECOND, 90, 5)
+    )
     assert early.delivered == []
 
 
 def test_followed_domain_comes_first(eventful: Archive) -> None:
     timeline = eventful.timeline
     wish = Wish(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 3, "erin")
-    moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
+    moment = moment_of(timeline, LeaseBars(eventful.leases.within), eventful.tree, wish)
     assert moment.domains[0] == "erin"
     assert all("under erin" in line for line in moment.delivered)
 
@@ -376,29 +418,6 @@ def test_what_a_lens_changes_is_counted_and_named(overlap: Archive) -> None:
     assert "reading the copy" in lens_words(lens, None)
 
 
-# -- exports -----------------------------------------------------------------------------------------------------------
-
-
-def test_rows_are_written_as_jsonl_and_csv() -> None:
-    sheet = Sheet("findings", [each.fields() for each in SEVERAL])
-    lines = [json.loads(line) for line in text_of(sheet, Form.JSONL).splitlines()]
-    assert lines == [each.fields() for each in SEVERAL]
-    rows = list(csv.DictReader(io.StringIO(text_of(sheet, Form.CSV))))
-    assert [row["code"] for row in rows] == [each.code for each in SEVERAL]
-    assert json.loads(rows[0]["evidence"]) == SEVERAL[0].fields()["evidence"]
-
-
-def test_export_is_never_written_over_another(tmp_path: Path) -> None:
-    paths = [written(tmp_path, "findings", 0, Form.CSV, str(number)) for number in range(3)]
-    assert [path.read_text() for path in paths] == ["0", "1", "2"]
-    assert len({path.name for path in paths}) == 3
-
-
-def test_export_that_cannot_be_written_says_where_and_why(tmp_path: Path) -> None:
-    with pytest.raises(Environment, match=r"cannot write .*findings.*: No such file or directory"):
-        written(tmp_path / "gone", "findings", 0, Form.CSV, "")
-
-
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
 MUTANTS = [
@@ -422,7 +441,7 @@ MUTANTS = [
     ),
     (gantt, "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
     (gantt, "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),
-    (gantt, "bars_within", "trace.told[0].instant_ns <= last", "True"),
+    (gantt, "_touching", "bar.start_ns <= last", "True"),
     (cellwidth, "fitted", "head_of(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
     (
         replaying,

@@ -19,6 +19,7 @@ from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, LeaseholdError
 from timeagent.units import MS, SECOND
+from tui.gantt import LeaseBars
 from tui.looking import look_at
 from tui.record import RecordSource
 from tui.replaying import Place, Wish, moment_of
@@ -107,7 +108,7 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
         _ = archive.records
     events = source.record.timeline.events
     wish = Wish(Place(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
-    moment = moment_of(source.record.timeline, archive.leases, archive.copy, wish)
+    moment = moment_of(source.record.timeline, LeaseBars(archive.leases.within), archive.copy, wish)
     assert moment.domains
     assert "only its index is here" in moment.delivered[0]
 

@@ -1,30 +1,61 @@
 """What a key must not do anew: counted, never timed. What it costs is measured by ``make bench-tui``."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
+from textual._compositor import Compositor
+from textual._styles_cache import StylesCache
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widget import Widget
 
+import tests.support.copies
+import tui.app
+import tui.holding
+import tui.record
 import tui.screens.base
+import tui.screens.replay
+import tui.widgets.framing
+import tui.widgets.lease_list
+import tui.widgets.line_bar
+import tui.widgets.moment_parts
 import tui.widgets.row_table
+import tui.widgets.words_line
+from auditor.load import Tree
+from auditor.planting.stories import eventful_tree
+from auditor.replay.timeline import Timeline
+from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
 from tui.book import Leases
+from tui.gantt import LeaseBars
+from tui.replaying import Moment, Wish, moment_of
+from tui.screens.replay import ReplayScreen
+from tui.widgets.framing import Framing
 from tui.widgets.lease_list import LeaseList
+from tui.widgets.lines import TitleBar
 from tui.widgets.row_table import RowTable
+from tui.words import clock_text
 
 SIZE = (120, 36)
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eventful_tree(tmp_path_factory.mktemp("eventful") / "tree").root
 
 
 class Counted:
     """How often something was done."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: type, name: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: type | ModuleType, name: str) -> None:
         self.calls = 0
         inner = getattr(place, name)
 
@@ -69,14 +100,15 @@ def test_row_down_draws_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         await pilot.pause()
         with monkeypatch.context() as patch:
             drawn = Counted(patch, RowTable, "strip_of")
+            framed = Counted(patch, Framing, "_put_around")
             await pilot.press("j")
             await pilot.pause()
             assert pilot.app.screen.query_one(LeaseList).cursor == 2
             assert drawn.calls == 1, "the row that was left was drawn before"
-            drawn.calls = 0
+            drawn.calls = framed.calls = 0
             await pilot.press("k")
             await pilot.pause()
-            assert drawn.calls == 0, "both were drawn before"
+            assert (drawn.calls, framed.calls) == (0, 0), "both were drawn before"
 
     drive(course)
 
@@ -120,7 +152,169 @@ def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: p
         test_theme_that_was_changed_elsewhere_is_that_of_every_screen()
 
 
-def test_lines_that_are_drawn_again_and_again_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.widgets.row_table, "RowTable.kept", "strip is None", "True")
+@pytest.mark.parametrize(
+    ("module", "place", "old"),
+    [
+        (tui.widgets.row_table, "RowTable.kept", "strip is None"),
+        (tui.widgets.framing, "Framing.lines", "known is None"),
+        (tui.widgets.words_line, "WordsLine._line_in", "strip is None"),
+    ],
+)
+def test_lines_that_are_drawn_again_and_again_are_caught(
+    module: ModuleType, place: str, old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, module, place, old, "True")
     with pytest.raises(AssertionError):
         test_row_down_draws_one_row(monkeypatch)
+
+
+def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tui.widgets.lease_list, "INLINE_MAX", 5)
+
+    async def course(pilot: Pilot[None]) -> None:
+        await pilot.press("2", "j")
+        await pilot.pause()
+        table = pilot.app.screen.query_one(LeaseList)
+        lease_before = table.row
+        with monkeypatch.context() as patch:
+            behind = Counted(patch, LeaseList, "_arrange_behind")
+            await pilot.press("S")
+            assert (table.cursor, table.row) == (498, lease_before)
+            assert behind.calls == 0
+            await pilot.press("s")
+            assert behind.calls == 1, "by expiry is a sort"
+
+    drive(course)
+
+
+def test_thread_for_what_takes_no_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "whole or len(state.leases) <= INLINE_MAX"
+    plant(monkeypatch, tui.widgets.lease_list, "LeaseList._at_once", old, "len(state.leases) <= INLINE_MAX")
+    with pytest.raises(AssertionError):
+        test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch)
+
+
+DRAWN = 0.05
+"""Seconds after which another drawing would have been made."""
+REPLAY_KEYS = (
+    "g",
+    "j",
+    "full_stop",
+    "right",
+    "G",
+    "comma",
+    "less_than_sign",
+    "less_than_sign",
+    "greater_than_sign",
+    "pageup",
+)
+
+
+def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
+    eventful: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tui.holding, "HELD", 3_600.0)
+
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        await pilot.press("6")
+        screen = app.screen
+        assert isinstance(screen, ReplayScreen)
+        await until(pilot, lambda: screen.idle)
+        for key in REPLAY_KEYS:  # whatever is seen for the first time
+            await pilot.press(key)
+            await until(pilot, lambda: screen.idle)
+        await pilot.pause()
+        with monkeypatch.context() as patch:
+            reflows = Counted(patch, Compositor, "reflow")
+            painted = Counted(patch, ReplayScreen, "_paint")
+            states = Counted(patch, tui.record, "_state")
+            drawings = Counted(patch, Screen, "_compositor_refresh")
+            styled = Counted(patch, StylesCache, "render_line")
+            for key in REPLAY_KEYS:
+                before = screen.place
+                await pilot.press(key)
+                await until(pilot, lambda: screen.idle and drawings.calls)
+                await pilot.pause(DRAWN)
+                assert screen.place != before, f"{key} leads nowhere"
+                assert (reflows.calls, painted.calls, states.calls, drawings.calls) == (0, 1, 0, 1), key
+                assert styled.calls == 0, f"{key} asks the styles of a line"
+                painted.calls = drawings.calls = 0
+            assert "REPLAY" in screen.query_one(TitleBar).content
+            assert clock_text(screen.place.instant_ns, 3) in screen.query_one(TitleBar).content
+            await pilot.press("2")
+            await until(
+                pilot, lambda: app.state is not None and app.state.clock.now.midpoint == screen.place.instant_ns
+            )
+            assert states.calls == 1, "the leases are those of the instant that was gone to"
+
+    drive_copy(eventful, course)
+
+
+@pytest.mark.parametrize(
+    ("module", "place", "old", "new"),
+    [
+        (tui.app, "TopApp.look_at", "not any((screen.READS_STATE for screen in self._seen()))", "False"),
+        (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
+        (tui.widgets.moment_parts, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
+        (tui.widgets.words_line, "WordsLine.say_lines", "len(after) != len(before)", "True"),
+        (tui.widgets.framing, "Framing.lines", "self._ground is None", "True"),
+        (tui.widgets.line_bar, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
+        (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
+        (tui.screens.replay, "ReplayScreen._paint", "self._title()", "None"),
+        (tui.screens.replay, "ReplayScreen._ask", "self._holding.begin()", "None"),
+    ],
+)
+def test_replay_that_does_too_much_is_caught(
+    module: ModuleType, place: str, old: str, new: str, eventful: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, module, place, old, new)
+    monkeypatch.setattr(tests.support.copies, "LOOKS_MAX", 300)
+    with pytest.raises(AssertionError):
+        test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(eventful, monkeypatch)
+
+
+@pytest.mark.parametrize("keys", ["g", "g2"])
+def test_drawing_does_not_wait_for_a_moment_that_takes_long(
+    keys: str, eventful: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def slow(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: Wish) -> Moment:
+        go_on.wait()
+        return moment_of(timeline, leases, tree, wish)
+
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        await pilot.press("6")
+        screen = app.screen
+        assert isinstance(screen, ReplayScreen)
+        await until(pilot, lambda: screen.idle)
+        with monkeypatch.context() as patch:
+            patch.setattr(tui.screens.replay, "moment_of", slow)
+            if len(keys) > 1:
+                patch.setattr(tui.holding, "HELD", 3_600.0)
+            drawings = Counted(patch, Screen, "_compositor_refresh")
+            try:
+                await pilot.press(*keys)
+                await until(pilot, lambda: drawings.calls and not app._batch_count)
+                assert not screen.idle
+            finally:
+                go_on.set()
+            await until(pilot, lambda: not screen._busy)
+
+    drive_copy(eventful, course)
+
+
+@pytest.mark.parametrize(
+    ("module", "place", "old", "keys"),
+    [
+        (tui.holding, "Holding.begin", "asyncio.get_running_loop().call_later(HELD, self.end, self._held)", "g"),
+        (tui.screens.replay, "ReplayScreen.on_screen_suspend", "self._holding.end()", "g2"),
+    ],
+)
+def test_drawing_that_waits_is_caught(
+    module: ModuleType, place: str, old: str, keys: str, eventful: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, module, place, old, "None")
+    monkeypatch.setattr(tests.support.copies, "LOOKS_MAX", 300)
+    with pytest.raises(AssertionError):
+        test_drawing_does_not_wait_for_a_moment_that_takes_long(keys, eventful, monkeypatch)

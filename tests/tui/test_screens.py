@@ -214,6 +214,16 @@ def test_lease_under_the_cursor_is_told_whole() -> None:
     drive(course)
 
 
+def test_lease_is_told_to_its_last_line_where_another_is_too_long() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await pilot.resize_terminal(80, 24)
+        text = await press(pilot, "2", "j", "j")
+        told = [line.split()[0] for line in text.splitlines()[-6:-1]]
+        assert told == ["holder", "lease", "from", "until", "stands"]
+
+    drive(course)
+
+
 def test_filter_that_matches_nothing_says_so() -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         text = await press(pilot, "2", "slash", *"zzz")

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from timeagent.clock import SystemClock
 from tui.app import TopApp
 from tui.feed import Feed
+from tui.lensing import Switches
 from tui.record import RecordSource
 from tui.screens import base
 from tui.screens.findings import FindingsScreen
 from tui.screens.registry import ENTRIES
 from tui.screens.replay import ReplayScreen
+from tui.screens.whatif import WhatIfScreen
 from tui.widgets.chain_table import ChainTable
 from tui.widgets.keys_line import KeysLine
 
@@ -32,7 +35,14 @@ PICTURES = {
     "bags-80x24": ((80, 24), ("3", "left", "left")),
     "time-120x36": ((120, 36), ("4", "j")),
     "domain-80x24": ((80, 24), ("2", "enter")),
+    "export-80x24": ((80, 24), ("2", "e")),
+    "revoke-80x24": ((80, 24), ("2", "j", "R")),
+    "revoke-120x36": ((120, 36), ("2", "j", "R")),
+    "what-if-80x24": ((80, 24), ("2",)),
+    "what-if-120x36": ((120, 36), ("2",)),
 }
+DIALOGS = {"what-if": lambda: WhatIfScreen(Switches(), [f"node{number}" for number in range(1, 6)])}
+"""What is opened on top, where that takes a copy."""
 
 
 TREE = Path(__file__).parents[1] / "golden/trees/early-grant"
@@ -88,20 +98,33 @@ def settled(app: TopApp) -> bool:
     return isinstance(screen, FindingsScreen) and screen.query_one(ChainTable).link is not None
 
 
+class Nobody:
+    """Revokes nothing: a picture of being asked."""
+
+    def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
+        raise AssertionError((domain, correlation_id, typed, reason))
+
+
 def picture(name: str) -> str:
     if name in RECORDED:
         return recorded_picture(name)
     size, keys = PICTURES[name]
 
     async def run() -> str:
-        app = TopApp(HandFeed(RecordedSource(busy_state())))
+        app = TopApp(HandFeed(RecordedSource(busy_state())), revoker=Nobody() if name.startswith("revoke") else None)
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             for key in keys:
                 await pilot.press(key)
                 await pilot.pause()
             # The line of keys follows from the bindings, which have their own tests.
-            app.screen.query_one(KeysLine).styles.visibility = "hidden"
+            beneath = next(each for each in reversed(app.screen_stack) if isinstance(each, base.TopScreen))
+            beneath.query_one(KeysLine).styles.visibility = "hidden"
+            dialog = DIALOGS.get(name.rpartition("-")[0])
+            if dialog is not None:
+                app.push_screen(dialog())
+            for field in app.screen.query(Input):
+                field.cursor_blink = False
             await pilot.pause()
             return app.export_screenshot()
 

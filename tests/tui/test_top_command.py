@@ -22,11 +22,12 @@ from appliance.session.session import Session
 from appliance.settings import save_settings
 from leasehold.__main__ import main
 from tests.support.machine import HandMachine
-from tests.support.screens import NOW_NS, RecordedSource, lease, silent_shard, state, with_shards
+from tests.support.screens import NOW_NS, RecordedSource, busy_state, lease, silent_shard, state, with_shards
 from tests.unit.test_import_hygiene import loaded, modules_after
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
 from timeagent.units import MINUTE, MS, SECOND
+from tui.agreeing import agreement, agreement_words
 from tui.cli import run_top
 from tui.feed import ask_once
 from tui.live import LiveSource, ShardAnswer
@@ -320,6 +321,9 @@ def test_json_holds_what_the_screen_shows() -> None:
         "nodes",
         "leases",
         "logs",
+        "clocks",
+        "clocks_together",
+        "time_sources",
     ]
     (row,) = fields["leases"]
     assert row["condition"] == "expired-recovering"
@@ -333,6 +337,28 @@ def test_json_holds_what_the_screen_shows() -> None:
         "files": 0,
     }
     assert fields["time"]["radius_ns"] == 5 * MS
+
+
+def test_json_has_the_clocks_of_the_screen_and_whose_is_outside() -> None:
+    shown = busy_state()
+    fields = json.loads(json.dumps(json_fields(shown)))
+    assert [each["node"] for each in fields["clocks"]] == [clock.node for clock in shown.clocks]
+    together, found = fields["clocks_together"], agreement(shown.clocks)
+    assert together["compared"] == list(found.compared)
+    assert together["words"] == agreement_words(found)
+    assert together["agree"] is found.good
+    assert found.common is not None
+    assert together["common_ahead_latest_ns"] == found.common.latest
+    assert [each["by_ns"] for each in together["outside"]] == [each.by_ns for each in found.outside]
+    of = {each["node"]: each for each in fields["clocks"]}
+    for clock in shown.clocks:
+        known = clock.ahead
+        assert of[clock.node]["ahead_earliest_ns"] == (None if known is None else known.earliest)
+        assert of[clock.node]["reach"] == clock.reach.replace(" ", "-")
+    assert shown.times is not None
+    assert [each["source"] for each in fields["time_sources"]["sources"]] == [s.source for s in shown.times.sources]
+    nothing = json_fields(state(clocks=(), times=None))
+    assert (nothing["clocks"], nothing["clocks_together"]["agree"], nothing["time_sources"]) == ([], None, None)
 
 
 def test_json_of_an_unbounded_clock_has_no_interval() -> None:

@@ -126,6 +126,42 @@ def test_manifest_that_is_none_is_refused(tmp_path: Path, capsys: Capture, manif
     assert "[bad-bundle]" in capsys.readouterr().err
 
 
+# Who was given one passes on what counts of it: nothing is lost, and nothing is added, however often.
+@pytest.mark.parametrize("code", ["early-grant", "altered-file", "lost-frame", "r2-breach", "unverifiable-trust"])
+def test_bundle_made_out_of_a_bundle_is_the_same_bundle(code: str, tmp_path: Path) -> None:
+    tree: Tree = Tree(all_plants()[code][0](tmp_path / "tree").root)
+    whole = min(audit(tree, signatures=SIGNATURES).findings, key=lambda each: each.code != code)
+    made: list[bytes] = []
+    for number in range(3):
+        result = audit(tree, signatures=SIGNATURES)
+        (finding,) = (each for each in result.findings if each.id == whole.id)
+        timeline = read_timeline(tree, signatures=SIGNATURES, findings=result.findings)
+        bundle = make_bundle(finding, tree, context_of(finding, timeline), None)
+        with bundle.file as file:
+            assert bundle.confirmed
+            file.seek(0)
+            made.append(file.read())
+        path = tmp_path / f"{number}.tar"
+        path.write_bytes(made[-1])
+        tree = TarTree(path)
+    assert made[1] == made[2]
+    assert made[0] == made[1]
+
+
+def test_bundle_that_needs_all_of_a_bundle_has_one_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, identifier, bundle = bundled(tmp_path)
+    tree = TarTree(bundle)
+    result = audit(tree, signatures=SIGNATURES)
+    (finding,) = (each for each in result.findings if each.id == identifier)
+    timeline = read_timeline(tree, signatures=SIGNATURES, findings=result.findings)
+    monkeypatch.setattr("auditor.bundle._shows", lambda *_: False)
+    with make_bundle(finding, tree, context_of(finding, timeline), None).file as file:
+        file.seek(0)
+        with tarfile.open(fileobj=file) as archive:
+            names = archive.getnames()
+    assert names.count("BUNDLE") == 1
+
+
 def test_every_kind_of_finding_is_bundled_and_found_again(tmp_path: Path) -> None:
     unshown = []  # what cannot be read cannot be packed either
     for number, (code, plants) in enumerate(all_plants().items()):

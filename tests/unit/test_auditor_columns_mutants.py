@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.formats.ceiling import CeilingKind
 from auditor.audit import Options, audit
 from auditor.columns import domains, frames, heads, ledgers, witnesses, writers
 from auditor.load import Tree
@@ -97,7 +98,27 @@ def of_later_keys(root: Path) -> None:
     one_lease(root, change={"trust_number": 2})
 
 
+def settle_to_above_that_of_the_stop(root: Path) -> None:
+    tree = ClusterTree(root)
+    grid, shard, writer = tree.log(), Shard(tree), Writer(tree)
+    tree.advance(SECOND)
+    shard.end(shard.grant("alice", writer, change={"settle_to_ns": 5}))
+    shard.stop_orderly()
+    tree.settle(grid)
+
+
+def granted_behind_the_end_of_a_chain(root: Path) -> None:
+    tree = ClusterTree(root)
+    grid, shard, writer = tree.log(), Shard(tree), Writer(tree)
+    tree.advance(SECOND)
+    Shard(tree).extend(kind=CeilingKind.TERMINAL)
+    shard.end(shard.grant("alice", writer, head={"ceiling_number": 4}))
+    tree.settle(grid)
+
+
 CRAFTED = (
+    granted_behind_the_end_of_a_chain,
+    settle_to_above_that_of_the_stop,
     of_another_cluster,
     of_another_log,
     of_another_writer,
@@ -117,6 +138,7 @@ PLACES = "_Batch._check_places"
 STATEMENTS = "_Chain.check_statements"
 LINKS = "_Chain.check_links"
 ENDS = "_Chain.check_ends"
+STOPS = "_Chain._check_stops"
 ORDER = "_Chain._check_order"
 USES = "_check_uses"
 TOKENS = "_Tokens.__init__"
@@ -211,6 +233,28 @@ MUTANTS: dict[str, Mutant] = {
         ("term-above-policy",),
     ),
     "the shard's floor": (domains, STATEMENTS, 'low & (rows["kind"] == GRANT)', "False", ("floor-fell",)),
+    "the shard's floor and the fence": (
+        domains,
+        STATEMENTS,
+        'rows["fence"] <= heads.floor[head]',
+        "False",
+        ("fence-not-growing",),
+    ),
+    "what a renewal repeats": (
+        domains,
+        STATEMENTS,
+        "again & (rows[column] != granted[column])",
+        "False",
+        ("lease-changed",),
+    ),
+    "what a stop covers": (domains, STOPS, "asked > self.heads.end_floor[run]", "asked < 0", ("floor-fell",)),
+    "what a stop asks to be settled": (
+        domains,
+        STOPS,
+        "settle_to > self.heads.end_settle_to[run]",
+        "settle_to < 0",
+        ("crafted",),
+    ),
     "the owner": (domains, STATEMENTS, "layout.shard_of(names[name]) != number", "False", ("wrong-shard",)),
     "the fence": (domains, LINKS, 'after["fence"] <= before["fence"]', "False", ("fence-not-growing",)),
     "the floor of the next": (domains, LINKS, 'after["floor"] < before["floor"]', "False", ("floor-fell",)),
@@ -228,6 +272,42 @@ MUTANTS: dict[str, Mutant] = {
         "self.suspect(self.rows[says] & other & self.told)",
         "pass",
         ("chain-gap", "chain-fork"),
+    ),
+    "how the lease before ended": (
+        domains,
+        LINKS,
+        "otherwise |= self.rows[column][telling] != self.rows[column][end]",
+        "pass",
+        ("lease-changed",),
+    ),
+    "the last frame of the lease before": (
+        domains,
+        LINKS,
+        "(self.rows['chain_head'][telling] != self.rows['chain_head'][end]).any(axis=1)",
+        "np.zeros(len(end), np.bool_)",
+        ("lease-changed",),
+    ),
+    "how the lease before is said to have ended": (
+        ledgers,
+        "_plain",
+        "entry.last_ended.outcome is not LeaseOutcome.RELINQUISHED",
+        "False",
+        ("lease-changed",),
+    ),
+    "who set the floor": (domains, LINKS, "self.rows['sets']", "False", ("lease-changed",)),
+    "the last frame": (
+        domains,
+        USES,
+        "_check_last_frames(chain, used, rows['digest'][of[np.append(firsts[1:], len(of)) - 1]])",
+        "pass",
+        ("last-frame-mismatch",),
+    ),
+    "which frame is the last": (
+        domains,
+        USES,
+        "np.append(firsts[1:], len(of)) - 1",
+        "firsts",
+        ("last-frame-mismatch",),
     ),
     "the expiry of what was written": (
         domains,
@@ -267,7 +347,7 @@ MUTANTS: dict[str, Mutant] = {
         "pass",
         ("crafted",),
     ),
-    "the right to grant": (heads, "_rightful", "end is None", "True", ("grant-without-right",)),
+    "the right to grant": (heads, "_rightful", "end is None", "True", ("crafted",)),
     "the record of the right": (
         heads,
         "_rightful",
@@ -297,6 +377,7 @@ MUTANTS: dict[str, Mutant] = {
         ("sequence-disorder",),
     ),
     "frames that are named": (writers, "judge_writers", "not there.all()", "False", ("lost-frame",)),
+    "a frame before the one that it names": (writers, "judge_writers", "before.any()", "False", ("r2-breach",)),
 }
 
 SETS: dict[str, Sequence[Callable[[Path], object]]] = {"own": OWN, "crafted": CRAFTED}

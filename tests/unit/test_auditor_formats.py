@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -13,6 +14,7 @@ import pytest
 
 from auditor.cli import COMMANDS
 from auditor.planting.faults_leases import granted_while_held
+from auditor.planting.faults_time import message_after_expiry
 from auditor.planting.stories import Story, small_tree
 from auditor.rules.registry import RULES
 from tests.support.jsonschema import problems
@@ -73,6 +75,23 @@ def test_every_document_is_as_its_schema_says(repository: Path, tmp_path: Path, 
     assert [line["type"] for line in lines] == ["finding"] * (len(lines) - 1) + ["summary"]
     for line in lines:
         assert list(problems(line, schema(repository, "leasehold.audit.line.v1"))) == []
+
+
+# 0 is what nothing has moved: an integer still, and null where an instant would be read; in the order of the fields.
+def test_no_document_has_a_day_of_1970(repository: Path, tmp_path: Path, capsys: Capture) -> None:
+    granted_while_held(tmp_path / "tree")
+    message_after_expiry(tmp_path / "late")
+    cases: dict[str, tuple[str, list[str | Path]]] = {
+        "leasehold.audit.v1": ("audit", [tmp_path / "late", "--json"]),
+        "leasehold.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
+        "leasehold.replay.v1": ("replay", [tmp_path / "tree", "--json"]),
+    }
+    for name, (command, arguments) in cases.items():
+        assert run(command, *arguments) in {0, 1}
+        text = capsys.readouterr().out
+        assert "1970" not in text
+        assert re.search(r'"(floor|earliest)":null,"(floor|earliest)_ns":0', text), name
+        assert list(problems(json.loads(text), schema(repository, name))) == []
 
 
 # What the schema does not say is found: a check that takes everything would be no check.

@@ -29,6 +29,8 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from auditor.load import Opened
+
 PLANTED = {"r1-breach": 1, "forged-witness": 1, "count-mismatch": 1, "lost-file": 1, "grant-overlap": 1}
 NO_RUN = pytest.mark.skipif(shutil.which("tar") is None, reason="no tar: NOTHING is known about copies made with it")
 
@@ -106,6 +108,78 @@ def test_links_in_a_tar_file_lead_nowhere(tmp_path: Path) -> None:
     result = audit(open_tree(tmp_path / "tree.tar"))
     assert "unreadable" in codes(result)
     assert victim.name in str([finding.subject for finding in result.findings])
+
+
+# tar stores a file under two names once: one that was published and is in `tmp` still, for instance.
+def test_a_hard_link_in_a_tar_file_is_another_name(tmp_path: Path) -> None:
+    small_tree(tmp_path / "tree")
+    victim = next((tmp_path / "tree").rglob("*.msg"))
+    before = tmp_path / "0"
+    before.hardlink_to(victim)
+    with tarfile.open(tmp_path / "tree.tar", "w") as archive:
+        archive.add(before, arcname="./../0")
+        archive.add(tmp_path / "tree", arcname=".")
+        assert archive.getmember(f"./{victim.relative_to(tmp_path / 'tree')}").islnk()
+    assert audit(open_tree(tmp_path / "tree.tar")).findings == ()
+
+
+def test_a_hard_link_to_nothing_in_the_tar_file_says_so(tmp_path: Path) -> None:
+    small_tree(tmp_path / "tree")
+    victim = next((tmp_path / "tree").rglob("*.msg"))
+    member = tarfile.TarInfo(f"./{victim.relative_to(tmp_path / 'tree')}")
+    member.type, member.linkname = tarfile.LNKTYPE, "./nowhere"
+    victim.unlink()
+    with tarfile.open(tmp_path / "tree.tar", "w") as archive:
+        archive.add(tmp_path / "tree", arcname=".")
+        archive.addfile(member)
+    result = audit(open_tree(tmp_path / "tree.tar"))
+    assert codes(result) == {"unreadable"}
+    assert "hard link to what the tar file does not hold" in result.findings[0].explanation
+
+
+@NO_RUN
+def test_a_file_with_holes_in_a_tar_file_is_said_to_be_one(tmp_path: Path) -> None:
+    small_tree(tmp_path / "tree")
+    os.truncate(tmp_path / "tree" / "policy" / "00000001", 10_000_000)
+    subprocess.run(["tar", "-C", tmp_path / "tree", "--sparse", "-cf", tmp_path / "tree.tar", "."], check=True)
+    result = audit(open_tree(tmp_path / "tree.tar"))
+    assert "unpack the tar file" in str([finding.explanation for finding in result.findings])
+
+
+class Closed(Tree):
+    """A tree with a directory that this user may not look into."""
+
+    closed = ""
+
+    def names(self, directory: str) -> list[tuple[str, bool]]:
+        if directory != self.closed:
+            return super().names(directory)
+        self.unreadable[directory] = "Permission denied"
+        return []
+
+    def _open(self, path: str) -> Opened | None:
+        if not path.startswith(f"{self.closed}/"):
+            return super()._open(path)
+        self.unreadable[path] = "Permission denied"
+        return None
+
+
+# What is in a directory that cannot be read is not missing: nobody is accused of having taken it away.
+@pytest.mark.parametrize("pattern", ["logs/*/*/*/*/lock", "logs/*/*/*/seal", "shards/*/*/00000001"])
+def test_what_is_in_an_unreadable_directory_is_not_missing(tmp_path: Path, pattern: str) -> None:
+    small_tree(tmp_path)
+    tree = Closed(tmp_path)
+    tree.closed = next(tmp_path.glob(pattern)).parent.relative_to(tmp_path).as_posix()
+    result = audit(tree)
+    assert codes(result) == {"unreadable"}
+    assert result.exit_status == 3
+
+
+def test_an_index_where_nobody_may_write_is_refused_by_name(tmp_path: Path) -> None:
+    small_tree(tmp_path / "tree")
+    with pytest.raises(LeaseholdError) as refused:
+        told(tmp_path / "tree", index_file=tmp_path / "nowhere" / "index.db")
+    assert refused.value.code == "index-failed"
 
 
 def test_members_that_point_out_of_the_tree_are_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from appliance.formats.birth import BagKind
 from appliance.formats.paths import DataName
 from auditor.audit import audit
 from auditor.finding import Verdict
-from auditor.load import Tree
+from auditor.load import PIECE_BYTES_MAX, Tree
 from auditor.planting.tree import START_NS, ClusterTree
 from tests.support.killing import INCARNATION, Process, payload_of, write
 from timeagent.units import SECOND
@@ -59,9 +59,24 @@ def altered(_: ClusterTree, data: bytes) -> bytes:
     return data[:50] + bytes([data[50] ^ 1]) + data[51:]
 
 
+def more_than_one_append(_: ClusterTree, data: bytes) -> bytes:
+    return data + bytes(PIECE_BYTES_MAX)
+
+
+def almost_one_append(_: ClusterTree, data: bytes) -> bytes:
+    return data + bytes(PIECE_BYTES_MAX - 1)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(torn, set()), (late, {"late-writer"}), (short, {"altered-file"}), (altered, {"altered-file"})],
+    [
+        (more_than_one_append, {"late-writer"}),
+        (almost_one_append, set()),
+        (torn, set()),
+        (late, {"late-writer"}),
+        (short, {"altered-file"}),
+        (altered, {"altered-file"}),
+    ],
 )
 def test_file_that_is_not_as_it_was_listed(
     tree: ClusterTree, change: Callable[[ClusterTree, bytes], bytes], expected: set[str]

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from appliance.bag.posix import PosixStorage
-from appliance.formats.framing import pieces
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path, record_name
-from appliance.formats.witness import NO_HEAD, Ended, Stopped, WitnessKind, others_digest
+from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
 from appliance.registers import StoredChain
 from auditor.against import compared
@@ -146,88 +145,6 @@ def test_record_in_a_slot_that_had_been_pruned_is_no_finding(tmp_path: Path) -> 
     owner.incarnation, owner.sequence, owner.previous = b"sleeper!", 0, NO_HEAD
     owner.turn(Stopped(floor_ns=0, settle_to_ns=0), change={"ceiling_number": linked[0]})
     assert "chain-fork" in codes(audited(tree))
-
-
-# A killed shard's ledger is cut anywhere, in the middle of a block too: that is a gap, never a finding.
-def test_ledger_cut_anywhere_is_a_gap_and_no_finding(tmp_path: Path) -> None:
-    tree = small_tree(tmp_path)
-    path = only_file(tree, "ledger/*/*/*.ledger")
-    whole = tree.get(path)
-    for length in range(0, len(whole), 7):
-        tree.put(path, whole[:length])
-        result = audited(tree)
-        assert result.findings == (), length
-    tree.remove(path)
-    result = audited(tree)
-    assert codes(result) == {"missing-ledger"}
-    assert result.summary.ledger_gaps == 1
-
-
-# An append that failed may have left a torn block; the run goes on with the same block in its next file.
-def test_ledger_that_goes_on_in_another_file_is_read_as_one(tmp_path: Path) -> None:
-    tree = small_tree(tmp_path)
-    path = only_file(tree, "ledger/*/*/*.ledger")
-    whole = tree.get(path)
-    blocks = pieces(whole)[0]
-    assert len(blocks) > 2
-    for number, block in enumerate(blocks):
-        for torn in (block.offset, block.offset + 1, block.end - 1, block.end):
-            tree.put(path, whole[:torn])
-            for later, start in ((2, block.offset), (11, blocks[-1].offset)):
-                tree.put(path.replace(".ledger", f".{later}.ledger"), whole[start:])
-            result = audited(tree)
-            assert result.findings == (), (number, torn)
-            assert result.summary.ledger_gaps == 0, (number, torn)
-    tree.put(path.replace(".ledger", ".12.ledger"), whole[blocks[-1].offset : -1])
-    assert audited(tree).summary.ledger_gaps == 1, "nobody knows which block the last file begins"
-    tree.put(path.replace(".ledger", ".13.ledger"), b"x" * 40)
-    assert codes(audited(tree)) == {"damaged-ledger"}
-
-
-# It was linked into the chain, and killed before anything was appended.
-def test_run_that_was_killed_at_its_start_needs_no_ledger(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    lease, _ = story.written()
-    story.tree.remove(story.shard.ledger)
-    story.shard = Shard(story.tree, "n2")
-    story.tree.remove(story.shard.ledger)
-    assert lease.witness.expiry_ns > story.tree.now_ns
-    assert audited(story.tree).findings == ()
-
-
-# It died between its orderly record and the last blocks of its ledger: how its leases ended, nobody can know any more.
-def test_lease_whose_end_a_cut_ledger_lost_does_not_accuse_the_successor(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    lease, _ = story.written()
-    whole = story.tree.get(story.shard.ledger)
-    story.shard.end(lease)
-    story.shard.stop_orderly()
-    story.tree.put(story.shard.ledger, whole)
-    story.shard = Shard(story.tree, "n2")
-    successor, _ = story.written()
-    story.shard.end(successor)
-    assert successor.witness.floor_ns < lease.witness.expiry_ns
-    assert codes(audited(story.done())) == {"truncated-ledger"}
-
-
-# A witness names one end, and the others by a digest: which they were, the ledger says, and here it lost that.
-def test_end_that_a_gap_of_the_ledger_lost_does_not_accuse_who_comes_after_shared_leases(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    first, second = shared(story, Mode.IX)
-    assert second.witness.fence > first.witness.fence
-    story.shard.keeps_ledger = False
-    lost = story.shard.end(second)
-    told = story.shard.end(first)
-    story.shard.keeps_ledger = True
-    entries = [Ended(domain=second.witness.domain, ending=lost, floor_ns=0, settle_to_ns=0)]
-    change = {
-        "previous_id": second.witness.correlation_id,
-        "last_ended": told,
-        "others": 1,
-        "others_digest": others_digest(entries),
-    }
-    story.shard.end(story.lease(change=change))
-    assert codes(audited(story.done())) == {"ledger-gap"}
 
 
 # An append in doubt that was repeated, as a log bag's writer does it.

@@ -34,7 +34,7 @@ def test_judge_that_has_gone_blind_fails_its_selftest(
     status, out = run(capsys)
     assert status == 1
     failed = {line.split()[1] for line in out.splitlines() if "FAILED: found nothing" in line}
-    assert failed == {"lost-frame", "sequence-reused", "sequence-disorder"}
+    assert failed == {"lost-frame", "sequence-reused", "sequence-disorder", "r2-breach"}
     assert out.splitlines()[-1].endswith("failed")
 
 

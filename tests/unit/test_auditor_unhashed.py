@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNHASHED = Options(hashed=False)
-BLIND = {"altered-file", "damaged-frame", "damaged-pack"}
+BLIND = {"altered-file", "damaged-frame", "damaged-pack", "last-frame-mismatch"}
 """What may be missed without hashing: bytes inside data files and packs."""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import shutil
 from pathlib import Path
@@ -12,19 +10,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.posix import _environment
 from appliance.formats.frame import MESSAGE_BYTES_MAX
 from appliance.formats.framing import Kind
 from appliance.formats.marker import Marker
 from appliance.formats.stamped import sign
 from appliance.runtime import SHARED_MEMORY
-from leasehold.__main__ import main
 from tests.support.cluster import Site, fast_policy, sites, tree
-from tests.support.mounts import fill, make_read_only, small_mount
-from tests.support.storage import WrappedStorage
+from tests.support.spoken import Said, speaker
 from tests.support.values import WITNESS_KEY
 from timeagent.clock import SystemClock
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import LeaseholdError
 from timeagent.keys import public_line
 from timeagent.units import SECOND
 
@@ -37,29 +32,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     yield from sites(tmp_path)
 
 
-class Said:
-    """What a command said."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    def is_error(self, status: int, code: str) -> bool:
-        """One line with the code and one with the way out; no data."""
-        lines = [line for line in self.err.splitlines() if line]
-        named = any(line.endswith(f"[{code}]") for line in lines)
-        return (self.status, self.out, named, lines[-1].startswith("  way out: ")) == (status, "", True, True)
-
-
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
-    """Run a command in this process."""
-
-    def run(*words: str, stdin: bytes = b"") -> Said:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status = main(list(words))
-        return Said(status, *capsys.readouterr())
-
-    return run
+    return speaker(capsys, monkeypatch)
 
 
 READ = ("read", "log")
@@ -352,27 +327,6 @@ def test_payload_at_the_limit_comes_back(site: Site, say: Callable[..., Said], k
     assert say("read", "log", "--level", "latest", *site.options()).out.encode() == line + b"\n" + line
 
 
-@pytest.mark.parametrize("kind", ["maildir", "log"])
-def test_mount_that_becomes_read_only_is_read_and_closes_nothing(
-    site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
-    with small_mount(tmp_path / "mount", "256k") as root:
-        rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
-        assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
-        options = ["--root", str(root), *rest]
-        assert say(*PUBLISH, "--kind", kind, *options, stdin=b"1\n").status == 0
-        make_read_only(root)
-        before = tree(root)
-        assert say("read", "log", "--level", "latest", *options).out == "1\n"
-        assert say("read", "log", *options).status == 0
-        assert say("bag", "ls", "log", *options).status == 0
-        said = say("bag", "settle", "log", *options)
-        assert said.is_error(74, "mount-refused"), said.err
-        assert "Read-only file system" in said.err
-        assert tree(root) == before
-
-
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -414,89 +368,3 @@ def test_no_root_named_is_refused_by_name(say: Callable[..., Said], monkeypatch:
     said = say("read", "log", "--allow-root")
     assert said.is_error(2, "no-root-named")
     assert "LEASEHOLD_ROOT" in said.err
-
-
-# -- unwritable, and full ----------------------------------------------------------------------------------------------
-
-
-class Refusing(WrappedStorage):
-    """Every verb that writes is refused as the operating system would."""
-
-    number = errno.ENOSPC
-    verbs: tuple[str, ...] = ("ensure_directory", "publish", "ensure_marker", "append", "server_clock")
-
-    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
-        if verb in self.verbs:
-            raise _environment(verb, path, OSError(self.number, os.strerror(self.number)))
-        return call()
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "said"),
-    [
-        (errno.ENOSPC, "mount-full", "No space left on device"),
-        (errno.EDQUOT, "mount-full", "quota"),
-        (errno.EROFS, "mount-refused", "Read-only file system"),
-        (errno.EACCES, "mount-refused", "Permission denied"),
-        (errno.ENAMETOOLONG, "name-too-long", "File name too long"),
-    ],
-)
-def test_root_that_takes_nothing_is_named_and_a_reader_still_reads(
-    site: Site, number: int, code: str, said: str
-) -> None:
-    with site.open() as cluster, cluster.session() as session, session.acquire("a") as leases:
-        session.publish("log", [b"1"], under=leases)
-    before = tree(site.root)
-    storage = Refusing(site.storage)
-    storage.number = number
-    with site.open(storage=storage) as cluster:
-        assert [message.payload for message in cluster.read("log", level="latest")] == [b"1"]
-        with cluster.session() as session, pytest.raises(Environment) as refused:
-            session.acquire("a", timeout_ns=0)
-        assert said in refused.value.message
-        assert refused.value.hint
-    storage.verbs = ("publish",)
-    with pytest.raises(Environment) as classified:
-        storage.publish("x", b"", "tmp")
-    assert classified.value.code == code
-    assert tree(site.root) == before
-
-
-@pytest.mark.parametrize("state", ["full", "read-only"])
-def test_init_on_a_mount_that_takes_nothing_leaves_nothing_behind(
-    say: Callable[..., Said], tmp_path: Path, state: str
-) -> None:
-    with small_mount(tmp_path / "root", "64k") as root:
-        (root / "lost+found").mkdir()
-        if state == "full":
-            fill(root)
-            (root / "filler").replace(root / "lost+found" / "filler")
-        else:
-            make_read_only(root)
-        before = tree(tmp_path)
-        said = say("init", str(root), "--node-dir", str(tmp_path / "n"), "--allow-root", "--assume-radius", "5ms")
-        assert said.is_error(74, "mount-full" if state == "full" else "mount-refused"), said.err
-        left = {path: data for path, data in tree(tmp_path).items() if data is not None}
-        assert left == {path: data for path, data in before.items() if data is not None}
-
-
-@pytest.mark.parametrize("state", ["full", "read-only"])
-def test_publishing_to_a_mount_that_takes_nothing_is_named(
-    site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
-) -> None:
-    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
-    with small_mount(tmp_path / "mount", "256k") as root:
-        rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
-        assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
-        options = ["--root", str(root), *rest]
-        assert say(*PUBLISH, *options, stdin=b"1\n").status == 0
-        if state == "full":
-            fill(root)
-        else:
-            make_read_only(root)
-        before = {path: data for path, data in tree(root).items() if data is not None}
-        said = say(*PUBLISH, *options, stdin=b"2\n")
-        assert said.is_error(74, "chain-in-doubt"), said.err
-        assert ("No space left" if state == "full" else "Read-only") in said.err
-        assert {path: data for path, data in tree(root).items() if data is not None} == before
-        assert say("read", "log", "--level", "latest", *options).out == "1\n"

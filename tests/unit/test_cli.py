@@ -436,7 +436,7 @@ def test_daemon_serves_closes_what_is_due_and_ends_orderly_on_sigterm(say: Say, 
             }
             say("publish", "log", "--lease", "a", stdin=b"1\n")
             assert chain_end(site) is CeilingKind.RUNNING  # the daemon's, not the command's
-            assert "[shard-runs-already]" in say("node", "run", status=74).err
+            assert "[node-runs-already]" in say("node", "run", status=74).err
             (bag,) = say("bag", "ls", "log", "--json").object["bags"]
             wait_until(SystemClock(), (site.root / bag["path"] / "lock").exists)
             assert say("read", "log").out == "1\n"

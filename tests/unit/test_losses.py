@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from appliance.bag.outcome import Committed
+from appliance.formats.lease import Mode
 from appliance.lease.wire import Acquire, Renew
 from appliance.session.losses import Loss, Reason
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from appliance.session.held import Lease
@@ -234,6 +236,71 @@ def test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed(site: HandS
     assert max(ends) > begun + 25 * SECOND - 2 * site.time.radius_ns - MS
     assert lease.loss is not None
     assert lease.loss.reason is Reason.EXPIRED
+
+
+def test_lease_that_lasts_up_to_its_cap_is_not_renewed_in_vain(site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", hold_ns_max=14 * SECOND)
+    renew = session._leasing.renew
+    asked: list[Sequence[Lease]] = []
+
+    def counted(leases: Sequence[Lease]) -> object:
+        asked.append(list(leases))
+        return renew(leases)
+
+    monkeypatch.setattr(session._leasing, "renew", counted)
+    for _ in range(26):
+        site.time.advance(500 * MS)
+        session.renew_due()
+    assert lease.loss is None
+    assert 1 <= sum(lease in each for each in asked) <= 3
+
+
+# What the cap leaves is counted before the request is made, and the shard counts from when it has it.
+def test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", hold_ns_max=14 * SECOND)
+    cap, renew = lease.until_ns, session._leasing.renew
+
+    def late(leases: Sequence[Lease]) -> object:
+        site.time.advance(SECOND)
+        return renew(leases)
+
+    monkeypatch.setattr(session._leasing, "renew", late)
+    for _ in range(12):
+        site.time.advance(SECOND)
+        session.renew_due()
+    assert cap is not None
+    assert cap - 2 * SECOND < lease.expiry_ns <= cap
+
+
+def test_cap_on_the_hold_is_kept_by_a_change_of_mode(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", mode=Mode.S, hold_ns_max=15 * SECOND)
+    for _ in range(12):
+        site.time.advance(SECOND)
+        session.renew_due()
+    site.time.advance(2 * SECOND)
+    session.upgrade(lease, Mode.X)
+    assert lease.mode is Mode.X
+    assert lease.until_ns is not None
+    assert lease.expiry_ns <= lease.until_ns
+
+
+def test_lease_is_over_at_the_cap_on_the_hold_whatever_its_shard_gave(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", hold_ns_max=8 * SECOND)
+    assert lease.until_ns is not None
+    lease.own_expiry_ns = lease.until_ns + 5 * SECOND
+    margin = site.policy.holder_margin_ns
+    site.time.advance(lease.until_ns - margin - site.time.now().latest - 1)
+    lease.check()
+    assert lease.remaining_ns() == 1
+    site.time.advance(1)
+    with pytest.raises(LeaseLost, match=re.escape(rfc3339(lease.until_ns))):
+        lease.check()
 
 
 def test_lease_is_renewed_only_while_its_holder_gets_on(site: HandSite) -> None:

@@ -193,8 +193,9 @@ def test_a_mount_that_breaks_a_rule_is_caught_by_its_play(
 
 
 def test_every_rule_of_the_simulated_mount_is_played_or_named_with_the_reason(repository: Path) -> None:
-    text = (repository / "tests" / "simulation" / "test_mount.py").read_text(encoding="utf-8")
-    stated = set(re.findall(r"^def test_(\w+)", text, re.MULTILINE))
+    files = ("test_mount.py", "test_mount_failures.py")
+    texts = [(repository / "tests" / "simulation" / name).read_text(encoding="utf-8") for name in files]
+    stated = {name for text in texts for name in re.findall(r"^def test_(\w+)", text, re.MULTILINE)}
     played = {name for rule in RULES for name in rule.tests}
     assert played | NOT_SHOWN.keys() == stated
     assert not played & NOT_SHOWN.keys()

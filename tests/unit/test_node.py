@@ -131,14 +131,14 @@ def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:
         assert node.start() == [0]
         with pytest.raises(Environment) as refused:
             Node(other).start()
-        assert refused.value.code == "shard-runs-already"
+        assert refused.value.code == "node-runs-already"
         assert refused.value.hint
-        with pytest.raises(Environment) as refused:
-            node._start_writer()
-        assert refused.value.code == "writer-runs-already"
         node.stop()
-        node._start_writer()
-        node.stop()
+        second = Node(other)
+        assert second.start() == [], "the first one's shard runs until its cluster is closed"
+        second.stop()
+        second.close()
+        node.close()
 
 
 def test_daemon_keeps_the_pace_until_it_is_told_to_stop(site: Site) -> None:

@@ -24,9 +24,10 @@ from auditor.planting.plants import all_plants
 from auditor.planting.shard import Shard
 from auditor.planting.stories import Story, eventful_tree
 from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
+from auditor.replay.fold import OF_LOGS, Working
 from auditor.replay.kept import Kept, open_kept
 from auditor.replay.reading import read_timeline
-from auditor.replay.state import with_leases
+from auditor.replay.state import LogsAt, with_leases
 from auditor.replay.timeline import newest_accepted
 from auditor.verification import Signatures
 from tests.golden.make_trees import STORIES, TREES
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from auditor.replay.events import Event
     from auditor.replay.timeline import Timeline
 
 SIGNATURES = Signatures()
@@ -55,6 +57,8 @@ def near_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(keeping_module, "CHECKPOINT_EVENTS", SPACING)
     monkeypatch.setattr(kept_module, "BLOCK_EVENTS", 5)
     monkeypatch.setattr(kept_module, "BLOCKS", 3)
+    monkeypatch.setattr(kept_module, "LOGS_APART", 2)
+    monkeypatch.setattr(kept_module, "LOGS_AT_HAND", 3)
     monkeypatch.setattr(layers_module, "WRITTEN_AT_HAND", 2)
     yield
     close()
@@ -113,17 +117,23 @@ def same(memory: Timeline, kept: Timeline, draw: random.Random) -> None:
     draw.shuffle(positions)
     for first in (len(positions) // 3, len(positions) // 2):
         early, was = kept.state_after(first), memory.state_after(first)
+        early_logs = kept.logs_after(first, was.instant_ns)
         for position in range(first, min(first + SPACING, len(positions))):  # a state once given stays as it was
             assert kept.state_after(position).position == position
+            kept.logs_after(position, was.instant_ns)
         assert early == was
+        assert (early_logs.logs, early_logs.bags) == (was.logs, was.bags)
     for position in positions:
         state, expected = kept.state_after(position), memory.state_after(position)
         assert state == expected, position
         assert with_leases(state.domains) == with_leases(expected.domains)
         assert list(state.leases()) == list(expected.leases())
+        logs = kept.logs_after(position, state.instant_ns)
+        assert logs == LogsAt(state.instant_ns, memory.end_ns, expected.logs, expected.bags), position
         for log in expected.logs:
             for newest in (None, 0, 1, 2):
                 assert state.bags_of(log, newest=newest) == expected.bags_of(log, newest=newest)
+                assert logs.bags_of(log, newest=newest) == expected.bags_of(log, newest=newest)
     instants = sorted({event.instant_ns for event in memory.events})
     for instant in [edge for each in instants for edge in (each - 1, each, each + 1)]:
         same_steps(memory, kept, instant)
@@ -297,6 +307,45 @@ def test_file_that_somebody_reads_is_not_written_beneath_him(tmp_path: Path) -> 
     assert kept.timeline.state_at().domains
 
 
+def test_logs_of_a_step_back_take_the_events_since_a_state_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = eventful_tree(tmp_path / "tree")
+    monkeypatch.setattr(keeping_module, "CHECKPOINT_EVENTS", 1_000)
+    monkeypatch.setattr(kept_module, "LOGS_AT_HAND", 1_000)
+    timeline = both(tree.root, tmp_path / "index")[1].timeline
+    taken: list[Event] = []
+    take = Working.take_of_logs
+
+    def told(working: Working, event: Event) -> None:
+        taken.append(event)
+        take(working, event)
+
+    monkeypatch.setattr(Working, "take_of_logs", told)
+    count = len(timeline.events)
+    timeline.logs_after(count - 1, timeline.end_ns)
+    assert taken == [event for event in timeline.events[: count - 1] if isinstance(event, OF_LOGS)]
+    for position in range(count - 2, -1, -1):
+        taken.clear()
+        timeline.logs_after(position, timeline.end_ns)
+        assert len(taken) <= kept_module.LOGS_APART
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("_fold_logs", "number > begin + LOGS_APART", "False"),
+        ("_keep_logs", "self._logs[position] = working", "self._logs = type(self._logs)({position: working})"),
+    ],
+)
+def test_logs_that_are_gone_through_again_and_again_are_found(
+    name: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_in_text(monkeypatch, kept_module, f"KeptTimeline.{name}", old, new)
+    with pytest.raises(AssertionError):
+        test_logs_of_a_step_back_take_the_events_since_a_state_at_hand(tmp_path, monkeypatch)
+
+
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
 MUTANTS: list[tuple[Any, str, str, str]] = [
@@ -312,6 +361,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "DomainLayer.keep", "INSERT OR IGNORE", "INSERT OR REPLACE"),
     (layers_module, "DomainLayer.keep", "WHERE until = ? AND domain = ?", "WHERE until >= ? AND domain <> ?"),
     (layers_module, "BagLayer.bags_of", "ORDER BY key DESC", "ORDER BY key"),
+    (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
     (layers_module, "Marked.__contains__", "mark = ? AND", "mark <> ? AND"),
     (kept_module, "KeptTimeline.position", "instant <= ?", "instant < ?"),
@@ -325,6 +375,15 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     ),
     (kept_module, "KeptTimeline._fold", "self._cursor[1].copy()", "self._cursor[1]"),
     (kept_module, "KeptTimeline._fold", "begin < self._cursor[0] <= position", "begin < self._cursor[0]"),
+    (kept_module, "KeptTimeline._fold_logs", "self._logs[near].copy()", "self._logs[near]"),
+    (kept_module, "KeptTimeline._fold_logs", "begin <= each <= position", "begin <= each"),
+    (kept_module, "KeptTimeline._fold_logs", "begin = number - 1", "begin = number"),
+    (
+        kept_module,
+        "KeptTimeline._fold_logs",
+        "self._keep_logs(begin, working.copy())",
+        "self._keep_logs(begin, working)",
+    ),
     (kept_module, "KeptTimeline._closing", "max if back else min", "min if back else max"),
     (kept_module, "KeptTimeline._about", "position > ?", "position >= ?"),
     (kept_module, "KeptTimeline.next_about", "position DESC", "position"),

@@ -261,6 +261,21 @@ def test_clock_that_is_moved_right_after_the_source_looked_at_it_is_allowed_for(
     assert now.earliest <= true_ns <= now.latest
 
 
+# It is set while the source is asked, before the source looks, and back later: the looks before and now are alike.
+@pytest.mark.parametrize("moved", [MS, -MS])
+def test_clock_that_is_moved_right_before_the_source_looks_at_it_and_later_back_is_allowed_for(
+    clock: SampledClock, machine: HandMachine, source: StatedSource, moved: int
+) -> None:
+    true_ns = machine.real
+    source.offset = TimeInterval(-moved, -moved)
+    source.at_sample = lambda: machine.step(moved)
+    clock.look()
+    machine.step(-moved)
+    now = clock.look().now
+    assert source.asked == 1
+    assert now.earliest <= true_ns <= now.latest
+
+
 # The process was paused in the reading that the sample goes with: how far the clock was set since, it cannot tell.
 @pytest.mark.parametrize("moved", [40 * MS, -40 * MS])
 def test_move_that_a_pause_in_an_earlier_reading_hides_is_allowed_for(

@@ -33,7 +33,9 @@ from tests.support.shards import (
     renew,
 )
 from tests.support.values import CLUSTER, NOW_NS, TIME_KEY, trust_record
+from timeagent.errors import BadTime
 from timeagent.keys import Signer
+from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring
 from timeagent.units import SECOND
 
@@ -97,6 +99,30 @@ def test_orderly_stop_waits_for_holders_and_leaves_two_numbers(world: World) -> 
     answer = one(shard, acquire(world, "e"))
     assert isinstance(answer, Unavailable)
     assert answer.code == "not-running"
+
+
+# Its record stands: whoever audits the ledger could not tell this run from one whose last blocks were lost.
+def test_orderly_stop_without_usable_time_is_asked_again_for_the_end_of_its_ledger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = world.started()
+    token = world.time.token
+
+    def none_behind_the_last_record() -> SignedTime:
+        if len(world.chain.records) > 1:
+            raise BadTime("clock-unsteady", "somebody sets the clock", hint="wait")
+        return token()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.time, "token", none_behind_the_last_record)
+        with pytest.raises(BadTime):
+            shard.stop_orderly()
+    stopped = shard.stop_orderly()
+    assert isinstance(stopped, StoppedOrderly)
+    assert shard.stop_orderly() == stopped
+    assert len(world.chain.records) == 2
+    told = [entry for entry in world.ledger.entries() if isinstance(entry, Stopped)]
+    assert told == [Stopped(floor_ns=stopped.floor_ns, settle_to_ns=stopped.settle_to_ns)]
 
 
 # Fences would repeat otherwise: a successor's start from the shard floor.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
 from appliance.lease.spool import LedgerSpool
+from appliance.machinery import Machinery
 from appliance.registers import StoredChain
 from appliance.shards import START_TRIES, HostedShard
 from tests.support.clocks import HandTime
@@ -162,13 +164,18 @@ class Stub:
         self.closed = True
 
 
+NOWHERE = Path("/nowhere")
+
+
 def hosted(shard: StubShard, time: HandTime) -> HostedShard:
     stub: Any = shard
     store: Any = Stub()
     server: Any = Stub()
     chain: Any = Stub()
     identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
-    return HostedShard(identity, stub, store, server, chain, LedgerSpool(ListLedger()), Lock(), time, fast_policy())
+    return HostedShard(
+        identity, stub, store, server, chain, LedgerSpool(ListLedger()), Lock(), Machinery(NOWHERE), time, fast_policy()
+    )
 
 
 def raising() -> object:

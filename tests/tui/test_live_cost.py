@@ -1,0 +1,134 @@
+"""What a live screen must not do anew four times a second: counted, never timed. The share is told by bench-tui."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from types import ModuleType
+
+import pytest
+
+import tui.feed
+import tui.ledger
+import tui.live
+import tui.live_rows
+from appliance.cluster import Cluster
+from appliance.demo.place import Place, set_up_place
+from appliance.formats.shardmap import ShardMap
+from tests.support.machine import HandMachine
+from tests.support.mutants import plant, plant_in_text
+from tests.support.screens import RecordedSource, state
+from timeagent.clock import SystemClock
+from timeagent.units import MINUTE, MS, SECOND
+from tui.feed import Feed, ask_once
+from tui.live import LiveSource
+from tui.mount import Where
+from tui.question import AskedQuestion
+from tui.state import ClusterState
+
+LOOKS_MAX = 50
+MAP = ShardMap(number=1, cluster_id=bytes(16), owners=("node1", "node2"))
+ONE, OTHER = [name for n in range(100) if MAP.shard_of(name := f"account/{n:02d}") == 0][:2]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = set_up_place(tmp_path / "demo", 2, SystemClock().realtime_ns(), random.Random(str(tmp_path)))
+    yield made
+    made.forget()
+
+
+def asked_again(source: LiveSource) -> ClusterState:
+    for question in source.questions():
+        question.put()
+    return source.state_at()
+
+
+def test_rows_stay_the_same_value_until_somebody_says_something_new(place: Place) -> None:
+    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    first = place.machines[0]
+    with (
+        Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
+        cluster.session("counting") as session,
+    ):
+        assert cluster.routes.host.try_host(0, cluster.map)
+        with session.acquire(ONE):
+            before = ask_once(source, 60 * SECOND).leases
+            for _ in range(LOOKS_MAX):  # a ledger may be written, or a lease renewed, in between
+                after = asked_again(source).leases
+                if after is before:
+                    break
+                before = after
+            else:
+                pytest.fail("rows were made anew each time")
+            with session.acquire(OTHER):
+                assert [row.domain for row in asked_again(source).leases] == [ONE, OTHER]
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "old", "new"),
+    [
+        (tui.live, "LiveSource._ask_shard", "before.leases == said", "False"),
+        (tui.ledger, "LedgerBook.told", "self._told is None", "True"),
+        (tui.live_rows, "LiveRows._told", "each if each.earlier else None", "each"),
+    ],
+)
+def test_rows_that_are_made_anew_each_time_are_caught(
+    module: ModuleType, function: str, old: str, new: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, module, function, old, new)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test_rows_stay_the_same_value_until_somebody_says_something_new(place)
+
+
+def test_rows_that_stay_when_a_shard_says_something_new_are_caught(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = "values != self._made_from[1] or not _same(things, self._made_from[0])"
+    plant(monkeypatch, tui.live_rows, "LiveRows.rows", new, "not self._made_from[1]")
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test_rows_stay_the_same_value_until_somebody_says_something_new(place)
+
+
+class Busy(RecordedSource):
+    """A source with a question that is answered again and again."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__(state())
+        self.told = 0
+        self.enough = Event()
+        self._left = answers
+        self._questions = (AskedQuestion("busy", MS, HandMachine(), self._answer),)
+
+    def _answer(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self.enough.set()
+
+    def state_at(self, instant: int | None = None) -> ClusterState:
+        self.told += 1
+        return super().state_at(instant)
+
+
+def test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once() -> None:
+    source = Busy(200)
+    feed = Feed(source, HandMachine(), frame_ns=10 * MINUTE)
+    feed.start(lambda _state: None, lambda _problem: None)
+    try:
+        assert source.enough.wait(60)
+        assert source.told <= 2, "the first frame, and the one with the first answer in it"
+        before = source.told
+        feed.ask_now()
+        for _ in range(6_000):
+            if source.told > before:
+                break
+            SystemClock().sleep(10 * MS)
+        assert source.told > before
+    finally:
+        feed.stop()
+
+
+def test_frame_for_every_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_in_text(monkeypatch, tui.feed, "Feed._asking", "if waited_for", "if True")
+    with pytest.raises(AssertionError):
+        test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once()

@@ -1,0 +1,170 @@
+"""Ledgers that are cut, lost, or behind their chain: what that proves of a shard, and what it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.formats.framing import pieces
+from appliance.formats.lease import Mode
+from appliance.formats.paths import chain_path, record_name
+from appliance.formats.witness import Ended, others_digest
+from appliance.lease.ceiling import RECORDS_KEPT
+from auditor import chains
+from auditor.audit import audit
+from auditor.load import Tree
+from auditor.planting.faults_leases import shared
+from auditor.planting.shard import Shard
+from auditor.planting.stories import Story, only_file, small_tree
+from auditor.planting.tree import ClusterTree
+from tests.support.mutants import plant
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auditor.audit import Audit
+
+
+def codes(result: Audit) -> set[str]:
+    return {finding.code for finding in result.findings}
+
+
+def audited(tree: ClusterTree) -> Audit:
+    return audit(Tree(tree.root))
+
+
+# A killed shard's ledger is cut anywhere, in the middle of a block too: that is a gap, never a finding.
+def test_ledger_cut_anywhere_is_a_gap_and_no_finding(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    path = only_file(tree, "ledger/*/*/*.ledger")
+    whole = tree.get(path)
+    for length in range(0, len(whole), 7):
+        tree.put(path, whole[:length])
+        result = audited(tree)
+        assert result.findings == (), length
+    tree.remove(path)
+    result = audited(tree)
+    assert codes(result) == {"missing-ledger"}
+    assert result.summary.ledger_gaps == 1
+
+
+# An append that failed may have left a torn block; the run goes on with the same block in its next file.
+def test_ledger_that_goes_on_in_another_file_is_read_as_one(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    path = only_file(tree, "ledger/*/*/*.ledger")
+    whole = tree.get(path)
+    blocks = pieces(whole)[0]
+    assert len(blocks) > 2
+    for number, block in enumerate(blocks):
+        for torn in (block.offset, block.offset + 1, block.end - 1, block.end):
+            tree.put(path, whole[:torn])
+            for later, start in ((2, block.offset), (11, blocks[-1].offset)):
+                tree.put(path.replace(".ledger", f".{later}.ledger"), whole[start:])
+            result = audited(tree)
+            assert result.findings == (), (number, torn)
+            assert result.summary.ledger_gaps == 0, (number, torn)
+    tree.put(path.replace(".ledger", ".12.ledger"), whole[blocks[-1].offset : -1])
+    assert audited(tree).summary.ledger_gaps == 1, "nobody knows which block the last file begins"
+    tree.put(path.replace(".ledger", ".13.ledger"), b"x" * 40)
+    assert codes(audited(tree)) == {"damaged-ledger"}
+
+
+# It was linked into the chain, and killed before anything was appended.
+def test_run_that_was_killed_at_its_start_needs_no_ledger(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.tree.remove(story.shard.ledger)
+    story.shard = Shard(story.tree, "n2")
+    story.tree.remove(story.shard.ledger)
+    assert lease.witness.expiry_ns > story.tree.now_ns
+    assert audited(story.tree).findings == ()
+
+
+# It died between its orderly record and the last blocks of its ledger: how its leases ended, nobody can know any more.
+def test_lease_whose_end_a_cut_ledger_lost_does_not_accuse_the_successor(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    whole = story.tree.get(story.shard.ledger)
+    story.shard.end(lease)
+    story.shard.stop_orderly()
+    story.tree.put(story.shard.ledger, whole)
+    story.shard = Shard(story.tree, "n2")
+    successor, _ = story.written()
+    story.shard.end(successor)
+    assert successor.witness.floor_ns < lease.witness.expiry_ns
+    assert codes(audited(story.done())) == {"truncated-ledger"}
+
+
+# And where its orderly record has been pruned since, nobody knows that it stopped so.
+def test_lease_of_a_run_whose_orderly_record_was_pruned_does_not_accuse_the_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    whole = story.tree.get(story.shard.ledger)
+    story.shard.end(lease)
+    story.shard.stop_orderly()
+    orderly = story.shard.ceiling_number
+    story.tree.put(story.shard.ledger, whole)
+    story.shard = Shard(story.tree, "n2")
+    successor, _ = story.written()
+    story.shard.end(successor)
+    assert successor.witness.floor_ns < lease.witness.expiry_ns
+    for _ in range(RECORDS_KEPT):
+        story.tree.advance(SECOND)
+        story.shard.extend()
+    for pruned in range(1, orderly + 1):
+        story.tree.remove(f"{chain_path(1, 0)}/{record_name(pruned)}")
+    assert audited(story.done()).findings == ()
+    monkeypatch.setattr("auditor.chains.CeilingChain.was_cut_off", lambda *_: True)
+    assert codes(audited(story.tree)) == {"early-grant"}
+
+
+# The run after it, which granted nothing, shows that it never stopped: nothing excuses the one after that.
+def test_lease_of_a_run_that_was_cut_off_accuses_whoever_grants_too_early_two_runs_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    Shard(story.tree, "n2")
+    third = Shard(story.tree, "n1")
+    third.floor_ns, third.settle_to_ns = lease.witness.floor_ns, lease.witness.settle_to_ns
+    story.tree.advance(SECOND)
+    third.grant("alice", story.other)
+    assert "early-grant" in codes(audited(story.done()))
+    plant(monkeypatch, chains, "CeilingChain.was_cut_off", "no_room or incarnation in self._cut_off", "no_room")
+    assert "early-grant" not in codes(audited(story.tree))
+
+
+# Or it was copied in that moment. Before that it had been silent for long, with nothing to grant.
+def test_run_that_died_right_after_a_ceiling_record_is_not_doubted(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    whole = story.tree.get(story.shard.ledger)
+    story.tree.advance(9 * SECOND)
+    story.shard.extend()
+    story.tree.put(story.shard.ledger, whole)
+    assert audited(story.done()).findings == ()
+
+
+# A witness names one end, and the others by a digest: which they were, the ledger says, and here it lost that.
+def test_end_that_a_gap_of_the_ledger_lost_does_not_accuse_who_comes_after_shared_leases(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first, second = shared(story, Mode.IX)
+    assert second.witness.fence > first.witness.fence
+    story.shard.keeps_ledger = False
+    lost = story.shard.end(second)
+    told = story.shard.end(first)
+    story.shard.keeps_ledger = True
+    entries = [Ended(domain=second.witness.domain, ending=lost, floor_ns=0, settle_to_ns=0)]
+    change = {
+        "previous_id": second.witness.correlation_id,
+        "last_ended": told,
+        "others": 1,
+        "others_digest": others_digest(entries),
+    }
+    story.shard.end(story.lease(change=change))
+    assert codes(audited(story.done())) == {"ledger-gap"}

@@ -1,0 +1,43 @@
+"""What counts as a takeover in the demo: another node's transfer, of the dead teller's account, after the power cut."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from appliance.demo.director import Director
+from appliance.demo.place import Place, demo_policy
+from timeagent.clock import SystemClock
+
+KILLED_NS = 1_000
+HELD = "account/06"
+
+
+def acknowledged(boot_ns: int) -> dict[str, object]:
+    return {
+        "event": "acknowledged",
+        "id": f"at-{boot_ns}",
+        "boot_ns": boot_ns,
+        "source": HELD,
+        "target": "account/01",
+    }
+
+
+@pytest.mark.parametrize(
+    ("by", "boot_ns", "takeovers"),
+    [
+        pytest.param("node1", KILLED_NS + 40, {HELD: 40}, id="another node, after the cut"),
+        pytest.param("node1", KILLED_NS - 1, {}, id="another node, before the cut, told after it"),
+        pytest.param("node3", KILLED_NS + 40, {}, id="the node itself, back again"),
+    ],
+)
+def test_a_takeover_is_written_by_another_node_after_the_cut(
+    tmp_path: Path, by: str, boot_ns: int, takeovers: dict[str, int]
+) -> None:
+    place = Place(tmp_path, tmp_path, demo_policy(b"c" * 16), ())
+    director = Director(place, SystemClock(), random.Random(1), print)
+    director.course.victim, director.course.held_by_victim = "node3", [HELD]
+    director._killed_ns = KILLED_NS
+    director._take(by, acknowledged(boot_ns))
+    assert director.course.acknowledged == [f"at-{boot_ns}"]
+    assert director.course.takeover_ns == takeovers

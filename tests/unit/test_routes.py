@@ -1,0 +1,164 @@
+"""Which node is asked for a shard: by the map, or where it answered last, or the next in the order of heirs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance import releases
+from appliance.formats.shardmap import ShardMap
+from appliance.lease.wire import Refused, Unavailable
+from appliance.routes import ShardRoutes, ShardWay
+from tests.support.values import CLUSTER
+from timeagent.errors import ShardUnavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.lease.wire import Reply
+
+OWNERS = ("node-b", "node-c")
+NODES = ("node-a", "node-b", "node-c", "node-d")
+ID = bytes(16)
+BUSY = Unavailable(request_id=ID, code="busy", message="there is no room")
+REFUSED = Refused(request_id=ID, code="bad-domain", message="it has a control character", hint="leave it out")
+MOVED = Refused(request_id=ID, code="wrong-shard", message="the domain is another shard's", hint="ask that one")
+
+
+class Town(ShardRoutes):
+    """Routes of a process at node-d, over lines of which a test says what they answer."""
+
+    def __init__(self, runtime: Path, *owners: str) -> None:
+        self.maps_looked = 0
+        maps: Any = SimpleNamespace(newest=map_of(*owners), look=self._looked)
+        settings: Any = SimpleNamespace(node="node-d", peers={})
+        trust: Any = SimpleNamespace(nodes=lambda: list(NODES[:3]))
+        nothing: Any = None
+        super().__init__(nothing, maps, nothing, settings, nothing, nothing, runtime, lambda: trust)
+        self.answers: list[Reply] | None = None
+        self.asked: list[str] = []
+
+    def _looked(self) -> None:
+        self.maps_looked += 1
+
+    def line(self, shard: int, node: str) -> Any:  # noqa: ANN401 - no socket's
+        del shard
+        self.asked.append(node)
+        return self
+
+    def call(self, requests: list[Any], timeout_ns: int) -> list[Reply]:
+        del requests, timeout_ns
+        if self.answers is None:
+            raise ShardUnavailable("no-answer", "nobody is there")
+        return self.answers
+
+    def has_map(self, newest: ShardMap) -> None:
+        """Have a newer map been found."""
+        maps: Any = self.maps
+        maps.newest = newest
+
+
+def map_of(*owners: str, number: int = 1) -> ShardMap:
+    return ShardMap(number=number, cluster_id=CLUSTER, owners=owners)
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Town:
+    return Town(tmp_path, *OWNERS)
+
+
+def call(town: Town, shard: int = 0) -> list[Reply]:
+    return ShardWay(town, shard).call([], 1)
+
+
+def test_owner_is_asked_first_then_the_heirs_in_their_order_then_the_owner_again(town: Town) -> None:
+    for _ in range(len(NODES) + 1):
+        with pytest.raises(ShardUnavailable):
+            call(town)
+    order = town.maps.newest.heirs(0, NODES)
+    assert town.asked == [*order, "node-b"]
+    assert town.maps_looked == len(NODES) + 1
+
+
+def test_who_answers_is_asked_again(town: Town) -> None:
+    with pytest.raises(ShardUnavailable):
+        call(town)
+    town.answers = [BUSY]
+    for _ in range(2):
+        assert call(town) == town.answers
+    assert town.asked[1:] == [town.maps.newest.heirs(0, NODES)[1]] * 2
+    assert town.maps_looked == 1
+
+
+# Of several threads that missed a shard at one node, some say so late.
+def test_node_that_was_missed_already_is_not_missed_again(town: Town) -> None:
+    order = town.maps.newest.heirs(0, NODES)
+    for node in (*order[:2], order[0], order[0]):
+        town.missed(0, node)
+    assert town.node_at(0) == order[2]
+    assert town.maps_looked == 4
+
+
+def test_what_was_found_out_about_one_shard_counts_for_that_one(town: Town) -> None:
+    town.missed(0, "node-b")
+    assert town.node_at(1) == "node-c"
+
+
+def test_new_map_is_believed_before_what_was_found_out_by_an_older_one(town: Town) -> None:
+    town.missed(0, "node-b")
+    town.has_map(map_of("node-d", "node-c", number=2))
+    assert town.node_at(0) == "node-d"
+
+
+def test_shard_that_a_new_map_does_not_have_has_moved(town: Town) -> None:
+    town.has_map(map_of("node-a", number=2))
+    with pytest.raises(ShardUnavailable, match="map 2 has no shard 1") as caught:
+        call(town, 1)
+    assert caught.value.code == "moved"
+    town.missed(1, "node-c")  # noted by who asked before the map was known
+    assert town.maps_looked == 1
+    assert town.node_at(0) == "node-a"
+
+
+@pytest.mark.parametrize("code", ["deposed", "not-running"])
+def test_shard_that_says_it_is_over_is_looked_for_elsewhere(town: Town, code: str) -> None:
+    town.answers = [BUSY, Unavailable(request_id=ID, code=code, message="over")]
+    assert call(town) == town.answers
+    assert town.node_at(0) != "node-b"
+    assert town.maps_looked == 1
+
+
+# The map of who answers is newer or older than the one here: with the next map the same request may be right.
+def test_domain_of_another_shard_is_for_later_and_has_the_map_looked_for(town: Town) -> None:
+    town.answers = [MOVED]
+    assert call(town) == [Unavailable(request_id=ID, code="moved", message=MOVED.message)]
+    assert town.maps_looked == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        REFUSED,
+        BUSY,
+    ],
+)
+def test_what_a_shard_says_otherwise_is_its_answer_and_moves_nothing(town: Town, reply: Reply) -> None:
+    town.answers = [reply]
+    assert call(town) == [reply]
+    assert town.node_at(0) == "node-b"
+    assert town.maps_looked == 0
+
+
+@pytest.mark.parametrize(
+    ("known", "skew"),
+    [
+        ({"node-a": "1.0"}, False),
+        ({"node-a": "1.0", "node-b": "1.0", "node-c": None}, False),
+        ({"node-a": "1.0", "node-b": "1.1"}, True),
+        ({"node-a": "1.0", "node-b": releases.UNSAID}, True),
+    ],
+)
+def test_releases_differ_between_nodes_that_answer(known: dict[str, str | None], *, skew: bool) -> None:
+    assert releases.skewed(known) is skew

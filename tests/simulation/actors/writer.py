@@ -39,7 +39,8 @@ class Writer:
         for number in range(self._batches):
             kit.pause(world.pace_ns)
             log = kit.chance.choice(logs)
-            payloads = [f"{kit.process.name}.{number}.{n}".encode() for n in range(kit.chance.choice((1, 1, 2)))]
+            said_by = f"{kit.process.name} {state.incarnation.hex()}.{number}"  # no two publications say the same
+            payloads = [f"{said_by}.{n}".encode() for n in range(kit.chance.choice((1, 1, 2)))]
             identity = kit.chance.randbytes(16)
             try:
                 numbers = kit.records.newest()

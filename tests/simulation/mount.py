@@ -24,7 +24,7 @@ The rules are those measured on NFSv3 and v4.2, numbered as in tests/simulation/
   looks; a full one refuses.
 
 There is no rename (S18), no held descriptor (S4), no stat of a path (S2), no chmod and no look at a mode
-(S14) in the port.
+(S14) in the port, and nothing is written without being closed (S5), but by those who die of it (S16).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Try the promises in many schedules: ``make sim SEEDS=100000``; and what a failing seed is replayed with.
 
     python -m tests.simulation.run --seeds 100000            all scenarios, all cores; exit 0 only when clean
+    python -m tests.simulation.run --audit-one-in 1           the auditor judges each of them, not one in 23
     python -m tests.simulation.run --replay bags 17           one seed, with its trace
     python -m tests.simulation.run --mutants [SCENARIO]       every mutant has to be killed; writes the table
     python -m tests.simulation.run --bench                    operations a second on one core
@@ -21,6 +22,7 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +43,7 @@ TABLE_ENDS = "<!-- end of mutants -->"
 SHOWN_MAX = 5
 """So many broken seeds are printed with what is wrong, all others in a line each."""
 AUDITED_ONE_IN = 23
-"""The auditor runs on the tree of one seed in so many: it takes longer than the run."""
+"""The auditor runs on the tree of one seed in so many, unless told otherwise: it takes longer than the run."""
 
 
 @dataclass(slots=True)
@@ -63,8 +65,17 @@ def scenario_of(seed: int) -> str:
     return names[seed % len(names)]
 
 
-def simulate(scenario: str, seed: int) -> Tally:
-    """Run one schedule and judge it."""
+def is_audited(seed: int, one_in: int) -> bool:
+    """Return whether the auditor judges a seed of the mix: in ``one_in`` rounds of the mix, each place of it once.
+
+    A plain remainder of the seed would audit a few scenarios only, whenever ``one_in`` divides the mix's length.
+    """
+    around, place = divmod(seed, len(scenarios.MIX))
+    return (around + place) % one_in == 0
+
+
+def simulate(scenario: str, seed: int, *, audit: bool) -> Tally:
+    """Run one schedule and judge it; ``audit``: by the auditor too, unless its disks rot."""
     world = scenarios.SCENARIOS[scenario](seed)
     world.run()
     tally = Tally()
@@ -82,7 +93,7 @@ def simulate(scenario: str, seed: int) -> Tally:
     )
     try:
         found = violations(world)
-        if seed % AUDITED_ONE_IN == 0 and not world.rotting:
+        if audit and not world.rotting:
             tally.counts["audits"] += 1
             found += [("auditor", text) for text in false_alarms(world)]
     except Exception:  # noqa: BLE001 - a tree that cannot be judged is a finding, and the other seeds go on
@@ -93,29 +104,29 @@ def simulate(scenario: str, seed: int) -> Tally:
     return tally
 
 
-def batch(span: tuple[int, int]) -> Tally:
-    """Run some seeds of the mix."""
+def batch(span: tuple[int, int], one_in: int = AUDITED_ONE_IN) -> Tally:
+    """Run some seeds of the mix, and the auditor on one in so many."""
     tally = Tally()
     gc.freeze()  # what was there before is there for good
     gc.disable()  # a world is one large cycle: collected once a batch
     try:
         with silence():
             for seed in range(*span):
-                tally.add(simulate(scenario_of(seed), seed))
+                tally.add(simulate(scenario_of(seed), seed, audit=is_audited(seed, one_in)))
     finally:
         gc.enable()
         gc.collect()
     return tally
 
 
-def run_all(first: int, count: int, processes: int) -> Tally:
+def run_all(first: int, count: int, processes: int, one_in: int = AUDITED_ONE_IN) -> Tally:
     """Run many seeds, on several cores, with a progress bar on a terminal. Who is interrupted returns what is done.
 
     A broken seed is told on stderr as soon as it is found: a sitting takes an hour.
     """
     spans = [(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
     total, began, live = Tally(), time.perf_counter(), sys.stderr.isatty()
-    results = enumerate(_spread(spans, processes), 1)
+    results = enumerate(_spread(spans, processes, one_in), 1)
     while True:
         try:
             done, tally = next(results)
@@ -142,12 +153,13 @@ def run_all(first: int, count: int, processes: int) -> Tally:
     return total
 
 
-def _spread(spans: list[tuple[int, int]], processes: int) -> Iterator[Tally]:
+def _spread(spans: list[tuple[int, int]], processes: int, one_in: int) -> Iterator[Tally]:
+    run = partial(batch, one_in=one_in)
     if processes == 1:
-        yield from map(batch, spans)
+        yield from map(run, spans)
         return
     with get_context("fork").Pool(processes, _as_a_worker) as pool:
-        yield from pool.imap_unordered(batch, spans)
+        yield from pool.imap_unordered(run, spans)
 
 
 def _as_a_worker() -> None:
@@ -239,10 +251,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed; -1: somewhere new")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--audit-one-in",
+        type=int,
+        default=AUDITED_ONE_IN,
+        metavar="N",
+        help="run the auditor on the tree of one seed in N (default: %(default)s)",
+    )
     parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "SEED"))
     parser.add_argument("--mutants", nargs="?", const="all", metavar="SCENARIO", help="all, or those of one scenario")
     parser.add_argument("--bench", action="store_true")
     options = parser.parse_args(arguments)
+    if options.audit_one_in < 1:
+        parser.error(f"--audit-one-in {options.audit_one_in}: has to be 1 (every seed) or more")
     if options.mutants:
         return mutants(None if options.mutants == "all" else options.mutants)
     if options.bench:
@@ -251,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
         return replay(options.replay[0], int(options.replay[1]))
     first = options.first if options.first >= 0 else fresh_seed()
     began = time.perf_counter()
-    tally = run_all(first, options.seeds, options.processes)
+    tally = run_all(first, options.seeds, options.processes, options.audit_one_in)
     for complaint in complaints(tally):
         print(complaint)
     print(summary(tally, time.perf_counter() - began))

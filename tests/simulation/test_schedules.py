@@ -8,7 +8,17 @@ import pytest
 
 from tests.simulation import scenarios
 from tests.simulation.checkers.catalogue import violations
-from tests.simulation.run import SHOWN_MAX, Tally, complaints, fresh_seed, run_all, simulate
+from tests.simulation.run import (
+    AUDITED_ONE_IN,
+    SHOWN_MAX,
+    Tally,
+    complaints,
+    fresh_seed,
+    is_audited,
+    run_all,
+    scenario_of,
+    simulate,
+)
 
 FIXED = 3_000
 FRESH = 400
@@ -44,6 +54,23 @@ def test_no_promise_breaks_in_fixed_seeds() -> None:
     assert tally.counts["seeds"] == FIXED
 
 
+@pytest.mark.parametrize("one_in", [1, 4, AUDITED_ONE_IN, len(scenarios.MIX)])
+def test_auditor_judges_every_place_of_the_mix_once_in_so_many_rounds(one_in: int) -> None:
+    length = len(scenarios.MIX)
+    places = [seed % length for seed in range(7 * length, (7 + one_in) * length) if is_audited(seed, one_in)]
+    assert sorted(places) == list(range(length))
+
+
+def test_auditor_judges_every_scenario_in_the_fixed_seeds() -> None:
+    assert {scenario_of(seed) for seed in range(FIXED) if is_audited(seed, AUDITED_ONE_IN)} == set(scenarios.MIX)
+
+
+def test_auditor_runs_as_often_as_was_asked_for() -> None:
+    rotting = sum(scenarios.SCENARIOS[scenario_of(seed)](seed).rotting for seed in range(10))
+    assert run_all(0, 10, 1, one_in=1).counts["audits"] == 10 - rotting
+    assert run_all(1, 10, 1).counts["audits"] == 0
+
+
 # Other seeds every time, so that each run of the tests tries schedules that nobody tried before.
 @pytest.mark.timeout(300)
 def test_no_promise_breaks_in_fresh_seeds() -> None:
@@ -67,4 +94,4 @@ def test_every_broken_seed_of_a_long_run_is_shown_with_its_command() -> None:
 
 def test_every_scenario_does_what_it_is_for() -> None:
     for name in scenarios.SCENARIOS:
-        assert sum(simulate(name, seed).counts["writes"] for seed in range(20)) > 5
+        assert sum(simulate(name, seed, audit=False).counts["writes"] for seed in range(20)) > 5

@@ -52,16 +52,39 @@ BROKEN_PIPE: Final = 141
 INPUT_OUTPUT: Final = 74
 
 
+class _Release(argparse.Action):
+    """``--version``: looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the release and end."""
+        from importlib.metadata import version
+
+        sys.stdout.write(f"leasehold {version('leasehold')}\n")
+        parser.exit()
+
+
 def overview() -> argparse.ArgumentParser:
     """Return the parser of ``leasehold --help``; main() adds the word to it. The manual is made of it too."""
     width = max(map(len, FAMILIES))
     words = "\n".join(f"  {word:{width}}  {summary}" for word, (_, summary) in FAMILIES.items())
-    return argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="leasehold",
         description="Leases, timestamped messages in closable bags, and their audit, over one shared directory.",
         epilog=f"commands:\n{words}\n\nleasehold COMMAND --help says more. LEASEHOLD_ROOT names the root.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Release, nargs=0, help="say which release this is, and exit")
+    return parser
+
+
+def _describe_verbs(parser: argparse.ArgumentParser) -> None:
+    """Let the help of a verb say what it is for, as the list of verbs does."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action._choices_actions:
+                own = action.choices[verb.dest]
+                if own.description is None and verb.help:
+                    own.description = f"{verb.help[0].upper()}{verb.help[1:]}."
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,6 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
     own = argparse.ArgumentParser(prog=f"leasehold {chosen.command}", description=command.summary)
     command.add_arguments(own)
+    _describe_verbs(own)
     return _run(command.run, own.parse_args(words[1:]))
 
 
@@ -97,8 +121,10 @@ def _run(run: object, options: argparse.Namespace) -> int:
         _forget_output()
         return BROKEN_PIPE
     except OSError as problem:
-        # What the mount does is classified where it happens; this is what is left: our own output.
-        note(f"leasehold: {problem.strerror or problem} [input-output]")
+        # What the mount does is classified where it happens; left are our own output, and files that were named.
+        where = "" if problem.filename is None else f"{problem.filename}: "
+        note(f"leasehold: {where}{problem.strerror or problem} [input-output]")
+        note("  way out: see whether the path is right, and whether there is room and permission")
         return INPUT_OUTPUT
     assert isinstance(status, int)
     return status

@@ -141,7 +141,7 @@ def page_of_all(date: str) -> str:
     """Return leasehold(1): every word, the exit codes, environment and files."""
     parser = overview()
     lines = [*_head("leasehold", "leases, messages and their audit over one shared directory", date)]
-    lines += [r"\fBleasehold\fR \fICOMMAND\fR [\fIARGUMENT\fR ...]"]
+    lines += [r"\fBleasehold\fR \fICOMMAND\fR [\fIARGUMENT\fR ...]", ".br", r"\fBleasehold\fR \fB\-\-version\fR"]
     lines += [".SH DESCRIPTION", escaped(parser.description or ""), ".SH COMMANDS"]
     for word, (_, summary) in FAMILIES.items():
         lines += [".TP", rf"\fBleasehold\-{escaped(word)}\fR(1)", escaped(summary)]

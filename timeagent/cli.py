@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from .canonical import DIGEST_BYTES
 from .clock import AgentClock, SystemClock
-from .console import Command, instant_fields, note, print_json, report_error, say
+from .console import Command, instant_fields, note, print_json, report_error, say, whole_from
 from .errors import BadRequest, BadTime, Damaged, Environment
 from .evidencecli import add_evidence_arguments, judge_evidence
 from .interval import TimeInterval
@@ -95,7 +95,7 @@ def time_command(
 
 
 def _add_arguments(parser: argparse.ArgumentParser, add_options: Callable[[argparse.ArgumentParser], object]) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|now|wait|sources|verify|evidence")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     run = verbs.add_parser("run", help="the node's time agent: until SIGTERM or SIGINT")
     now = verbs.add_parser("now", help="the time, as an interval that holds it")
     wait = verbs.add_parser("wait", help="wait until the time is known well enough; for units and scripts")
@@ -112,7 +112,7 @@ def _add_arguments(parser: argparse.ArgumentParser, add_options: Callable[[argpa
     wait.add_argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)")
     wait.add_argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)")
     sources.add_argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C")
-    sources.add_argument("--count", type=int, metavar="N", help="with --watch: stop after N times")
+    sources.add_argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times")
     verify.add_argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input")
     verify.add_argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line")
     verify.add_argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers")
@@ -164,7 +164,7 @@ def _unbounded_error(problem: BadTime) -> BadTime:
         problem.code,
         problem.message,
         hint="run chrony, or say how far the clock can be off: --assume-radius 250ms here, "
-        "assumed_radius_ns in a cluster's policy",
+        "leasehold policy set --assumed-radius for a cluster",
     )
 
 
@@ -342,6 +342,7 @@ def _token_bytes(data: bytes, file: str) -> bytes:
     raise Damaged(
         "time-damaged",
         f"{_named(file)} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits",
+        hint="name a file with one signed time, raw or in hex, or a malfeasance report",
     )
 
 

@@ -67,6 +67,17 @@ def report_error(problem: LeaseholdError) -> int:
     return problem.exit_status
 
 
+def whole_from(least: int) -> Callable[[str], int]:
+    """Return what reads an option's whole number, no less than ``least``: for argparse, which says so otherwise."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of {least} or more")
+        return int(text)
+
+    return read
+
+
 def printable(name: str) -> str:
     """Return a file's name, which may hold any bytes, as text that can be printed: no UTF-8 as backslash and hex."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

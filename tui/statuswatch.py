@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options
 from timeagent.clock import SystemClock
-from timeagent.console import Command, print_json, say
+from timeagent.console import Command, print_json, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND, rfc3339
 
@@ -35,7 +35,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the overview as text, once a second, until Ctrl-C; in a pipe a line each time",
     )
-    parser.add_argument("--count", type=int, metavar="N", help="with --watch: stop after N times")
+    parser.add_argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times")
 
 
 def run_status(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.cli import packs
 from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, printable, say
+from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND, parse_instant, parse_span, rfc3339, span_text
 
@@ -25,7 +25,7 @@ def _add_bag(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     ls = verbs.add_parser("ls", help="the racks and bags that are there, with their states")
     ls.add_argument("log", metavar="LOG")
-    ls.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N racks")
+    ls.add_argument("--last", type=whole_from(1), default=0, metavar="N", help="only the newest N racks")
     show = verbs.add_parser("show", help="one bag: its lock file's list against what is in the directory")
     show.add_argument("path", metavar="PATH", help="as bag ls prints it")
     close = verbs.add_parser("close", help="close one bag, if it is due")
@@ -45,7 +45,9 @@ def _add_bag(parser: argparse.ArgumentParser) -> None:
     retain.add_argument("--dry-run", action="store_true", help="say what would be deleted, and delete nothing")
     forecast = verbs.add_parser("forecast", help="what the log costs in names and bytes, if it goes on like this")
     forecast.add_argument("log", metavar="LOG")
-    forecast.add_argument("--days", type=int, metavar="N", help="with packs kept for N days (default: for ever)")
+    forecast.add_argument(
+        "--days", type=whole_from(1), metavar="N", help="with packs kept for N days (default: for ever)"
+    )
     for verb in (ls, show, close, settle, seal, pack, retain, forecast):
         add_cluster_options(verb)
 

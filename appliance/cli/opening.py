@@ -11,12 +11,31 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
 
 
-def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add --root, --node-dir, --allow-root and --json."""
-    parser.add_argument("--root", metavar="DIR", help="the cluster's root directory (default: LEASEHOLD_ROOT)")
-    parser.add_argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)")
-    parser.add_argument("--allow-root", action="store_true", help="work as the superuser, whom no file mode stops")
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
+def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
+    """Add --root, --node-dir, --allow-root and --json.
+
+    ``repeated``: of a verb whose word takes them too. What the verb is not told is then what the word was told:
+    argparse would put the verb's defaults in its place.
+    """
+    silent = argparse.SUPPRESS
+    no_text, no_flag = (silent, silent) if repeated else (None, False)
+    where = "the cluster's root directory (default: LEASEHOLD_ROOT)"
+    node_dir = "this node's settings and keys (default: the usual places)"
+    allow = "work as the superuser, whom no file mode stops"
+    parser.add_argument("--root", metavar="DIR", default=no_text, help=where)
+    parser.add_argument("--node-dir", metavar="DIR", default=no_text, help=node_dir)
+    parser.add_argument("--allow-root", action="store_true", default=no_flag, help=allow)
+    parser.add_argument("--json", action="store_true", default=no_flag, help="machine-readable output")
+
+
+def named_root(options: argparse.Namespace) -> Path:
+    """Return the root that ROOT names. Raises BadRequest where --root names another one."""
+    from timeagent.errors import BadRequest
+
+    root = Path(options.root_path).absolute()
+    if options.root is not None and Path(options.root).absolute() != root:
+        raise BadRequest("two-roots", f"both {root} and --root {options.root} are named", hint="leave out --root")
+    return root
 
 
 def open_cluster(options: argparse.Namespace) -> Cluster:

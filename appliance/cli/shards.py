@@ -29,9 +29,9 @@ def _add_shards(parser: argparse.ArgumentParser) -> None:
     reshard.add_argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)")
     for verb in (move, reshard):
         verb.add_argument("--root-key", metavar="FILE", required=True, help="the cluster's root key")
-        add_cluster_options(verb)
+        add_cluster_options(verb, repeated=True)
+    add_cluster_options(ls, repeated=True)
     add_cluster_options(parser)
-    add_cluster_options(ls)
 
 
 def run_shards(options: argparse.Namespace) -> int:

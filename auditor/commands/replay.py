@@ -18,7 +18,7 @@ from auditor.replay.reading import read_timeline
 from auditor.replay.report import SCHEMA, clock, json_fields, text_lines
 from auditor.replay.words import event_fields, event_words
 from auditor.verification import Signatures
-from timeagent.console import Progress, print_json, say
+from timeagent.console import Progress, print_json, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--domain", metavar="NAME", help="follow one domain only")
     parser.add_argument("--log", metavar="NAME", help="with --step: one log only")
     parser.add_argument(
-        "--newest", metavar="N", type=int, default=0, help="show the last N messages delivered of each log"
+        "--newest", metavar="N", type=whole_from(1), default=0, help="show the last N messages delivered of each log"
     )
     parser.add_argument("--drop-late", action="store_true", help="what if: leave out what came after its bag was due")
     parser.add_argument(
@@ -204,6 +204,15 @@ def _delivered(
 def _steps(arguments: argparse.Namespace, timeline: Timeline, changed: Changes | None) -> int:
     first = _instant(arguments.first or "start", timeline)
     last = _instant(arguments.last or "end", timeline)
+    if first > last:
+        raise BadRequest(
+            "empty-range", f"--from {rfc3339(first)} lies after --to {rfc3339(last)}", hint="exchange the two"
+        )
+    known = sorted(timeline.state_at().logs)
+    if arguments.log is not None and arguments.log not in known:
+        raise BadRequest(
+            "no-such-log", f"the tree tells of no log {arguments.log!r}", hint=f"its logs: {', '.join(known) or 'none'}"
+        )
     if arguments.json:
         steps = [
             _step_fields(timeline, position, event) for position, event in _chosen(arguments, timeline, first, last)

@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,49 @@ def test_every_family_has_its_command_and_its_arguments(word: str) -> None:
     assert parser.format_help()
 
 
+def test_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr() == (f"leasehold {version('leasehold')}\n", "")
+
+
+def test_help_of_a_verb_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        entry.main(["lease", "revoke", "--help"])
+    assert "End somebody's lease; asks for its name and a reason." in capsys.readouterr().out
+
+
+# A number below the least would be taken for another: the last -1 racks are all but one.
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bag", "ls", "log", "--last", "-1"),
+        ("bag", "forecast", "log", "--days", "0"),
+        ("replay", ".", "--newest", "-1"),
+        ("status", "--watch", "--count", "0"),
+        ("time", "sources", "--watch", "--count", "x"),
+    ],
+)
+def test_number_below_the_least_is_refused_with_the_rule(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.main(list(words))
+    assert ended.value.code == 2
+    assert f"argument {words[-2]}: '{words[-1]}' is not a whole number of 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [("--root", "/x", "--node-dir", "/n", "--allow-root", "--json"), ()])
+@pytest.mark.parametrize("verb", [("ls",), ("move", "0", "b", "--root-key", "k"), ()])
+def test_options_between_the_word_and_its_verb_count(before: tuple[str, ...], verb: tuple[str, ...]) -> None:
+    parser = argparse.ArgumentParser()
+    importlib.import_module("appliance.cli.shards").COMMANDS["shards"].add_arguments(parser)
+    options = parser.parse_args([*before, *verb])
+    told = (options.root, options.node_dir, options.allow_root, options.json)
+    assert told == (("/x", "/n", True, True) if before else (None, None, False, False))
+
+
 ERRORS = {
     errors.TryAgain: 75,
     errors.ShardUnavailable: 69,
@@ -128,6 +172,31 @@ def test_interrupt_is_exit_code_130_without_a_traceback(
     planted(run)
     assert entry.main(["read"]) == 130
     assert capsys.readouterr().err == "leasehold: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/x/y"), "/x/y: No such file or directory"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_what_the_system_refuses_names_the_file_and_the_way_out(
+    problem: OSError,
+    said: str,
+    planted: Callable[[Callable[[argparse.Namespace], int]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise problem
+
+    planted(run)
+    assert entry.main(["read"]) == 74
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, second = err.splitlines()
+    assert first == f"leasehold: {said} [input-output]"
+    assert second.startswith("  way out: ")
 
 
 def test_bug_is_a_traceback_not_an_exit_code(

@@ -128,6 +128,16 @@ def test_database_alone_says_what_it_cannot_tell(tmp_path: Path, capsys: pytest.
     assert tree.root.is_dir()
 
 
+def test_steps_over_nothing_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_tree(tmp_path)
+    for arguments, code in ((("--from", "end", "--to", "start"), "empty-range"), (("--log", "none"), "no-such-log")):
+        assert run(tmp_path, "--step", "event", *arguments) == 2
+        said = capsys.readouterr()
+        assert f"[{code}]" in said.err
+        assert "way out" in said.err
+        assert said.out == ""
+
+
 def late(root: Path) -> ClusterTree:
     """A listed file that was signed four seconds after the end of its bag, and one that came after the list."""
     story = Story(root)

@@ -33,6 +33,12 @@ def has_left(registers: Registers, node: str) -> bool:
     return not shards_of(registers, node) and all(e.revoked_from_ns is not None for e in keys if e.node == node)
 
 
+def check_known(registers: Registers, node: str) -> None:
+    """Raise BadRequest for a node that the cluster never had: who mistyped it would read that it has left."""
+    if all(entry.node != node for entry in registers.trust(registers.newest().trust).keys):
+        raise BadRequest("unknown-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+
+
 def heirs(registers: Registers, node: str) -> list[str]:
     """Return the nodes that could have its shards: those with an address and a key that counts. Touches the mount."""
     entries = registers.trust(registers.newest().trust).keys

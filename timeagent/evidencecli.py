@@ -19,6 +19,7 @@ from .keys import Verifier, parse_public_line
 from .signedtime import SignedTime
 
 _FILE_BYTES_MAX = 1 << 20
+_WAY_OUT = "name a file of the agent's evidence directory, as it was written"
 
 
 class _Exchange(msgspec.Struct):
@@ -56,7 +57,8 @@ def judge_evidence(options: argparse.Namespace) -> int:
         try:
             parts = each.parts()
         except ValueError:
-            raise Damaged("evidence-damaged", f"{options.file}: the exchange with {each.peer} is not in hex") from None
+            what = f"{options.file}: the exchange with {each.peer} is not in hex"
+            raise Damaged("evidence-damaged", what, hint=_WAY_OUT) from None
         own = keys.get(bytes.fromhex(record.own_key_id))
         peer = keys.get(SignedTime.decode(parts.answer, options.file).key_id)
         proven = judge_exchange(parts, own, peer) if own and peer else None
@@ -77,9 +79,11 @@ def _opened(data: bytes, where: str) -> _Record:
         record = msgspec.json.decode(data, type=_Record)
         bytes.fromhex(record.own_key_id)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as problem:
-        raise Damaged("evidence-damaged", f"{where} is no evidence of a time agent: {problem}") from None
+        what = f"{where} is no evidence of a time agent: {problem}"
+        raise Damaged("evidence-damaged", what, hint=_WAY_OUT) from None
     if record.schema_name != SCHEMA:
-        raise Damaged("evidence-damaged", f"{where} has the schema {record.schema_name!r}, not {SCHEMA!r}")
+        what = f"{where} has the schema {record.schema_name!r}, not {SCHEMA!r}"
+        raise Damaged("evidence-damaged", what, hint=_WAY_OUT)
     return record
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EXIT_NO: Final = 1
 NODES_MIN: Final = 2
+SECONDS_MIN: Final = 1
+SECONDS_MAX: Final = 3600
 FAULTS: Final = ("late-writer", "forged-witness", "altered-file", "lost-file", "early-grant", "overwritten-lock")
 
 
@@ -53,7 +55,14 @@ def run_demo(options: argparse.Namespace) -> int:
     from timeagent.errors import BadRequest
 
     if options.nodes < NODES_MIN:
-        raise BadRequest("too-few-nodes", f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}")
+        too_few = f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}"
+        raise BadRequest("too-few-nodes", too_few, hint=f"--nodes {NODES_MIN} or more")
+    if not SECONDS_MIN <= options.seconds <= SECONDS_MAX:
+        raise BadRequest(
+            "bad-seconds",
+            f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded",
+            hint="leave it out for 8",
+        )
     directory = Path(options.directory or tempfile.mkdtemp(prefix="leasehold-demo-")).absolute()
     clock = SystemClock()
     seed = int.from_bytes(os.urandom(4), "big") if options.seed is None else options.seed

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.cli.opening import add_cluster_options
+from appliance.cli.opening import add_cluster_options, named_root
 from timeagent.console import Command, note, print_json, say
 from timeagent.units import MS, parse_span
 
@@ -39,7 +39,7 @@ def run_leave(options: argparse.Namespace) -> int:
     """Take a node out of its cluster."""
     from appliance.cli import service
 
-    options.root = str(Path(options.root_path).absolute())
+    options.root = str(named_root(options))
 
     def on_the_mount(step: Any) -> int:  # noqa: ANN401 - one of the three below
         def work() -> int:
@@ -73,14 +73,17 @@ def _opened(options: argparse.Namespace) -> Cluster | None:
 def _hand_over(options: argparse.Namespace) -> int:
     """Give the shards away, and wait until others run them."""
     from appliance.cli.opening import root_key
-    from appliance.leaving import give_away
+    from appliance.leaving import check_known, give_away
     from timeagent.errors import ShardUnavailable, TryAgain
 
     cluster = _opened(options)
-    if cluster is None or options.root_key is None:
+    if cluster is None:
         return 0
     with cluster:
         node = options.node or cluster.settings.node
+        check_known(cluster.registers, node)
+        if options.root_key is None:
+            return 0
         given = give_away(cluster.registers, root_key(cluster, options), node, options.to)
         for shard, heir in given.items():
             note(f"leasehold: shard {shard} goes to {heir}")

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from appliance.cli.opening import add_cluster_options
+from appliance.cli.opening import add_cluster_options, named_root
 from appliance.formats.paths import MARKER
 from timeagent.console import Command, note, print_json, say
 from timeagent.units import SECOND, parse_span, span_text
@@ -152,7 +152,7 @@ def _init(options: argparse.Namespace) -> int:
     from timeagent.keys import Signer, fingerprint
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
-    root = Path(options.root_path).absolute()
+    root = named_root(options)
     storage = PosixStorage(root)
     there = _there_already(options, storage, root)
     if there is not None:
@@ -237,7 +237,7 @@ def _join(options: argparse.Namespace) -> int:
     from timeagent.clock import SystemClock
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
-    root = Path(options.root_path).absolute()
+    root = named_root(options)
     directory = Path(options.node_dir).absolute() if options.node_dir else None
     storage = PosixStorage(root)
     there = _there_already(options, storage, root)
@@ -278,6 +278,7 @@ def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, dir
     from timeagent.keys import Verifier, fingerprint
 
     marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
+    wait = parse_span(options.wait)
     place = directory or new_directory(marker.cluster_id)
     request = prepared(place, node, listen.reached_at if listen else None)
     settings = Settings(place, node, root, marker.root_key, None, {}, listen.at if listen else None)
@@ -288,7 +289,7 @@ def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, dir
     note(f"leasehold: the cluster's root key is {fingerprint(marker.root_key)}: compare it with what init said")
     note(f"leasehold: {node} asks to join. Where the root key is, compare the fingerprint and call:")
     note(f"  leasehold trust approve {node} --fingerprint {request.fingerprint} --root-key FILE --root {root}")
-    clock, wait = SystemClock(), parse_span(options.wait)
+    clock = SystemClock()
     began = clock.boot_ns()
     while clock.boot_ns() - began < wait:
         clock.sleep(min(wait, _LOOK_NS))

@@ -107,9 +107,8 @@ def read_package(path: Path) -> Release:
             ).stdout
         return msgspec.json.decode(told, type=Release)
     except (OSError, msgspec.DecodeError) as problem:
-        raise BadRequest(
-            "bad-package", f"{path} is no package of leasehold: {problem}", hint="name the .deb that `make deb` made"
-        ) from None
+        what = f"is no package of leasehold: {problem}" if path.exists() else "is not there"
+        raise BadRequest("bad-package", f"{path} {what}", hint="name the .deb that `make deb` made") from None
 
 
 def _look(options: argparse.Namespace, coming: Release) -> int:

@@ -134,7 +134,11 @@ class Director:
                 if held:
                     break
                 if self.clock.boot_ns() > deadline:
-                    raise Environment("demo-stuck", f"{victim.name} never holds a lease", hint="run it again")
+                    raise Environment(
+                        "demo-stuck",
+                        f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}",
+                        hint=f"run it while less else does, or look at stderr.log under {self.place.directory}",
+                    )
                 victim.thaw_teller()
                 self.clock.sleep(self._random.randrange(20) * MS)
                 self._drain()

@@ -194,6 +194,53 @@ def test_init_over_a_root_or_a_full_directory_makes_nothing(
     assert tree(tmp_path) == before
 
 
+def test_two_roots_at_once_are_refused(site: Site, say: Callable[..., Said], tmp_path: Path) -> None:
+    before = tree(site.root, site.node_dir())
+    rest = ["--root", str(tmp_path / "other"), "--node-dir", str(tmp_path / "n"), "--allow-root"]
+    for word in ("init", "join", "leave"):
+        assert say(word, str(site.root), *rest).is_error(2, "two-roots"), word
+    assert tree(site.root, site.node_dir()) == before
+    assert not (tmp_path / "n").exists()
+
+
+def test_node_that_never_was_has_not_left(site: Site, say: Callable[..., Said]) -> None:
+    before = tree(site.root)
+    rest = ["--node-dir", str(site.node_dir()), "--allow-root"]
+    for key in ([], ["--root-key", str(site.root_key_file)]):
+        assert say("leave", str(site.root), "--node", "nod1", *key, *rest).is_error(2, "unknown-node"), key
+    assert tree(site.root) == before
+
+
+def test_join_that_waits_for_no_span_asks_nobody(site: Site, say: Callable[..., Said], tmp_path: Path) -> None:
+    before = tree(site.root)
+    rest = ["--node", "n9", "--node-dir", str(tmp_path / "n9"), "--allow-root"]
+    assert say("join", str(site.root), "--wait", "soon", *rest).is_error(2, "bad-span")
+    assert tree(site.root) == before
+    assert not (tmp_path / "n9").exists()
+
+
+def test_package_that_is_not_there_is_said_so(site: Site, say: Callable[..., Said], tmp_path: Path) -> None:
+    said = say("node", "upgrade", "--no-systemd", "--package", str(tmp_path / "x.deb"), *site.options())
+    assert said.is_error(2, "bad-package")
+    assert "x.deb is not there" in said.err
+
+
+def test_file_that_is_no_evidence_is_refused_with_the_way_out(say: Callable[..., Said], tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    assert say("time", "evidence", str(tmp_path / "x.json")).is_error(65, "evidence-damaged")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--nodes", "1"), "too-few-nodes"), (("--seconds", "-1"), "bad-seconds"), (("--seconds", "nan"), "bad-seconds")],
+)
+def test_demo_of_nothing_is_refused_and_makes_nothing(
+    say: Callable[..., Said], tmp_path: Path, words: tuple[str, ...], code: str
+) -> None:
+    assert say("demo", str(tmp_path / "demo"), *words).is_error(2, code)
+    assert not (tmp_path / "demo").exists()
+
+
 # -- who and what with -------------------------------------------------------------------------------------------------
 
 

@@ -10,13 +10,13 @@ from .commands import audit, bundle, explain, replay
 
 COMMANDS: Final[dict[str, Command]] = {
     "audit": Command(
-        "judge a copy of a tree: what was violated, when and by whom, or that nothing was",
+        "Judge a copy of a tree: what was violated, when and by whom, or that nothing was.",
         audit.add_arguments,
         audit.run,
     ),
-    "bundle": Command("one finding's signed objects and keys in a tar file", bundle.add_arguments, bundle.run),
-    "explain": Command("show one finding's evidence in words", explain.add_arguments, explain.run),
+    "bundle": Command("One finding's signed objects and keys in a tar file.", bundle.add_arguments, bundle.run),
+    "explain": Command("Show one finding's evidence in words.", explain.add_arguments, explain.run),
     "replay": Command(
-        "the state of a copied cluster at an instant, step by step, and what if", replay.add_arguments, replay.run
+        "The state of a copied cluster at an instant, step by step, and what if.", replay.add_arguments, replay.run
     ),
 }

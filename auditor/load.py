@@ -62,7 +62,8 @@ def find_root(path: Path) -> Path:
     """Return the root at a path: itself, or its only sub-directory that is one. Raises Damaged with the way out."""
     try:
         if not path.is_dir():
-            raise Damaged("not-a-tree", f"{path} is not a directory", hint="name a copy of a leasehold root")
+            what = "is not a directory" if path.exists() else "is not there"
+            raise Damaged("not-a-tree", f"{path} {what}", hint="name a copy of a leasehold root")
         if os.path.lexists(path / MARKER):
             return path
         inner = [each for each in sorted(path.iterdir()) if each.is_dir() and os.path.lexists(each / MARKER)]

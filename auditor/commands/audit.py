@@ -69,9 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit a tree and report. Returns the exit code (docs/exit-codes.md)."""
-    if arguments.path == Path("diff") and arguments.reports:
+    if _is_word("diff", arguments):
         return _diff(arguments.reports, arguments.format)
-    if arguments.path == Path("export") and arguments.reports:
+    if _is_word("export", arguments):
         return run_export(arguments)
     if arguments.parquet is not None:
         raise BadRequest("no-export", "--parquet goes with export", hint="leasehold audit export PATH --parquet DIR")
@@ -82,6 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
             hint="audit one tree, or audit diff A.json B.json",
         )
     if arguments.selftest:
+        if arguments.path is not None:
+            what = f"--selftest makes trees of its own: {arguments.path} would not be looked at"
+            raise BadRequest("two-paths", what, hint="leave out one of the two")
         return run_selftest(arguments.format)
     if arguments.path is None:
         raise BadRequest("no-path", "there is no PATH to audit", hint="name a copy of a root; or --selftest")
@@ -96,6 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     status = exit_status(result, FailOn(arguments.fail_on))
     _report(result, arguments.format, status, narrowing(arguments).fields() | ({"only": patterns} if patterns else {}))
     return status
+
+
+def _is_word(word: str, arguments: argparse.Namespace) -> bool:
+    """Whether this word stands in the place of PATH: not where it is all that is named, and is a tree."""
+    return arguments.path == Path(word) and (bool(arguments.reports) or not arguments.path.exists())
 
 
 def _bundle(manifest: dict[str, Any], result: Audit, form: str) -> int:

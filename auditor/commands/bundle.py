@@ -20,8 +20,8 @@ from .running import path_arguments, pinned, run_audit
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``bundle`` takes."""
-    path_arguments(parser)
     parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
+    path_arguments(parser)
     parser.add_argument("--output", metavar="FILE", type=Path, help="a new file (default: stdout)")
 
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write a bundle. Returns the exit code (docs/exit-codes.md)."""
     output: Path | None = arguments.output
     if output is None and sys.stdout.isatty():
-        raise BadRequest("terminal", "a bundle is no text", hint="redirect it: leasehold bundle PATH FINDING > x.tar")
+        raise BadRequest("terminal", "a bundle is no text", hint="redirect it: leasehold bundle FINDING PATH > x.tar")
     if output is not None and output.exists():
         raise BadRequest("file-exists", f"{output} exists already", hint="name a new file, or remove it")
     tree, result = run_audit(arguments)

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def run_export(arguments: argparse.Namespace) -> int:
     """Audit and write the tables. Returns 0 whatever is found: the findings are one of them."""
     if len(arguments.reports) != 1 or arguments.parquet is None or arguments.format not in ("text", "json"):
-        raise BadRequest("bad-export", "audit export takes one PATH and --parquet DIR, and reports in text or JSON")
+        raise BadRequest(
+            "bad-export",
+            "audit export takes one PATH and --parquet DIR, and reports in text or JSON",
+            hint="leasehold audit export PATH --parquet DIR",
+        )
     (arguments.path,) = arguments.reports
     tree, result = run_audit(arguments)
     timeline = read_timeline(tree, root_key=pinned(arguments.root_key), findings=result.findings)

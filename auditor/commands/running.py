@@ -13,7 +13,7 @@ from auditor.pool import JOBS_MAX
 from auditor.progress import AuditProgress
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
-from timeagent.units import INSTANT_MAX, parse_instant
+from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
 
 if TYPE_CHECKING:
     from auditor.audit import Audit
@@ -60,13 +60,9 @@ def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, neede
 
 
 def _jobs(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= JOBS_MAX:
-        raise ValueError
-    return number
-
-
-_jobs.__name__ = f"number of processes, 1 to {JOBS_MAX}"
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= JOBS_MAX):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of processes from 1 to {JOBS_MAX}")
+    return int(text)
 
 
 def _instant(text: str) -> int:
@@ -77,7 +73,11 @@ def _instant(text: str) -> int:
 
 
 def narrowing(arguments: argparse.Namespace) -> Narrowing:
-    """Return what the arguments leave of the tree."""
+    """Return what the arguments leave of the tree. Raises BadRequest where that is nothing: it looks like acquittal."""
+    if None not in (arguments.since, arguments.until) and arguments.since >= arguments.until:
+        since, until = rfc3339(arguments.since), rfc3339(arguments.until)
+        what = f"--since {since} is not before --until {until}: nothing would be read"
+        raise BadRequest("empty-range", what, hint="exchange the two")
     return Narrowing(
         since_ns=arguments.since or 0,
         until_ns=INSTANT_MAX if arguments.until is None else arguments.until,

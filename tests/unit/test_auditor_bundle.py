@@ -45,7 +45,7 @@ def bundled(tmp_path: Path) -> tuple[Path, str, Path]:
     (finding,) = audit(Tree(tree.root), signatures=SIGNATURES).findings
     key = tmp_path / "root.pub"
     key.write_text(public_line(tree.root_key.public, "ours") + "\n")
-    assert run("bundle", tree.root, finding.id, "--output", tmp_path / "x.tar", "--root-key", key) == 0
+    assert run("bundle", finding.id, tree.root, "--output", tmp_path / "x.tar", "--root-key", key) == 0
     return key, finding.id, tmp_path / "x.tar"
 
 
@@ -95,7 +95,7 @@ def test_same_finding_gives_the_same_bytes_and_not_the_whole_tree(tmp_path: Path
     identifier = next(each.id for each in audit(Tree(root)).findings if each.code == "early-grant")
     made = []
     for name in ("a.tar", "b.tar"):
-        assert run("bundle", root, identifier, "--output", tmp_path / name) == 0
+        assert run("bundle", identifier, root, "--output", tmp_path / name) == 0
         made.append((tmp_path / name).read_bytes())
     assert made[0] == made[1]
     names = TarTree(tmp_path / "a.tar").names("logs")
@@ -108,12 +108,12 @@ def test_bundle_goes_to_stdout_and_to_no_file_that_is_there(
 ) -> None:
     _, identifier, bundle = bundled(tmp_path)
     capsysbinary.readouterr()
-    assert run("bundle", tmp_path / "tree", identifier) == 0
+    assert run("bundle", identifier, tmp_path / "tree") == 0
     assert capsysbinary.readouterr().out == bundle.read_bytes()
-    assert run("bundle", tmp_path / "tree", identifier, "--output", bundle) == 2
+    assert run("bundle", identifier, tmp_path / "tree", "--output", bundle) == 2
     assert b"[file-exists]" in capsysbinary.readouterr().err
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert run("bundle", tmp_path / "tree", identifier) == 2
+    assert run("bundle", identifier, tmp_path / "tree") == 2
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,19 @@ def test_what_is_no_tree_exits_with_65_and_a_way_out(
     assert shown.out == ""
 
 
+@pytest.mark.parametrize("word", ["diff", "export"])
+def test_word_without_what_it_needs_is_no_path(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("audit", word) == 2
+    said = capsys.readouterr().err
+    assert f"[bad-{word}]" in said
+    assert "way out" in said
+    small_tree(tmp_path / word)
+    assert run("audit", word) == 0
+
+
 def test_index_can_be_kept_in_a_file_but_never_over_another(tmp_path: Path) -> None:
     tree = breached(tmp_path / "tree")
     assert run("audit", tree.root, "--db", tmp_path / "index.db") == 1

@@ -363,6 +363,29 @@ def test_a_log_that_is_not_there_is_no_clean_log(tmp_path: Path, capsys: pytest.
     assert shown.out == ""
 
 
+# What is empty by mistake looks like an acquittal.
+@pytest.mark.parametrize("until", ["2026-11-20T22:00:00Z", "2026-11-20T21:59:59Z"])
+def test_a_range_without_an_instant_is_no_clean_range(
+    until: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = small_tree(tmp_path)
+    since = ("--since", "2026-11-20T22:00:00Z")
+    assert main(["audit", str(tree.root), *since, "--until", until]) == BadRequest.exit_status
+    shown = capsys.readouterr()
+    assert "empty-range" in shown.err
+    assert shown.out == ""
+    assert main(["audit", str(tree.root), *since, "--until", "2026-11-20T22:00:01Z"]) == 0
+
+
+@pytest.mark.parametrize("jobs", ["0", "65", "x", "-3"])
+def test_number_of_processes_out_of_range_is_refused_with_the_rule(
+    jobs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", ".", "--jobs", jobs])
+    assert f"'{jobs}' is not a number of processes from 1 to 64" in capsys.readouterr().err
+
+
 def test_progress_says_how_fast_and_how_long() -> None:
     text = progress_text(30, 120, 600_000, 10 * SECOND, "logs/x")
     assert text == "of 120 parts [#####...............] 600,000 messages, 60,000/s, 0:30 left, logs/x"

@@ -47,3 +47,8 @@ def test_rule_that_nothing_is_planted_for_is_told() -> None:
 def test_audit_without_a_path_names_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit"]) == 2
     assert "--selftest" in capsys.readouterr().err
+
+
+def test_selftest_beside_a_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--selftest", "copy"]) == 2
+    assert "copy would not be looked at [two-paths]" in capsys.readouterr().err

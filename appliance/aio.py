@@ -214,9 +214,9 @@ class AsyncCluster:
         """Open a root, as ``Cluster.open`` does."""
         return cls(await asyncio.to_thread(Cluster.open, *arguments, **options))
 
-    def session(self, purpose: str = "") -> AsyncSession:
-        """Begin a session: one writer incarnation with its leases."""
-        return AsyncSession(self.core.session(purpose), self._threads)
+    def session(self, purpose: str = "", *, session_leases: bool = False) -> AsyncSession:
+        """Begin a session, as ``Cluster.session`` does: one writer incarnation with its leases. Touches the mount."""
+        return AsyncSession(self.core.session(purpose, session_leases=session_leases), self._threads)
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
         """Do anything with the core in a thread: ``await cluster.run(cluster.core.settle, log, instant)``."""

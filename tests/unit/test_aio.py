@@ -57,6 +57,19 @@ def test_message_is_published_under_a_lease_and_read(site: Site) -> None:
     run(site, scene)
 
 
+def test_session_leases_are_chosen_as_without_asyncio(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        for together in (True, False):
+            async with (
+                cluster.session("test", session_leases=together) as session,
+                await session.acquire("a", "b"),
+            ):
+                _, views = await cluster.run(cluster.core.inspect, 0)
+                assert [view.session_id is not None for view in views] == [together, together]
+
+    run(site, scene)
+
+
 def test_cancelled_wait_leaves_no_waiter_behind_and_gets_no_lease(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         first, second = cluster.session("first"), cluster.session("second")

@@ -80,23 +80,47 @@ def test_command_that_does_not_parse_would_be_found(capsys: pytest.CaptureFixtur
         parse(shown[0])
 
 
-def test_program_shown_publishes_and_reads_in_a_fresh_cluster(readme: str, site: Site, tmp_path: Path) -> None:
-    program = blocks(readme, "python")[0]
-    statements = [line for line in program.splitlines() if line.strip()]
-    assert len(statements) <= 6, "a program of five lines, and its import"
-    opened = program.replace(f'"{_PLACE}"', f"{str(site.root)!r}, node_dir={str(site.node_dir())!r}, allow_root=True")
-    assert opened != program, f"the program opens {_PLACE}"
+def run(program: str, place: str, site: Site, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that opens a root there, with that of a site in its place; nothing may be said on stderr."""
+    opened = program.replace(f'"{place}"', f"{str(site.root)!r}, node_dir={str(site.node_dir())!r}, allow_root=True")
+    assert opened != program, f"the program opens {place}"
     done = subprocess.run(
         [sys.executable, "-c", opened],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
-        cwd=tmp_path,
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
+    return done
+
+
+def test_program_for_asyncio_publishes_and_loses_nothing(readme: str, site: Site, tmp_path: Path) -> None:
+    program = blocks(readme, "python")[1]
+    assert "import asyncio" in program
+    assert run(program, _PLACE, site, tmp_path).stdout == ""
+    (payload,) = re.findall(r"publish\(.*?b\"(.+?)\"", program)
+    with site.open() as cluster:
+        (log,) = cluster.log_names()
+        assert [message.payload.decode() for message in cluster.read(log, level="latest")] == [payload]
+
+
+def test_program_with_a_view_counts_what_is_settled(repository: Path, site: Site, tmp_path: Path) -> None:
+    (program,) = blocks((repository / "docs/protocol/views.md").read_text(encoding="utf-8"), "python")
+    with site.open() as cluster, cluster.session("test") as session:
+        with session.acquire("account/7") as leases:
+            session.publish("ledger", [b"a", b"b"], under=leases)
+        cluster.settle("ledger", cluster.time.now().latest)
+    assert run(program, "/srv/leasehold", site, tmp_path).stdout == "2\n"
+
+
+def test_program_shown_publishes_and_reads_in_a_fresh_cluster(readme: str, site: Site, tmp_path: Path) -> None:
+    program = blocks(readme, "python")[0]
+    statements = [line for line in program.splitlines() if line.strip()]
+    assert len(statements) <= 6, "a program of five lines, and its import"
+    done = run(program, _PLACE, site, tmp_path)
     (payload,) = re.findall(r"publish\(.*?b\"(.+?)\"", program)
     assert payload in done.stdout
     with site.open() as cluster:

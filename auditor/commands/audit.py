@@ -103,7 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _is_word(word: str, arguments: argparse.Namespace) -> bool:
     """Whether this word stands in the place of PATH: not where it is all that is named, and is a tree."""
-    return arguments.path == Path(word) and (bool(arguments.reports) or not arguments.path.exists())
+    path: Path | None = arguments.path
+    return path is not None and path == Path(word) and (bool(arguments.reports) or not path.exists())
 
 
 def _bundle(manifest: dict[str, Any], result: Audit, form: str) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from appliance.bag.message import Message
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
+    from appliance.formats.lease import Mode
     from appliance.session.held import Lease
     from appliance.session.leases import Leases
     from appliance.session.recall import Recall
@@ -49,6 +50,7 @@ _HOMES: Final = {
     "Leases": "appliance.session.leases",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
+    "Mode": "appliance.formats.lease",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
@@ -84,6 +86,7 @@ __all__ = [
     "Leases",
     "Message",
     "MessageBatch",
+    "Mode",
     "NotCommitted",
     "NotTrusted",
     "Outcome",

@@ -258,6 +258,10 @@ def test_public_names_are_listed_and_every_one_is_there() -> None:
         assert getattr(leasehold, name).__name__ in (name, "Outcome")
 
 
+def test_what_leases_are_asked_for_with_is_public() -> None:
+    assert list(leasehold.Mode) == ["X", "S", "IX", "IS", "SIX"]
+
+
 def test_other_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = leasehold.nonsense

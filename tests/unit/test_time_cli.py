@@ -97,7 +97,7 @@ def test_now_without_a_bound_says_so_and_names_the_way_out(bench: Bench, capsys:
     assert "unsynchronised" in fields["refused"][0]["reason"]
     assert "[no-time]" in err
     assert "--assume-radius" in err
-    assert "assumed_radius_ns" in err
+    assert "leasehold policy set --assumed-radius" in err
 
 
 def test_stated_radius_is_used_only_without_a_measurement_and_labelled(

@@ -134,15 +134,27 @@ class Waited:
     granted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Turn:
-    """One whole turn under a lease, from asking for it to having read and written; and what stood in its way."""
+    """One whole turn under a lease, from asking for it, as often as it takes, to having read and written."""
 
-    who: str
+    process: Process
     domain: str
-    took_ns: Span
-    met: str
-    """free, holder died, shard died, taker died: between a tentative lease and a held one."""
+    began_ns: Instant
+    over_ns: Instant | None = None
+    """None: it was still under way when its process died, or the run ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Somebody was made to die, who may have been in the way of others."""
+
+    process: Process
+    true_ns: Instant
+    what: str
+    """holder died, shard died, taker died: between a tentative lease and a held one."""
+    tentative: str = ""
+    """Which domain a taker had so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +236,9 @@ class History:
     holds: list[Hold] = field(default_factory=list)
     waits: list[Waited] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    ended_ns: Instant = 0
+    """When the run ended: what was under way then was waited for until then."""
     starts: list[Started] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)

@@ -266,6 +266,17 @@ LEASES: tuple[Mutant, ...] = (
         "deaths",
     ),
     Mutant(
+        "a lease that is over blocks its domain for ever",
+        one(
+            state,
+            "_breakable",
+            "return wounds or bounds.now.surely_past(lease.expiry_ns)",
+            "return wounds",
+        ),
+        "waits",
+        "deaths",
+    ),
+    Mutant(
         "a shard begins with what the one before remembered",
         one(
             store_module,

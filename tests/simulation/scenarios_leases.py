@@ -13,6 +13,7 @@ from tests.simulation.actors.writer import Writer
 from tests.simulation.casting import DOMAINS, is_brief, on_log, some_logs
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
+from tests.simulation.history import Death
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import NetworkMishaps
 from tests.simulation.scheduler import PAUSES, Mishaps, Process
@@ -276,8 +277,9 @@ def deaths(seed: int, *, traced: bool = False) -> World:
     what = chance.choice(("holder died", "holder died", "shard died"))
 
     def kill() -> None:
-        world.deaths.append((world.scheduler.now, DOMAINS[0] if what == "holder died" else "", what))
-        world.scheduler.crash((victims if what == "holder died" else hosts)[0])
+        dies = (victims if what == "holder died" else hosts)[0]
+        world.history.deaths.append(Death(dies, world.scheduler.now, what))
+        world.scheduler.crash(dies)
 
     world.scheduler.call_at(world.scheduler.now + int((1 + 2 * chance.random()) * SECOND), kill)
     return world
@@ -302,7 +304,7 @@ def takers(seed: int, *, traced: bool = False) -> World:
     world.spawn(NODES[4], "regular 2", _regular(world, DOMAINS[2]))
 
     def kill() -> None:
-        world.deaths.append((world.scheduler.now, DOMAINS[0], "taker died"))
+        world.history.deaths.append(Death(dying[0], world.scheduler.now, "taker died", DOMAINS[0]))
         world.scheduler.crash(dying[0])
 
     world.scheduler.call_at(world.scheduler.now + int((1.5 + 2 * chance.random()) * SECOND), kill)

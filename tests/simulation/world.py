@@ -125,8 +125,6 @@ class World:
         self._numbers = 0
         self.linger_ns: Span = 0
         """How long holders take between two messages, at most."""
-        self.deaths: list[tuple[Instant, str, str]] = []
-        """When somebody was made to die, whose domain that was ("" for all), and what died."""
         self.rotting = False
         """Whether packs are altered on their way: whoever reads one may report damage."""
         self.map = self.founded.map
@@ -350,4 +348,6 @@ class World:
     def run(self) -> History:
         with silence():
             self.scheduler.run()
+        scheduler = self.scheduler
+        self.history.ended_ns = scheduler.now if scheduler.steps >= scheduler.steps_max else scheduler.end_ns
         return self.history

@@ -274,20 +274,28 @@ class Regular:
         scheduler = self._world.scheduler
         while True:
             kit.pause(self._world.pace_ns)
-            began = scheduler.now
-            leases = kit.acquire([self._domain], 30 * SECOND)
-            if leases is None:
-                continue
-            kit.read(self._log, leases)
-            kit.publish(self._log, [f"{kit.process.name} {self._world.number()}".encode()], leases)
+            turn = Turn(self._process, self._domain, scheduler.now)
+            self._world.history.turns.append(turn)
+            while (leases := self._used(kit)) is None:
+                kit.pause(100 * MS)
+            turn.over_ns = scheduler.now
             if self._victim:
                 kit.time.sleep(60 * SECOND)  # until it dies, renewing
-            met = "free"
-            for instant, domain, what in self._world.deaths:
-                if began - 10 * SECOND < instant < scheduler.now and domain in (self._domain, ""):
-                    met, began = what, max(began, instant)
-            self._world.history.turns.append(Turn(kit.process.name, self._domain, scheduler.now - began, met))
             kit.relinquish(leases)
+
+    def _used(self, kit: SessionKit) -> Sequence[Lease] | None:
+        """Return the lease under which it has read and written; None: that has to be tried again."""
+        leases = kit.acquire([self._domain], 30 * SECOND)
+        if leases is None:
+            return None
+        try:
+            kit.read(self._log, leases)
+            kit.publish(self._log, [f"{kit.process.name} {self._world.number()}".encode()], leases)
+        except LeaseholdError as problem:
+            self._world.scheduler.note("stops:", str(problem))
+            kit.relinquish(leases)
+            return None
+        return leases
 
 
 class Taker:

@@ -1,4 +1,7 @@
-"""Each verb of each simulated port fails: a change, done and not done; a look, without a trace."""
+"""Each verb of each simulated port fails: a change, done and not done; a look, without a trace.
+
+Two of a clock's never do: boot time and sleep need no bound.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.simulation.scheduler import Machine, Process, Scheduler
 from tests.simulation.server import Server
 from timeagent.clock import Clock, NodeTime, Stamper
 from timeagent.errors import BadTime, Environment, ShardUnavailable
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +49,13 @@ LOOKS: dict[str, Callable[[SimulatedMount], object]] = {
     "read_from": lambda mount: mount.read_from("d/old", 1, 1) == b"l",
     "server_clock": lambda mount: mount.server_clock("tmp") > T0,
 }
+
+TIMES: dict[str, Callable[[SimulatedTime], object]] = {
+    "now": lambda time: time.now(),
+    "token": lambda time: time.token(),
+    "token_over": lambda time: time.token_over(bytes(32)),
+}
+NEEDS_NO_BOUND = {"boot_ns", "sleep"}
 
 
 def _old(server: Server) -> bytes | None:
@@ -116,10 +126,10 @@ def test_what_only_looks_fails_and_changes_nothing(verb: str) -> None:
     assert ways == {"mount-failed", "well"}
 
 
-def test_no_verb_of_the_mount_is_left_out() -> None:
+def test_no_verb_of_a_port_is_left_out() -> None:
     assert verbs(Storage) == {*CHANGES, *LOOKS}
     assert verbs(Transport) == {"call"}
-    assert verbs(Clock) | verbs(Stamper) | verbs(NodeTime) == {"now", "boot_ns", "sleep", "token", "token_over"}
+    assert verbs(Clock) | verbs(Stamper) | verbs(NodeTime) == {*TIMES, *NEEDS_NO_BOUND}
 
 
 # Whoever calls cannot tell the two failures apart: that is the port's contract.
@@ -151,14 +161,35 @@ def test_a_call_that_is_not_answered_arrived_or_did_not() -> None:
     assert ways == {("answered", True), ("unanswered", True), ("unanswered", False)}
 
 
-@pytest.mark.parametrize("verb", ["now", "token", "token_over"])
-def test_each_look_at_the_time_fails_where_there_is_no_bound_and_works_again_after_it(verb: str) -> None:
+def silent() -> tuple[Scheduler, SimulatedTime]:
+    """Return a node's time that can give no bound now."""
     scheduler = Scheduler(1, start_ns=T0, end_ns=T0 + SECOND, steps_max=100)
     time = SimulatedTime(scheduler, signer("n1", real=False))
-    ask: Callable[[], object] = (lambda: time.token_over(bytes(32))) if verb == "token_over" else getattr(time, verb)
-    ask()
     time.silent = True
+    return scheduler, time
+
+
+@pytest.mark.parametrize("verb", TIMES)
+def test_each_look_at_the_time_fails_where_there_is_no_bound_and_works_again_after_it(verb: str) -> None:
+    _, time = silent()
     with pytest.raises(BadTime, match="no time source"):
-        ask()
+        TIMES[verb](time)
     time.silent = False
-    ask()
+    TIMES[verb](time)
+
+
+# Whoever waits for a bound has to be able to, and to give up after so long.
+def test_boot_time_and_sleep_need_no_bound() -> None:
+    scheduler, time = silent()
+    passed: dict[int, tuple[int, int]] = {}
+
+    def body() -> None:
+        for span in (100 * MS, 0, -SECOND):
+            boot, true = time.boot_ns(), scheduler.now
+            time.sleep(span)
+            passed[span] = time.boot_ns() - boot, scheduler.now - true
+
+    played(scheduler, body)
+    assert {boot - true for boot, true in passed.values()} == {0}
+    assert passed[100 * MS][0] >= 100 * MS
+    assert passed[0] == passed[-SECOND] == (0, 0)

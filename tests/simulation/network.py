@@ -139,6 +139,8 @@ class SimulatedTransport:
             while call.replies is None and not call.refused and scheduler.now < until:
                 scheduler.wait(until, "call")
             call.caller = None
+            if scheduler.trace is not None:
+                self._tell(call)
             if call.replies is not None:
                 return call.replies
             if call.refused:
@@ -147,6 +149,14 @@ class SimulatedTransport:
             endpoint.hung_up(self._process)
         self._endpoint = None
         raise ShardUnavailable("no-answer", f"no answer from shard {self._shard}", hint="ask again")
+
+    def _tell(self, call: Call) -> None:
+        """Let the trace say what the caller heard."""
+        scheduler = self._network.scheduler
+        heard = [f"{type(each).__name__} {getattr(each, 'code', '')}".strip() for each in call.replies or ()]
+        assert scheduler.trace is not None
+        assert scheduler.current is not None
+        scheduler.trace.answered(scheduler.current.name, ", ".join(heard) or call.refused or "no answer")
 
     def _address(self, chance: random.Random) -> Endpoint | None:
         if self._endpoint is None or not self._endpoint.open:

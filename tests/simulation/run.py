@@ -209,7 +209,7 @@ def replay(scenario: str, seed: int) -> int:
     world = scenarios.SCENARIOS[scenario](seed, traced=True)
     world.run()
     assert world.scheduler.trace is not None
-    print(world.conditions, *world.scheduler.trace, sep="\n")
+    print(world.conditions, *world.scheduler.trace.told(), sep="\n")
     found = violations(world)
     if not world.rotting:
         found += [("auditor", text) for text in false_alarms(world)]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from tests.simulation.trace import Trace
 from timeagent.errors import LeaseholdError
 from timeagent.units import HOUR, MINUTE, MS, SECOND, US, rfc3339
 
@@ -167,7 +168,7 @@ class Scheduler:
         """How many calls of port verbs actors have made. A verb is one, also where it takes several steps, or none."""
         self.mark = 0
         """A digest of who went on when: of integers only, so that it is the same in every process."""
-        self.trace: list[str] | None = [] if traced else None
+        self.trace: Trace | None = Trace() if traced else None
         self.crashes = 0
         self.pauses = 0
         self.bugs: list[str] = []

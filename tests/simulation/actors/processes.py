@@ -15,6 +15,7 @@ from appliance.bag.writers import writer_for
 from appliance.nodewriter.shared import SharedWriter
 from tests.simulation.cluster import grid_of
 from tests.simulation.parallel import Actors
+from tests.simulation.trace import told
 
 if TYPE_CHECKING:
     from appliance.bag.looks import Writer
@@ -34,7 +35,7 @@ class Kit:
         node = process.machine.name
         self.time: NodeTime = world.times[node].of_process()
         process.clock = world.times[node]
-        self.storage = world.mounts[node]
+        self.storage = told(world.mounts[node])
         self.records = world.founded.registers(self.storage)
         self.chance = world.scheduler.stream(f"{process.name} {world.number()}")
         self.policy: PolicyNumbers = world.policy if world.policy_of is None else world.policy_of(self)

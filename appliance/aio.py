@@ -10,6 +10,9 @@ Waits for leases have threads of their own: those who wait must not stand in the
 an ``acquire`` ends the wait at the shard and gives back what was granted meanwhile, before the task goes on: at most
 about one attempt's time-out. Everything else that is cancelled runs to its end in its thread: a publication may be in
 the record, or become so, and relinquishing waits for its outcome as ever.
+
+BUG: ``AsyncCluster.session`` is not awaited, and looks for the newest trust record in the loop itself: a mount that
+hangs just then holds the loop up. Begin sessions once, at the start.
 """
 
 from __future__ import annotations

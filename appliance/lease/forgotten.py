@@ -37,14 +37,15 @@ class Forgotten:
         hints = nothing_known(self.floor_ns)
         return Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)
 
-    def evict(self, count: int, earliest: Instant) -> None:
+    def evict(self, count: int, earliest: Instant, *, crowded: bool = False) -> None:
         """Evict so many domains, or as many as are free and long past; the shard floor covers them from now on.
 
-        ``earliest``: the least that the time may be.
+        ``earliest``: the least that the time may be. ``crowded``: of those for which the store had no room last, and of
+        all between them.
         """
         policy = self._policy
         old = earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)
-        for domain, memory in self._store.idle(old, count):
+        for domain, memory in self._store.idle(old, count, crowded=crowded):
             self._store.forget(domain, memory)
             self.floor_ns = max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)
             self.settle_to_ns = max(self.settle_to_ns, memory.settle_to_ns)

@@ -28,6 +28,14 @@ CREATE TEMP TABLE missing (
 CREATE TEMP VIEW entry_or_missing AS
     SELECT * FROM missing UNION ALL SELECT * FROM entry WHERE domain NOT IN (SELECT domain FROM missing);
 
+-- The first and the last of the domains that were to be written when there was no room, and all that are between them;
+-- missing holds then what of these is missing in the file.
+CREATE TEMP TABLE crowd (first TEXT NOT NULL, last TEXT NOT NULL) STRICT;
+CREATE TEMP VIEW crowded AS
+    SELECT * FROM missing UNION ALL
+    SELECT entry.* FROM crowd CROSS JOIN entry ON entry.domain BETWEEN crowd.first AND crowd.last
+        WHERE entry.domain NOT IN (SELECT domain FROM missing);
+
 -- One row for each session lease; it goes when it is over and the last lease under it has been met. There are few of
 -- them: they stand in the process's memory, so that a full tmpfs is in no session's way.
 CREATE TEMP TABLE session (

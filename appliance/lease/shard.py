@@ -7,6 +7,7 @@ The shard forgets everything when it stops: what a successor must know stands in
 
 from __future__ import annotations
 
+import contextlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +67,9 @@ DOMAINS_MAX: Final = 1_000_000
 
 SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
+
+CROWD_MAX: Final = 1024
+"""How many neighbours a turn forgets at most where the tmpfs is full: some hundred pages, some milliseconds."""
 
 _ABOUT_A_DOMAIN: Final = (Acquire, Relinquish, Renew, Upgrade, Revoke)
 _GRANTS_NOTHING: Final = (Relinquish, DropSession, Inspect, AskClock, Hello)
@@ -243,8 +247,13 @@ class Shard:
         self, turn: Turn, requests: Sequence[Task], waiters: Mapping[int, Waiter]
     ) -> tuple[Drafts, Batch | None]:
         """Decide, sign and write. Raises Environment, where the tmpfs is too full even to forget: nothing is done."""
+        crowded = self._store.full and any(isinstance(each, Acquire) for each in requests)
+        if crowded:
+            self._relieve(turn)
         with self._store.transaction():
             self._make_room(turn, requests)
+            if crowded:  # whose leases are past can be forgotten later
+                self._break(turn, self._store.past(turn.bounds.now.earliest, SWEEP_MAX, crowded=True))
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
             queues = EVERY_DOMAIN if self._answers.stopping else self._waiting.domains
             recalled, unknown = self._waiting.recalls.asked, self._forgotten.memory()
@@ -368,5 +377,18 @@ class Shard:
         earliest = turn.bounds.now.earliest
         self._forgotten.evict(excess + SWEEP_MAX, earliest)
         self._sessions.sweep(turn)
-        for domain in [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead(turn)]:
+        self._break(turn, [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead(turn)])
+
+    def _relieve(self, turn: Turn) -> None:
+        """Evict what is long past where a full tmpfs has no room, before the turn, which can then write there.
+
+        By itself, because what is evicted stays so when the turn fails; where there is no room even for that, the turn
+        goes on as it is. The shard floor may then be higher than needed. It is looked where the turn before ended what
+        was past: a sweep would go elsewhere.
+        """
+        with contextlib.suppress(Environment), self._store.transaction(sweep=False):
+            self._forgotten.evict(CROWD_MAX, turn.bounds.now.earliest, crowded=True)
+
+    def _break(self, turn: Turn, domains: Iterable[str]) -> None:
+        for domain in domains:
             self._answers.apply(turn, domain, Break())

@@ -4,7 +4,8 @@ The only module of the appliance that imports apsw. One writer, one thread. Noth
 shard's past is its ceiling chain, so journal and synchronisation are as light as ROLLBACK allows. For the same reason
 a state need not be in the file to count: the newest are kept beside it, and written together once there are many, or a
 question about many rows is asked: a lease that is taken and given back costs one row then, not two. A full tmpfs is
-therefore in no turn's way: what cannot be written stays beside the file, and new domains have to wait (``full``).
+therefore in no turn's way: what cannot be written stays beside the file, and new domains have to wait (``full``) until
+there is room, or some that were next to each other are forgotten (``crowded``): whole pages become free by that only.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class LeaseStore:
         """What has still to be written of what was missing when there was too much, the first last."""
         self._no_room = False
         """Whether there was no room when something was to be written last."""
+        self._crowd: tuple[str, str] = "", ""
+        """The first and the last of the neighbours for which there was no room last."""
         self.domains = 0
         """How many domains are remembered."""
         self.leases = 0
@@ -141,14 +144,15 @@ class LeaseStore:
         self._connection.close()
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, *, sweep: bool = True) -> Iterator[None]:
         """Do a turn in one transaction: all of it, or, when it raises, nothing.
 
         What is missing in the file is written before, by itself: a turn does not fail where there is no room for that.
+        Without ``sweep`` it is not, and it is crowded where it was.
         Raises Environment where there is no room to delete rows: that is possible, and no more.
         """
         assert not self._in_turn
-        if self._sweep or len(self._unwritten) > UNWRITTEN_MAX:
+        if sweep and (self._sweep or len(self._unwritten) > UNWRITTEN_MAX):
             self._sweep_on()
         numbers = self.domains, self.leases, self.hint_bytes, self.dead_leases, self.sessions
         self._in_turn = True
@@ -206,12 +210,14 @@ class LeaseStore:
         some: list[str] = []
         while len(some) < count and len(some) < len(unwritten):
             if not self._sweep:
+                if some and self._no_room:
+                    break  # neighbours only
                 self._sweep = sorted(unwritten.keys() - some, reverse=True)
             domain = self._sweep.pop()
             if domain in unwritten:
                 some.append(domain)
-        if not self._put(some):
-            self._sweep += reversed(some)
+        if not self._put(some):  # the next turn tries the next ones: among these there may be nobody to forget
+            self._crowd = some[0], max(some)
 
     def _put(self, domains: list[str]) -> bool:
         """Write what is missing of these in the file, by itself. False: there is no room, and it is missing still."""
@@ -247,11 +253,23 @@ class LeaseStore:
             step = len(missing)
         if not missing:
             return "entry"
+        self._copy(missing)
+        return "entry_or_missing"
+
+    def _crowded(self) -> str:
+        """Return where the states of those are for which there was no room last, and of all between them."""
+        first, last = self._crowd
+        self._execute("DELETE FROM crowd")
+        self._execute("INSERT INTO crowd VALUES (?, ?)", (first, last))
+        self._copy(sorted(each for each in self._unwritten if first <= each <= last))
+        return "crowded"
+
+    def _copy(self, missing: list[str]) -> None:
+        """Have a question find these, which are missing in the file."""
         row = self._rows.row
         rows = [(domain, (kept := self._unwritten[domain])[1], *row(kept[0])) for domain in missing]
         self._execute("DELETE FROM missing")
         self._connection.executemany("INSERT INTO missing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        return "entry_or_missing"
 
     # -- domains -------------------------------------------------------------------------------------------------------
 
@@ -316,27 +334,35 @@ class LeaseStore:
         if not self._in_turn:
             self._adopt()
 
-    def _ask(self, question: str, values: tuple[int | str, ...] = ()) -> apsw.Cursor:
-        """Ask about all states: ``states`` in the question stands for where they are."""
-        return self._execute(question.replace("FROM states", f"FROM {self._all()}"), values)
+    def _ask(self, question: str, values: tuple[int | str, ...] = (), *, crowded: bool = False) -> apsw.Cursor:
+        """Ask about all states, or where it is crowded: ``states`` in the question stands for where they are."""
+        where = self._crowded() if crowded else self._all()
+        return self._execute(question.replace("FROM states", f"FROM {where}"), values)
 
-    def past(self, instant: Instant, limit: int) -> list[str]:
-        """Return domains with a lease that expires before an instant, the longest over first."""
+    def past(self, instant: Instant, limit: int, *, crowded: bool = False) -> list[str]:
+        """Return domains with a lease that expires before an instant, the longest over first.
+
+        ``crowded``: of those for which there was no room last, and of all between them.
+        """
         question = "SELECT domain FROM states WHERE kind <> 0 AND expiry_ns < ? ORDER BY expiry_ns LIMIT ?"
-        return [row[0] for row in self._ask(question, (instant, limit))]
+        return [row[0] for row in self._ask(question, (instant, limit), crowded=crowded)]
 
     def tentative(self, limit: int) -> list[str]:
         """Return domains with a tentative lease."""
         question = "SELECT domain FROM states WHERE kind = 1 LIMIT ?"
         return [row[0] for row in self._ask(question, (limit,))]
 
-    def idle(self, instant: Instant, limit: int) -> list[tuple[str, Memory]]:
-        """Return free domains all of whose numbers lie before an instant, the longest idle first."""
+    def idle(self, instant: Instant, limit: int, *, crowded: bool = False) -> list[tuple[str, Memory]]:
+        """Return free domains all of whose numbers lie before an instant, the longest idle first.
+
+        ``crowded``: as for ``past``.
+        """
         question = (
             "SELECT domain, state, fence, max(fence, coalesce(floor_ns, ?), coalesce(settle_ns, ?)) AS newest"
             " FROM states WHERE kind = 0 AND newest < ? ORDER BY newest, domain LIMIT ?"
         )
-        rows = self._ask(question, (self._rows.floor_ns, self._rows.settle_to_ns, instant, limit))
+        values = self._rows.floor_ns, self._rows.settle_to_ns, instant, limit
+        rows = self._ask(question, values, crowded=crowded)
         return [(domain, expanded(self._rows.state(raw, 0, fence)).memory) for domain, raw, fence, _ in rows]
 
     def forget(self, domain: str, memory: Memory) -> None:

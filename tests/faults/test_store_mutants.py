@@ -76,9 +76,23 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     ),
     "an answer has what was missing before": (
         store,
-        "LeaseStore._all",
+        "LeaseStore._copy",
         "self._execute('DELETE FROM missing')",
         "self._execute('UPDATE missing SET kind = kind')",
+        one_dict,
+    ),
+    "a question about neighbours is about all that is missing": (
+        store,
+        "LeaseStore._crowded",
+        "first <= each <= last",
+        "True",
+        one_dict,
+    ),
+    "a question about neighbours is about those of before": (
+        store,
+        "LeaseStore._crowded",
+        "self._execute('DELETE FROM crowd')",
+        "pass",
         one_dict,
     ),
     "what is forgotten while it is missing comes back": (

@@ -101,6 +101,9 @@ def asked(store: LeaseStore, model: dict[str, State]) -> None:
     )
     idle = {domain: state.memory for domain, state in model.items() if isinstance(state, Free)}
     assert dict(store.idle(2**62, 99)) == idle
+    first, last = store._crowd
+    assert dict(store.idle(2**62, 99, crowded=True)) == {each: idle[each] for each in idle if first <= each <= last}
+    assert sorted(store.past(2**62, 99, crowded=True)) == sorted(each for each in leases if first <= each <= last)
 
 
 def follow(turns: Turns) -> None:

@@ -9,12 +9,17 @@ there is one, and begins none while it runs. The daemon takes it from there (``t
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from typing import TYPE_CHECKING, Final
 
 from timeagent.units import MS
 
+from .lease.connection import credentials
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
@@ -49,3 +54,22 @@ class GivingWay:
             return
         _log.info("shard-gives-way shard=%d", shard)
         self._leaving[shard] = self._machinery.spawn(f"leasehold-leave-{shard}", lambda: self._leave(shard))
+
+
+def kept_by(path: Path) -> str | None:
+    """Return in words which other process of this machine listens at a shard's socket; None: none that is seen.
+
+    Touches tmpfs only; never blocks. It is there also while it stands still.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(0)
+        try:
+            asking.connect(str(path))
+            process = credentials(asking)[0]
+        except BlockingIOError:
+            process = 0  # so many wait to be let in that nobody hears who it is
+        except OSError:
+            return None
+    if process == os.getpid():
+        return None
+    return f"process {process} of this machine" if process else "another process of this machine"

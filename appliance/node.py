@@ -13,6 +13,7 @@ from timeagent.units import DAY, MS, SECOND
 
 from .bag.metronome import Metronome
 from .bag.packing import Packing
+from .givingway import kept_by
 from .lease import tls
 from .lease.door import Door
 from .metrics import NodeCollector, exposition
@@ -20,12 +21,12 @@ from .nodewriter.server import NodeWriterServer
 from .observed import Observed, pages
 from .pulse import Pulse
 from .releases import Releases
-from .runtime import daemon_lock, group_id, writer_socket
+from .runtime import daemon_lock, group_id, shard_socket, writer_socket
 from .tenancy import Tenancy
 from .webdoor import Answer, WebDoor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from threading import Event
 
@@ -81,6 +82,8 @@ class Node:
         self._writer: NodeWriterServer | None = None
         self._only: LocalLock | None = None
         self._releases: Releases | None = None
+        self.awaited: dict[int, str] = {}
+        """This node's shards that did not begin with it, and have not yet, each with what is waited for."""
 
     def start(self) -> list[int]:
         """Run this node's shards and its writer, open its doors; return the shards' numbers.
@@ -95,12 +98,10 @@ class Node:
         pulse = self._pulse = Pulse(self._notifier, self._cluster.time)
         routes.host.serve_nodes(trust, pulse)
         self._cluster.maps.keep_looking()
-        one_map = len(self._cluster.maps.placement.layouts) == 1
-        for shard in shards if one_map else ():  # else it begins when the chains of earlier maps have ended
-            if routes.host.waits_for(shard, self._cluster.map) is not None:
-                continue  # another node runs it, and gives it back when this one answers
-            if not routes.host.try_host(shard, self._cluster.map):
-                _log.info("shard-awaited shard=%d reason=an application of this machine runs it", shard)
+        for shard in shards:
+            why = self._begun_or_awaited(shard)
+            if why is not None:
+                self.awaited[shard] = why
         self._start_writer()
         self._tenancy = Tenancy(
             routes, self._cluster.settings.node, trust.nodes, self._cluster.time, self._cluster.policy
@@ -109,6 +110,19 @@ class Node:
         self._tenancy.start()
         self._notifier.ready(self._status())
         return sorted(routes.host.everything())
+
+    def _begun_or_awaited(self, shard: int) -> str | None:
+        """Begin a shard, unless it has to be waited for; return for what."""
+        host, shard_map = self._cluster.routes.host, self._cluster.map
+        if len(self._cluster.maps.placement.layouts) > 1:
+            return "the shards of an earlier map end first"
+        why = host.waits_for(shard, shard_map)
+        if why is not None:  # that node gives it back when this one answers
+            return why
+        if host.try_host(shard, shard_map):
+            return None
+        who = kept_by(shard_socket(self._cluster.routes.runtime, shard)) or "another process of this machine"
+        return f"{who} runs it, and gives it up in good order"
 
     @property
     def address(self) -> Address | None:
@@ -190,8 +204,10 @@ class Node:
                 self._notifier.status(status)
             self._said = status, boot
 
-    def run(self, stop: Event) -> None:
+    def run(self, stop: Event, begun: Callable[[int], object] = lambda _: None) -> None:
         """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat.
+
+        ``begun`` is told of each shard that was waited for, once it runs here.
 
         Raises NotTrusted when the node's keys are revoked or replaced, ShardUnavailable when a shard of this node has
         broken: whoever supervises the daemon starts the next incarnation. A shard that another node has taken over is
@@ -204,6 +220,9 @@ class Node:
             self._check_trusted()
             self.beat()
             self._tell()
+            for shard in [each for each in self.awaited if self._cluster.routes.host.hosted(each) is not None]:
+                del self.awaited[shard]
+                begun(shard)
             if self._pulse is not None:
                 self._pulse.beat("pace")
             for shard, why in self._cluster.routes.host.broken().items():

@@ -13,6 +13,7 @@ import msgspec
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable
 from timeagent.units import SECOND
 
+from .givingway import kept_by
 from .lease.showing import lease_fields, shard_fields
 from .lease.transport import UnixTransport
 from .lease.wire import PAGE_LEASES_MAX, Inspect, Page
@@ -80,11 +81,16 @@ class Observed:
         found = self.ill()
         if self.stopping:
             found.append("the node is stopping")
-        found += [f"shard {shard} does not run" for shard in self.own_shards if self._host.hosted(shard) is None]
+        found += [self._awaited(shard) for shard in self.own_shards if self._host.hosted(shard) is None]
         radius = self.radius_ns()
         if radius is None or radius > self._policy.radius_ns_max:
             found.append("no usable time")
         return found
+
+    def _awaited(self, shard: int) -> str:
+        """Return that a shard does not run here, and which process of this machine has it, if one does."""
+        who = kept_by(shard_socket(self._runtime, shard))
+        return f"shard {shard} does not run" + (f" here yet: {who} runs it, and gives it up" if who else "")
 
     def radius_ns(self) -> Span | None:
         """Return how well the time is known here; None: not at all."""

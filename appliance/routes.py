@@ -20,6 +20,7 @@ from timeagent.errors import LeaseholdError, ShardUnavailable
 from timeagent.interval import TimeInterval
 
 from .formats.paths import chain_path
+from .givingway import kept_by
 from .lease import tls
 from .lease.succession import newest_record
 from .lease.transport import TlsTransport, UnixTransport
@@ -350,7 +351,7 @@ class ShardRoutes:
             raise ShardUnavailable(
                 problem.code,
                 f"shard {shard} at node {node}: {problem.message}",
-                hint=self._hint(node) if problem.code == "no-answer" else problem.hint,
+                hint=self._hint(node, line) if problem.code == "no-answer" else problem.hint,
             ) from None
         if isinstance(reply, Unavailable):
             raise ShardUnavailable(reply.code, f"shard {shard} at node {node} says not now: {reply.message}")
@@ -358,7 +359,10 @@ class ShardRoutes:
             raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
         return reply
 
-    def _hint(self, node: str) -> str:
+    def _hint(self, node: str, line: SocketTransport | None = None) -> str:
+        who = kept_by(line.path) if isinstance(line, UnixTransport) else None
+        if who is not None:
+            return f"{who} runs it, and does not answer: does it stand still, or get no processor time?"
         return f"no process of {node} runs it now: leasehold node run, on {node}"
 
     def close(self) -> None:

@@ -67,15 +67,18 @@ def run_node(options: argparse.Namespace) -> int:
                     {
                         "node": cluster.settings.node,
                         "shards": shards,
+                        "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
                         "time": "agent" if cluster.time_by_agent else "embedded",
                     }
                     | {name: None if place is None else str(place) for name, place in places.items()},
                 )
             reached = f", reached at {node.address}" if node.address else ""
             note(f"leasehold: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
+            for shard, why in node.awaited.items():
+                note(f"leasehold: shard {shard} is waited for: {why}")
             note(f"leasehold: time {time_words(cluster)}")
             try:
-                node.run(stop)
+                node.run(stop, lambda shard: note(f"leasehold: shard {shard} runs here now"))
             finally:
                 node.stop()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting

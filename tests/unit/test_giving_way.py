@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.givingway import LOOK_NS, GivingWay
+from appliance.givingway import LOOK_NS, GivingWay, kept_by
 from appliance.runtime import daemon_lock
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, sites
@@ -126,3 +129,38 @@ def test_looking_at_a_lock_takes_it_from_nobody(site: Site) -> None:
         assert not theirs.is_held()
         assert theirs.try_acquire()
         theirs.release()
+
+
+LISTENS = """
+import socket, sys
+at = socket.socket(socket.AF_UNIX)
+at.bind(sys.argv[1])
+at.listen(0)
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+
+# It need not answer for that: what is to be found out is who stands still.
+def test_process_that_keeps_a_shard_is_named_also_where_it_answers_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "shard.sock"
+    assert kept_by(path) is None
+    command = [sys.executable, "-I", "-S", "-c", LISTENS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline()
+        assert kept_by(path) == f"process {keeper.pid} of this machine"
+        first, second = (socket.socket(socket.AF_UNIX) for _ in range(2))
+        with first, second:
+            for each in (first, second):
+                each.settimeout(0)
+                each.connect_ex(str(path))
+            assert kept_by(path) == "another process of this machine"
+    assert kept_by(path) is None, "it has ended, and its socket is still there"
+
+
+def test_process_itself_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as own:
+        own.bind(str(tmp_path / "shard.sock"))
+        own.listen()
+        assert kept_by(tmp_path / "shard.sock") is None

@@ -14,6 +14,7 @@ from appliance.cluster import Cluster
 from appliance.formats.paths import LOCK
 from appliance.founding import enroll
 from appliance.node import NEW_LOGS_NS, Node
+from appliance.runtime import shard_socket
 from appliance.session.openlog import LogBook
 from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
 from tests.support.storage import FailingStorage, Fault
@@ -141,6 +142,50 @@ def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:
         node.close()
 
 
+def test_daemon_says_of_a_shard_that_it_waits_for_and_from_whom_until_it_runs_here(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def keeper(path: Path) -> str:
+        asked.append(path)
+        return "process 7 of this machine"
+
+    for module in ("appliance.node", "appliance.observed"):
+        monkeypatch.setattr(f"{module}.kept_by", keeper)
+    begun: list[int] = []
+    with site.open() as application, site.open() as other:
+        assert application.routes.host.try_host(0, application.map)
+        monkeypatch.setattr(application.routes.host._giving_way, "look", lambda _: None)
+        node, stop = Node(other), Event()
+        assert node.start() == []
+        assert node.awaited == {0: "process 7 of this machine runs it, and gives it up in good order"}
+        assert "shard 0 does not run here yet: process 7 of this machine runs it" in node._status()
+        assert set(asked) == {shard_socket(other.routes.runtime, 0)}
+        thread = Thread(target=node.run, args=(stop, begun.append))
+        thread.start()
+        application.close()
+        wait_until(SystemClock(), lambda: begun == [0])
+        stop.set()
+        thread.join(20)
+        assert node.awaited == {}
+        assert "ready" in node._status()
+        node.stop()
+    node.close()
+
+
+def test_shard_that_another_node_may_still_grant_in_is_waited_for_by_that_nodes_name(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.open() as cluster:
+        monkeypatch.setattr(cluster.routes.host, "waits_for", lambda *_: "node node2 may grant until noon")
+        node = Node(cluster)
+        assert node.start() == []
+        assert node.awaited == {0: "node node2 may grant until noon"}
+        node.stop()
+    node.close()
+
+
 def test_daemon_keeps_the_pace_until_it_is_told_to_stop(site: Site) -> None:
     beaten, stop = Event(), Event()
     with site.open() as cluster:
@@ -249,7 +294,8 @@ def test_supervisor_is_told_by_a_daemon_with_shards_and_by_one_without(site: Sit
         node.stopping()
         node.stop()
     node.close()
-    assert listening.heard[0].startswith("READY=1 node1: 1 shard")
+    first = next(each for each in listening.heard if each != "WATCHDOG=1")  # a shard's loop may have gone round before
+    assert first.startswith("READY=1 node1: 1 shard")
     assert "STOPPING=1" in listening.heard
     enroll(site.registers, site.root, site.root_key, "node9", SystemClock().realtime_ns(), site.root.parent / "node9")
     bare = Listening()

@@ -9,6 +9,7 @@ import pytest
 
 from appliance import releases
 from appliance.formats.shardmap import ShardMap
+from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import Refused, Unavailable
 from appliance.routes import ShardRoutes, ShardWay
 from tests.support.values import CLUSTER
@@ -162,3 +163,30 @@ def test_what_a_shard_says_otherwise_is_its_answer_and_moves_nothing(town: Town,
 )
 def test_releases_differ_between_nodes_that_answer(known: dict[str, str | None], *, skew: bool) -> None:
     assert releases.skewed(known) is skew
+
+
+class Silent(UnixTransport):
+    def call(self, requests: list[Any], timeout_ns: int) -> list[Reply]:
+        raise ShardUnavailable("no-answer", f"{len(requests)} requests, and nothing within {timeout_ns} ns")
+
+
+def test_shard_that_stands_still_is_told_from_one_that_nobody_runs(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy: Any = SimpleNamespace(attempt_timeout_ns=1)
+    clock: Any = None
+    town._policy = policy
+    line = Silent(tmp_path / "shard.sock", clock)
+
+    def hint() -> str:
+        with pytest.raises(ShardUnavailable) as told:
+            town._page(line, 0, "node-b", "", 1)
+        return told.value.hint
+
+    assert hint() == "no process of node-b runs it now: leasehold node run, on node-b"
+    keepers = {line.path: "process 7 of this machine"}
+    monkeypatch.setattr("appliance.routes.kept_by", keepers.get)
+    assert (
+        hint()
+        == "process 7 of this machine runs it, and does not answer: does it stand still, or get no processor time?"
+    )

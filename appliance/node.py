@@ -210,8 +210,8 @@ class Node:
         ``begun`` is told of each shard that was waited for, once it runs here.
 
         Raises NotTrusted when the node's keys are revoked or replaced, ShardUnavailable when a shard of this node has
-        broken: whoever supervises the daemon starts the next incarnation. A shard that another node has taken over is
-        waited for (``tenancy.py``).
+        broken, Environment when somebody removed its files on tmpfs: whoever supervises the daemon starts the next
+        incarnation. A shard that another node has taken over is waited for (``tenancy.py``).
         """
         # Not stop.wait(): a signal handler that sets the event while this thread is inside wait() would block for ever
         # on the lock that wait() holds.
@@ -225,6 +225,7 @@ class Node:
                 begun(shard)
             if self._pulse is not None:
                 self._pulse.beat("pace")
+            self._check_reached()
             for shard, why in self._cluster.routes.host.broken().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
 
@@ -240,6 +241,15 @@ class Node:
             raise
         except LeaseholdError as problem:
             _log.warning("trust-not-checked code=%s reason=%s", problem.code, problem.message)
+
+    def _check_reached(self) -> None:
+        """Raise Environment where applications, who look for the daemon on tmpfs, cannot find it there any more."""
+        if self._only is not None and not self._only.is_there():
+            raise Environment(
+                "runtime-gone",
+                f"somebody removed files in {self._cluster.routes.runtime}: applications do not find this daemon",
+                hint="start the node again, and see who removes files there (systemd: RemoveIPC=)",
+            )
 
     def _be_the_only_one(self) -> None:
         """Take the daemon's lock, held until stop(). Applications look at it, each for an instant."""

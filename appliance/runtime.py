@@ -150,6 +150,14 @@ class LocalLock:
             os.close(descriptor)
         return False
 
+    def is_there(self) -> bool:
+        """Whether its file is still under its name: else whoever looks there sees no lock. It must be held."""
+        assert self._descriptor is not None
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
+
     def release(self) -> None:
         """Give it back: at once, even if a child that was forked just now has the descriptor open still."""
         if self._descriptor is not None:

@@ -125,9 +125,16 @@ def test_looking_at_a_lock_takes_it_from_nobody(site: Site) -> None:
         assert mine.try_acquire()
         assert theirs.is_held()
         assert theirs.is_held()
+        assert mine.is_there()
         mine.release()
         assert not theirs.is_held()
         assert theirs.try_acquire()
+        (application.routes.runtime / "daemon.lock").unlink()
+        assert not theirs.is_there()
+        assert mine.try_acquire()
+        assert mine.is_there()
+        assert not theirs.is_there(), "another file has its name"
+        mine.release()
         theirs.release()
 
 

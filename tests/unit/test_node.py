@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -245,6 +246,20 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
         ended = daemon_ends(node)
     assert ended.code == "shard-ended"
     assert "server has ended" in ended.message
+
+
+# Applications would run the shard themselves, and never give way: they look for the daemon's lock.
+def test_daemon_ends_by_name_when_its_files_on_tmpfs_are_removed(site: Site) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        shutil.rmtree(cluster.routes.runtime)
+        with pytest.raises(Environment) as ended:
+            node.run(Event())
+        assert ended.value.code == "runtime-gone"
+        assert str(cluster.routes.runtime) in ended.value.message
+        node.stop()
+    node.close()
 
 
 class SetByASignal(Event):

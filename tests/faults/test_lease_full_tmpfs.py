@@ -40,7 +40,7 @@ def client_of(world: World, shard: Shard) -> LeaseClient:
     return LeaseClient(InProcessTransport(shard), world.time, POLICY, HOLDER, random.Random(5))
 
 
-def make_full(place: Path, client: LeaseClient) -> Unavailable:
+def make_full(place: Path, client: LeaseClient, *, give_back: bool = False) -> Unavailable:
     """Take leases until there is no room for more; return what was said to whoever asked last."""
     fill(place)
     for turn in range(2 * UNWRITTEN_MAX // 1000):
@@ -50,6 +50,9 @@ def make_full(place: Path, client: LeaseClient) -> Unavailable:
             assert len(told) == len(results)  # a turn of one kind: nobody was told so before
             return told[-1]
         assert all(isinstance(each, Granted) for each in results)
+        if give_back:
+            witnesses = [each.witness for each in results if isinstance(each, Granted)]
+            client.relinquish([Giving(each.domain, each.correlation_id) for each in witnesses])
     raise AssertionError("never full")
 
 
@@ -90,6 +93,24 @@ def test_only_a_domain_that_is_not_remembered_has_to_wait_for_room(place: Path, 
     (place / "filler").unlink()
     assert isinstance(client.acquire(["another"])[0], Granted)
     assert len(domains_of(client)) == len(shown) + 1
+
+
+# Where it is full a turn takes in some hundreds: so many neighbours are looked at.
+def test_domains_that_nobody_has_had_for_long_make_room_and_leases_stay(place: Path, world: World) -> None:
+    client = client_of(world, world.started())
+    client.acquire(KNOWN)
+    make_full(place, client, give_back=True)
+    remembered = world.stores[0].domains
+    world.time.advance(POLICY.lease_term_max_ns // 2)
+    came: list[str] = []
+    for turn in range(100):
+        asked = [f"new-{turn}-{number}" for number in range(100)]
+        came += [each.witness.domain for each in client.acquire(asked) if isinstance(each, Granted)]
+        if len(came) >= 1000:
+            break
+    assert len(came) >= 1000
+    assert domains_of(client) == sorted(KNOWN + came)
+    assert world.stores[0].domains <= remembered
 
 
 def test_session_leases_are_begun_kept_and_dropped_without_room(place: Path, world: World) -> None:

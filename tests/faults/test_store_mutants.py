@@ -126,7 +126,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         "self._recent[domain] = unwritten.pop(domain) and None",
         one_dict,
     ),
-    "a question about what is in the file alone": (store, "LeaseStore.past", "self._ask", "self._execute", one_dict),
+    "a question about what is in the file alone": (store, "LeaseStore._ask", "self._all()", "'entry'", one_dict),
     "the file keeps what was first": (store, "LeaseStore._adopt", "unwritten.update(turn)", "pass", one_dict),
 }
 

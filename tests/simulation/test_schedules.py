@@ -17,7 +17,6 @@ from tests.simulation.run import (
     is_audited,
     run_all,
     scenario_of,
-    simulate,
 )
 
 FIXED = 3_000
@@ -52,6 +51,7 @@ def test_no_promise_breaks_in_fixed_seeds() -> None:
     tally = judged(0, FIXED)
     assert not tally.broken, "\n".join(complaints(tally))
     assert tally.counts["seeds"] == FIXED
+    assert tally.counts["audits"] > FIXED / AUDITED_ONE_IN / 2  # trees that rot are not judged
 
 
 @pytest.mark.parametrize("one_in", [1, 4, AUDITED_ONE_IN, len(scenarios.MIX)])
@@ -90,8 +90,3 @@ def test_every_broken_seed_of_a_long_run_is_shown_with_its_command() -> None:
     assert [line.rpartition(" ")[2] for line in shown] == [str(seed) for seed in range(100)]
     assert all("--replay bags" in line for line in shown)
     assert all("committed" in line and "\n" not in line for line in shown[SHOWN_MAX:])
-
-
-def test_every_scenario_does_what_it_is_for() -> None:
-    for name in scenarios.SCENARIOS:
-        assert sum(simulate(name, seed, audit=False).counts["writes"] for seed in range(20)) > 5

@@ -1,0 +1,148 @@
+"""What a run came to: counted from what its actors were told, what shards signed, and what lies on the file server.
+
+A run in which nothing was promised breaks no promise: minima.py says how much has to happen in each scenario.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.pack import PACK
+from appliance.formats.paths import LOCK, SEAL, parse_data_name
+from appliance.formats.sessionlease import SessionWitness
+from appliance.formats.witness import CeilingCopy, Ended, Witness, WitnessKind
+from appliance.session.losses import Reason
+from tests.simulation.checkers.record import Record
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History, Hold
+    from tests.simulation.server import Server
+    from tests.simulation.world import World
+
+
+def reached(world: World) -> Counter[str]:
+    """Count what happened in a finished run, by words that this module knows."""
+    record = Record(world.server, world.policy, world.history.blocks)
+    counts: Counter[str] = Counter()
+    _faults(world, counts)
+    _written(world.history, counts)
+    _read(world.history, counts)
+    _held(world.history, counts)
+    _ran(world, counts)
+    _signed(record, world.domains_max, counts)
+    _on_disk(world.server, counts)
+    _accepted(record, counts)
+    counts["policies"] = len(record.policies) - 1
+    return counts
+
+
+def _faults(world: World, counts: Counter[str]) -> None:
+    counts.update(
+        {
+            "crashes": world.scheduler.crashes,
+            "pauses": world.scheduler.pauses,
+            "mount faults": sum(mount.failures + mount.repeats for mount in world.mounts.values()),
+            "messages lost": world.network.lost,
+            "lying clocks": int(world.lying),
+            "statements of the time": len(world.history.said),
+        }
+    )
+
+
+def _written(history: History, counts: Counter[str]) -> None:
+    """Count each message or batch once, by the last word about it; ``in doubt`` is whatever ever was."""
+    said = [each.outcomes for each in history.attempts] + [each.outcomes for each in history.wrote]
+    for outcomes in said:
+        words = [word for _, word in outcomes]
+        if words:
+            counts[words[-1]] += 1
+            counts["in doubt"] += "unknown" in words
+            counts["decided later"] += "unknown" in words and words[-1] != "unknown"
+
+
+def _read(history: History, counts: Counter[str]) -> None:
+    """Count readings that returned something."""
+    counts["settled readings"] = sum(bool(each.keys) for each in history.settled)
+    counts["latest readings"] = sum(bool(each.keys) for each in history.latest if not each.leases)
+    counts["readings under leases"] = sum(bool(each.keys) for each in history.latest if each.leases)
+    counts["narrow readings"] = sum(bool(each.keys) for each in history.narrow)
+    counts["bags said"] = sum(each.names is not None for each in history.answers)
+
+
+def _held(history: History, counts: Counter[str]) -> None:
+    counts["grants"] = len(history.holds)
+    by_domain: dict[str, list[Hold]] = {}
+    for hold in history.holds:
+        by_domain.setdefault(hold.domain, []).append(hold)
+        counts["recalled"] += hold.lease.loss is not None and hold.lease.loss.reason is Reason.RECALLED
+        counts["run out"] += hold.lease.loss is not None and hold.lease.loss.reason is Reason.EXPIRED
+    for holds in by_domain.values():
+        for earlier, later in pairwise(holds):
+            counts["hand-overs"] += earlier.who != later.who
+            counts["changed modes"] += earlier.lease is later.lease and earlier.mode is not later.mode
+    counts["sets"] = sum(each.granted and len(each.domains) > 1 for each in history.waits)
+    counts["waited in vain"] = sum(not each.granted for each in history.waits)
+    counts["in the queue"] = len(history.queued)
+    counts["kept to the end"] = len(history.kept_until)
+    for turn in history.turns:
+        if turn.over_ns is not None:
+            counts["turns"] += 1
+            counts["turns through a death"] += any(
+                turn.began_ns < each.true_ns < turn.over_ns for each in history.deaths
+            )
+    for death in history.deaths:
+        counts[death.what] += 1
+
+
+def _ran(world: World, counts: Counter[str]) -> None:
+    history = world.history
+    counts["incarnations"] = len(history.starts)
+    counts["maps"] = world.map.number - world.founded.map.number
+    for tenant in history.tenants:
+        at_home = tenant.node == history.owners[tenant.map_number][tenant.shard]
+        counts["at home" if at_home else "taken over"] += 1
+        counts["left in good order"] += tenant.how == "left"
+
+
+def _signed(record: Record, domains_max: int, counts: Counter[str]) -> None:
+    runs: dict[bytes, set[str]] = {}
+    sessions: set[bytes] = set()
+    first_map = min((turn.head.map_number for turn in record.turns), default=0)
+    for turn in record.turns:
+        domains = runs.setdefault(turn.head.incarnation, set())
+        for entry in turn.entries:
+            match entry:
+                case Witness():
+                    domains.add(entry.domain)
+                    counts["renewals"] += entry.kind is WitnessKind.RENEWAL
+                    counts["under a later map"] += turn.head.map_number > first_map
+                case SessionWitness():
+                    sessions.add(entry.session_id)
+                case Ended():
+                    counts[entry.ending.outcome] += 1
+                case CeilingCopy():
+                    counts["orderly stops"] += record.ceilings[entry.record].kind is CeilingKind.ORDERLY
+                    counts["terminal records"] += record.ceilings[entry.record].kind is CeilingKind.TERMINAL
+    counts["runs that granted"] = sum(bool(domains) for domains in runs.values())
+    counts["evicted"] = sum(max(0, len(domains) - domains_max) for domains in runs.values())
+    counts["session leases"] = len(sessions)
+
+
+def _on_disk(server: Server, counts: Counter[str]) -> None:
+    there = [*server.files(), *server.graves]
+    counts["closed bags"] = len({path for path in there if path.endswith(f"/{LOCK}")})
+    counts["sealed racks"] = len({path for path in there if path.endswith(f"/{SEAL}")})
+    counts["packed racks"] = len({path for path in there if path.endswith(f"/{PACK}")})
+    counts["given-up packs"] = sum(path.endswith(f"/{PACK}") for path in server.graves)
+
+
+def _accepted(record: Record, counts: Counter[str]) -> None:
+    """Count what the record holds, and what of it is in files that another process wrote: the node's writer."""
+    for log in record.logs.values():
+        for entry in log.entries:
+            counts["accepted"] += 1
+            name = parse_data_name(entry.path.rpartition("/")[2])
+            counts["by the node's writer"] += name is not None and name.incarnation != entry.key[2]

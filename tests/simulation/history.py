@@ -267,8 +267,6 @@ class History:
     """To whom each map gives the shards."""
     calm: Calm | None = None
     rejected: list[tuple[str, str]] = field(default_factory=list)
-    unjudged: list[str] = field(default_factory=list)
-    """Damage that a reader reported: there is none in a simulation."""
 
     @property
     def queued(self) -> list[Hold]:

@@ -205,6 +205,17 @@ LEASES: tuple[Mutant, ...] = (
         "contenders",
     ),
     Mutant(
+        "a successor holds the newest record against the number of its own",
+        one(
+            ceiling,
+            "CeilingChain._before",
+            "if found != (mine.cluster_id, mine.map_number, mine.shard, number):",
+            "if found != (mine.cluster_id, mine.map_number, mine.shard, number + 1):",
+        ),
+        "damage",
+        "contenders",
+    ),
+    Mutant(
         "an orderly record is written while leases are out",
         one(shard, "Shard._link_end", "if until is not None:", "if until == 0:"),
         "endings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import logfile, packer, reader, retention
+from appliance.bag import listedfiles, logfile, packer, reader, retention
 from tests.simulation.mutant import Mutant, one
 
 PACKS: tuple[Mutant, ...] = (
@@ -49,6 +49,12 @@ PACKS: tuple[Mutant, ...] = (
             "return own - self._keep_ns",
         ),
         "kept",
+        "packs",
+    ),
+    Mutant(
+        "a file whose directory was swept is not looked for in the pack",
+        one(listedfiles, "ListedFiles._pack_for", "pack = self._pack(bag.rack)", "pack = None"),
+        "damage",
         "packs",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.trace import Trace
-from timeagent.errors import LeaseholdError
+from timeagent.errors import Damaged, LeaseholdError
 from timeagent.units import HOUR, MINUTE, MS, SECOND, US, rfc3339
 
 if TYPE_CHECKING:
@@ -173,6 +173,8 @@ class Scheduler:
         self.pauses = 0
         self.bugs: list[str] = []
         self.refusals = 0
+        self.damage: list[str] = []
+        """What actors were told of damage, whatever they made of it."""
         self.mishaps = Mishaps()
         self.tempi: tuple[int, ...] = (0, 1, 1, 1, 1, 2, 2, 3)
         """How fast actors are, by TEMPI: one is drawn for each."""
@@ -239,7 +241,7 @@ class Scheduler:
                 actor.body()
         except LeaseholdError as problem:
             self.refusals += 1
-            self.note("gives up", str(problem))
+            self.refused("gives up", problem)
         except Ended:
             pass
         except GreenletExit:
@@ -435,6 +437,13 @@ class Scheduler:
         believed = "" if clock is None else f"{(clock.believed_ns() - self.now) / SECOND:+12.3f}"
         who = actor.name if actor is not None else "-"
         self.trace.append(f"{rfc3339(self.now)[11:-4]} {believed:>12} {who:22} {verb} {detail}")
+
+    def refused(self, verb: str, problem: LeaseholdError) -> None:
+        """Take note of what an actor was told in the place of an answer: who goes on may have been told of damage."""
+        self.note(verb, str(problem))
+        if isinstance(problem, Damaged):
+            assert self.current is not None
+            self.damage.append(f"{self.current.name}: {problem}")
 
     def fingerprint(self) -> tuple[str, float]:
         """Return a digest of the run and the next random number: equal for equal seeds."""

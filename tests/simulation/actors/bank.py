@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.outcome import Committed, NotCommitted
 from tests.simulation.actors.session import SessionKit
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import LeaseholdError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ class Teller:
                 continue
             try:
                 self._serve(kit, leases, source, target)
-            except Damaged as problem:
-                self._world.history.unjudged.append(f"{kit.process.name}: {problem}")
             except LeaseholdError as problem:
-                self._world.scheduler.note("stops:", str(problem))
+                self._world.scheduler.refused("stops:", problem)
             if kit.chance.random() < 0.95:
                 kit.relinquish(leases)
         kit.end()

@@ -8,7 +8,7 @@ from appliance.bag.authority import Contents
 from appliance.bag.closer import NotDue
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Answer, HorizonSeen
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import LeaseholdError
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Closing:
         log = kit.log(self._name)
         for _ in range(self._turns):
             kit.pause(self._world.pace_ns)
-            self._tolerant(kit, lambda: self._close(kit, log))
+            self._tolerant(lambda: self._close(kit, log))
 
     def sealer(self) -> None:
         """Seal racks around now."""
@@ -44,7 +44,7 @@ class Closing:
         log = kit.log(self._name)
         for _ in range(self._turns):
             kit.pause(3 * self._world.pace_ns)
-            self._tolerant(kit, lambda: self._seal(kit, log))
+            self._tolerant(lambda: self._seal(kit, log))
 
     def settler(self) -> None:
         """Settle to about now, with a deadline."""
@@ -52,7 +52,7 @@ class Closing:
         log = kit.log(self._name)
         for _ in range(self._turns):
             kit.pause(2 * self._world.pace_ns)
-            self._tolerant(kit, lambda: self._settle(kit, log))
+            self._tolerant(lambda: self._settle(kit, log))
 
     def metronome(self) -> None:
         """Keep the pace."""
@@ -60,15 +60,13 @@ class Closing:
         log = kit.log(self._name)
         for _ in range(2 * self._turns):
             kit.pause(self._world.pace_ns)
-            self._tolerant(kit, lambda: self._turn(kit, log))
+            self._tolerant(lambda: self._turn(kit, log))
 
-    def _tolerant(self, kit: Kit, work: object) -> None:
+    def _tolerant(self, work: object) -> None:
         try:
             work()  # type: ignore[operator]
-        except Damaged as problem:
-            self._world.history.unjudged.append(f"{kit.process.name}: {problem}")
         except LeaseholdError as problem:
-            self._world.scheduler.note("gets no answer:", str(problem))
+            self._world.scheduler.refused("gets no answer:", problem)
 
     def _close(self, kit: Kit, log: LogKit) -> None:
         policy = self._world.policy

@@ -35,7 +35,8 @@ class Governor:
                 try:
                     record = next_policy(kit.records.newest_policy(), change)
                     kit.records.publish(Kind.POLICY, record, world.founded.root)
-                except LeaseholdError:
+                except LeaseholdError as problem:
+                    world.scheduler.refused("publishes nothing yet:", problem)
                     kit.pause(100 * MS)
                 else:
                     break
@@ -48,7 +49,8 @@ def watched(kit: Kit) -> WatchedPolicy:
         try:
             policy = WatchedPolicy(kit.world.founded.registers(kit.storage))
             break
-        except LeaseholdError:
+        except LeaseholdError as problem:
+            kit.world.scheduler.refused("finds no policy:", problem)
             kit.pause(50 * MS)
     pace = kit.chance.choice((100, 400, 3_000)) * MS
 

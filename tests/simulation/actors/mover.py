@@ -35,7 +35,8 @@ class Mover:
             while True:
                 try:
                     kit.records.publish(Kind.MAP, record, world.founded.root)
-                except LeaseholdError:
+                except LeaseholdError as problem:
+                    kit.world.scheduler.refused("moves nothing yet:", problem)
                     kit.pause(100 * MS)
                 else:
                     break

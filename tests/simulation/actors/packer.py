@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from appliance.bag.packer import Packer
 from appliance.bag.retention import Retention
 from tests.simulation.actors.processes import Kit
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import LeaseholdError
 from timeagent.units import DAY
 
 if TYPE_CHECKING:
@@ -40,7 +40,5 @@ class Packing:
                     world.scheduler.note("packs", f"{rack.path}: {report}")
                 if self._deletes and kit.chance.random() < 0.5:
                     world.scheduler.note("deletes", f"{[each.path for each in retention.turn(32)]}")
-            except Damaged as problem:
-                world.history.unjudged.append(f"{kit.process.name}: {problem}")
             except LeaseholdError as problem:
-                world.scheduler.note("cannot pack:", str(problem))
+                world.scheduler.refused("cannot pack:", problem)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import HorizonSeen, LatestRead, SettledRead, key_of
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import LeaseholdError
 
 if TYPE_CHECKING:
     from tests.simulation.actors.processes import LogKit
@@ -34,10 +34,8 @@ class Reading:
                     cursor = self._settled(kit, log, cursor)
                 else:
                     self._latest(kit, log)
-            except Damaged as problem:
-                self._world.history.unjudged.append(f"{kit.process.name}: {problem}")
             except LeaseholdError as problem:
-                self._world.scheduler.note("cannot read:", str(problem))
+                self._world.scheduler.refused("cannot read:", problem)
 
     def _settled(self, kit: Kit, log: LogKit, cursor: int) -> int:
         """Read on from where the last reading ended, or all from the beginning."""

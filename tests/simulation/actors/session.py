@@ -20,7 +20,7 @@ from tests.simulation.cluster import grid_of
 from tests.simulation.history import Hold, LatestRead, NarrowRead, Turn, Waited, Wrote, key_of
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import SimulatedTransport
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import LeaseholdError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class SessionKit(Kit):
             try:
                 self.session.renew_due()
             except LeaseholdError as problem:
-                self.world.scheduler.note("renews nothing:", str(problem))
+                self.world.scheduler.refused("renews nothing:", problem)
 
     # -- what applications do, with a record of it ---------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class SessionKit(Kit):
         try:
             leases = self.session.acquire(*domains, mode=mode, timeout_ns=timeout_ns, term_ns=term_ns, **options)
         except LeaseholdError as problem:
-            scheduler.note("gets no lease:", str(problem))
+            self.world.scheduler.refused("gets no lease:", problem)
             history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=False))
             return None
         history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=True))
@@ -217,10 +217,8 @@ class Application:
             self.taken(kit, leases)
             try:
                 self._use(kit, leases, number)
-            except Damaged as problem:
-                self._world.history.unjudged.append(f"{kit.process.name}: {problem}")
             except LeaseholdError as problem:
-                self._world.scheduler.note("stops:", str(problem))
+                self._world.scheduler.refused("stops:", problem)
             if kit.chance.random() < self.gives_back:
                 kit.relinquish(leases)
         kit.end()
@@ -292,7 +290,7 @@ class Regular:
             kit.read(self._log, leases)
             kit.publish(self._log, [f"{kit.process.name} {self._world.number()}".encode()], leases)
         except LeaseholdError as problem:
-            self._world.scheduler.note("stops:", str(problem))
+            self._world.scheduler.refused("stops:", problem)
             kit.relinquish(leases)
             return None
         return leases

@@ -72,8 +72,8 @@ class Spool:
             taken, self._blocks = self._blocks, []
             try:
                 self._ledger.append(b"".join(taken))
-            except LeaseholdError:
-                scheduler.note("loses ledger blocks:", str(len(taken)))
+            except LeaseholdError as problem:
+                self._world.scheduler.refused(f"loses {len(taken)} ledger blocks:", problem)
 
 
 class Owed:
@@ -160,7 +160,8 @@ class ShardHost:
         while True:
             try:
                 return kit.records.layouts(kit.records.newest_map())
-            except LeaseholdError:
+            except LeaseholdError as problem:
+                self._world.scheduler.refused("finds no maps:", problem)
                 kit.pause(100 * MS)
 
     def _incarnation(self, kit: Kit, lives_until: Instant, layouts: list[ShardMap]) -> None:

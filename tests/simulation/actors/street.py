@@ -169,7 +169,8 @@ class Maps(MapWatch):
             try:
                 newest = kit.records.newest_map()
                 first = Placement(newest, tuple(kit.records.layouts(newest)))
-            except LeaseholdError:
+            except LeaseholdError as problem:
+                kit.world.scheduler.refused("finds no map:", problem)
                 kit.pause(100 * MS)
             else:
                 break

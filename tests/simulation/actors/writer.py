@@ -46,7 +46,8 @@ class Writer:
                 numbers = kit.records.newest()
                 keyring = kit.records.keyring(numbers.trust)
                 publication = stamper.publication(log.grid, payloads, (), identity, numbers, keyring)
-            except LeaseholdError:
+            except LeaseholdError as problem:
+                world.scheduler.refused("writes nothing:", problem)
                 continue
             if isinstance(publication, Ahead):
                 kit.time.sleep(publication.span_ns)

@@ -76,10 +76,13 @@ TRUE_TIME = (overlap.check, handed.check, due.check, patient.check, homes.check)
 
 
 def violations(world: World) -> list[tuple[str, str]]:
-    """Judge a finished run: which checker objects, and to what. ``bug``: code under test raised what it must not."""
+    """Judge a finished run: which checker objects, and to what.
+
+    ``bug``: code under test raised what it must not; ``damage``: it called something damaged, and nothing was.
+    """
     found = [("bug", text) for text in world.scheduler.bugs]
     if not world.rotting:
-        found += [("damage", text) for text in world.history.unjudged]
+        found += [("damage", text) for text in world.scheduler.damage]
     record = Record(world.server, world.policy, world.history.blocks)
     for name, check in CHECKERS.items():
         if world.lying and check in TRUE_TIME:

@@ -110,6 +110,16 @@ class Hold:
     """When it was asked for, in true time."""
     handed_until_ns: Instant = 2**62
     """The expiry that it had when it was handed out."""
+    lost_ns: Instant | None = None
+    """When it was lost against the holder's will, in true time: noted as soon as the lease says so."""
+
+    def believed_until_ns(self, margin_ns: Span) -> Instant:
+        """Return until when the holder believed to have it; since when it had it, where the end was not noted."""
+        runs_out = self.lease.expiry_ns - margin_ns
+        ends = [each for each in (self.until_ns, self.lost_ns) if each is not None]
+        if not ends and self.lease.ended is not None:
+            return self.from_ns
+        return min(*ends, runs_out) if ends else runs_out
 
 
 @dataclass(slots=True)

@@ -73,6 +73,17 @@ LEASES: tuple[Mutant, ...] = (
         "handover",
     ),
     Mutant(
+        "a lease is granted to another shortly before it is over",
+        one(
+            state,
+            "_breakable",
+            "return wounds or bounds.now.surely_past(lease.expiry_ns)",
+            "return wounds or bounds.now.surely_past(lease.expiry_ns - 3 * 10**8)",
+        ),
+        "overlap",
+        "handover",
+    ),
+    Mutant(
         "a held lease is taken from its holder by an older request",
         one(
             state,

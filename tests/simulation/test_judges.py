@@ -1,9 +1,13 @@
-"""What checkers go by is told them: no two publications look alike."""
+"""What checkers go by is told them: no two publications look alike, and when a lease was lost is known."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from tests.simulation.checkers.catalogue import violations
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
 
 SEEDS = 40
@@ -19,3 +23,16 @@ def test_no_two_publications_say_the_same_also_when_their_writer_began_again() -
         payloads = Counter(payload for attempt in world.history.attempts for payload in attempt.payloads)
         assert set(payloads.values()) <= {1}, payloads
     assert restarts
+
+
+# Most who lose a lease never give it back: they believed to have it until they found out.
+def test_lease_that_was_lost_is_judged_up_to_the_instant_of_its_loss() -> None:
+    mutant = next(each for each in MUTANTS if each.name == "a lease is granted to another shortly before it is over")
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.plant(patch)
+        world = SCENARIOS[mutant.scenario](0)
+        world.run()
+    assert "overlap" in {checker for checker, _ in violations(world)}
+    for hold in world.history.holds:
+        hold.lost_ns = None
+    assert "overlap" not in {checker for checker, _ in violations(world)}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Grid
     from appliance.lease.transport import Transport
     from appliance.session.held import Lease
+    from appliance.session.losses import Loss
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
     from timeagent.units import Instant
@@ -78,6 +79,13 @@ class SessionKit(Kit):
         self.session._lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
         leasing = self.session._leasing
         leasing._holder = msgspec.structs.replace(leasing._holder, process=world.number(), boot=bytes(16))
+        found = self.session._keeping.losses.found
+
+        def lost(loss: Loss) -> None:
+            self._lost(loss)
+            found(loss)
+
+        self.session._keeping.losses.found = lost  # type: ignore[method-assign]
         if renews:
             world.scheduler.spawn(f"{process.name} renewal", process, self._renew)
         self._over = False
@@ -166,6 +174,11 @@ class SessionKit(Kit):
         for hold in self.world.history.holds:
             if hold.until_ns is None and any(hold.lease is lease for lease in leases):
                 hold.until_ns = self.world.scheduler.now
+
+    def _lost(self, loss: Loss) -> None:
+        for hold in self.world.history.holds:
+            if hold.lease is loss.lease and hold.until_ns is None:
+                hold.lost_ns = self.world.scheduler.now
 
     def _holds(self, lease: Lease, asked_ns: Instant) -> None:
         history, now, who = self.world.history, self.world.scheduler.now, self.process.name

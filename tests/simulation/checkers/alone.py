@@ -11,22 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.simulation.checkers.record import Record
-    from tests.simulation.history import History, Hold
+    from tests.simulation.history import History
 
 
 def check(history: History, record: Record) -> Iterator[str]:
     margin = record.policy.holder_margin_ns
 
-    def until(hold: Hold) -> int:
-        runs_out = hold.lease.expiry_ns - margin
-        return runs_out if hold.until_ns is None else min(hold.until_ns, runs_out)
-
     holds = [hold for hold in history.holds if history.alone and hold.who.startswith(history.alone)]
     for first, second in combinations(sorted(holds, key=lambda each: each.fence), 2):
         if first.domain != second.domain or not excludes(first.mode, second.mode):
             continue
-        if (first.until_ns is not None or first.lease.ended is None) and second.from_ns < until(first):
+        believed = first.believed_until_ns(margin)
+        if first.from_ns < believed and second.from_ns < believed:
             yield (
                 f"{second.who} acted on {first.domain} from {second.from_ns} on, while {first.who} believed to have it "
-                f"until {until(first)}"
+                f"until {believed}"
             )

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 def check(history: History, record: Record) -> Iterator[str]:
     margin = record.policy.holder_margin_ns
 
-    def until(hold: Hold) -> int:
-        runs_out = hold.lease.expiry_ns - margin
-        return runs_out if hold.until_ns is None else min(hold.until_ns, runs_out)
-
     revoked = history.revoked  # by an operator, who may: the record is protected, and not the belief
 
     places: dict[tuple[str, bytes], list[Hold]] = {}
@@ -32,10 +28,8 @@ def check(history: History, record: Record) -> Iterator[str]:
     for (domain, _), holds in places.items():
         holds.sort(key=lambda each: each.fence)
         for place, first in enumerate(holds, 1):
-            believed = until(first)
+            believed = first.believed_until_ns(margin)
             if first.lease.correlation_id in revoked or believed <= first.from_ns:
-                continue
-            if first.until_ns is None and first.lease.ended is not None:
                 continue
             for second in holds[place:]:
                 if second.from_ns < believed and excludes(first.mode, second.mode):

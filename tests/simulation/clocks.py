@@ -42,6 +42,7 @@ class SimulatedTime:
         self._anchor_believed = scheduler.now + offset_ns
         self._boot = scheduler.now - 10**12
         self._frozen_at: Instant | None = None
+        self._frozen_boot = 0
         self.silent = False
         """No bound can be given: now() raises BadTime."""
         self.epoch = 1
@@ -58,6 +59,9 @@ class SimulatedTime:
         passed = self._scheduler.now - self._anchor_true
         return self._anchor_believed + passed + passed * self.drift_ppm // 1_000_000
 
+    def _boot_now(self) -> int:
+        return self._scheduler.now - self._boot if self._frozen_at is None else self._frozen_boot
+
     def set_forward(self, span: Span) -> None:
         """Step: forward, or back when negative. Whether its bounds now lie is up to who calls this."""
         believed = self.believed_ns() + span
@@ -69,12 +73,14 @@ class SimulatedTime:
 
     def freeze(self) -> None:
         """Stand still: a virtual machine that is paused may find all its clocks stopped."""
+        self._frozen_boot = self._boot_now()
         self._frozen_at = self.believed_ns()
 
     def thaw(self, *, right: bool) -> None:
-        """Go on from where it stopped, or, ``right``, from what it would show."""
+        """Go on from where it stopped, or, ``right``, from what it would show. Boot time never catches up."""
         if self._frozen_at is None:
             return
+        self._boot = self._scheduler.now - self._frozen_boot
         self._anchor_believed = self._frozen_at
         if right:
             self._anchor_believed = self._scheduler.now
@@ -110,7 +116,7 @@ class SimulatedTime:
     def boot_ns(self) -> int:
         """Boot time stands still with the rest of a frozen machine's clocks; it never steps."""
         self._scheduler.operations += 1
-        return self._scheduler.now - self._boot
+        return self._scheduler.now - self._boot if self._frozen_at is None else self._frozen_boot
 
     def sleep(self, span: Span) -> None:
         self._scheduler.operations += 1
@@ -120,7 +126,7 @@ class SimulatedTime:
     def token(self) -> SignedTime:
         self._scheduler.operations += 1
         self._scheduler.step("token")
-        boot = self._scheduler.now - self._boot
+        boot = self._boot_now()
         if self._token is None or boot - self._token_boot >= TOKEN_PERIOD_NS or self.silent:
             self._token = self._sign(None)
             self._token_boot = boot

@@ -51,6 +51,8 @@ def test_casts_meet_what_they_are_about(monkeypatch: pytest.MonkeyPatch) -> None
     sealing = keeps_every_promise(SHORT["writer, sealer, late closer"], monkeypatch).told()
     assert {note[-1] is None for note in sealing if note[0] == "contents"} == {True, False}
     assert {len(note[1]) for note in sealing if note[0] == "sealed"} == {0, 1}
+    packing = keeps_every_promise(SHORT["writer, sealer, packer"], monkeypatch).told()
+    assert {note[1] for note in packing if note[0] == "packed"} == {"unsealed", "empty", "packed"}
     chain = keeps_every_promise(SHORT["chain, 2 contenders, terminator"], monkeypatch).told()
     assert {"terminated", "given back", "finished"} <= {note[0] for note in chain}
     assert {note[1] for note in chain if note[0] == "finished"} == {"Extended", "Deposed"}
@@ -85,6 +87,24 @@ def test_wrong_step_shows_among_contenders_and_terminators(name: str, monkeypatc
     mutant.apply(monkeypatch)
     found = explored(LONG["chain, 2 contenders, 2 terminators"], monkeypatch, states_max=20_000)
     assert [breach.promise for breach in found.breaches[:1]] == [mutant.breaks]
+
+
+# The large casts of packers, likewise.
+@pytest.mark.parametrize(
+    ("cast", "name"),
+    [
+        ("writer, sealer, packer, late closer", "rack swept before its pack is there"),
+        ("2 writers, sealer, packer", "rack swept before its pack is there"),
+        ("2 writers, sealer, packer", "rack swept before it is sealed"),
+        ("2 writers, sealer, packer", "prelock of the rack swept with its bags"),
+    ],
+)
+def test_wrong_step_shows_among_writers_sealers_and_packers(
+    cast: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MUTANTS[name].apply(monkeypatch)
+    found = explored(LONG[cast], monkeypatch, states_max=30_000)
+    assert [breach.promise for breach in found.breaches[:1]] == [MUTANTS[name].breaks]
 
 
 def test_tables_in_the_docs_name_every_cast_and_every_mutant(repository: Path) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.simulation.exhaustive.bag_casts import BagCast, closer, deleter, latest, sealer, settler, writer
+from tests.simulation.exhaustive.bag_casts import BagCast, closer, latest, packer, sealer, settler, writer
 from tests.simulation.exhaustive.bag_promises import BagPromises
 from tests.simulation.exhaustive.birth_casts import BirthCast, creator, opener
 from tests.simulation.exhaustive.chain_casts import ChainCast, contender, terminator
 from tests.simulation.exhaustive.nodes import empty_log
-from tests.simulation.exhaustive.table import ANY_FAULT, MUTANTS, PIECES, ROUGH, Cast, explored
-from tests.simulation.exhaustive.tree import Mount, Tree, TreeWorld
+from tests.simulation.exhaustive.table import MUTANTS, Cast, explored
+from tests.simulation.exhaustive.tree import ANY_FAULT, PIECES, ROUGH, Mount, Tree, TreeWorld
 from tests.support.explorer import Answer, Explorer, Kind, Refusal
 from tests.support.storage import Crash
 from timeagent.errors import TryAgain
@@ -119,7 +119,7 @@ ENDINGS: list[Cast] = [
     BagCast((writer(again=1), closer()), faults=1),
     BagCast((writer(), closer()), Mount(pieces=True, absences=True), 1, rack=False),
     BagCast((writer(), sealer()), ANY_FAULT, 1),
-    BagCast((writer(), sealer(), deleter())),
+    BagCast((packer(count=2),), before=(writer(), sealer())),
     BagCast((writer(), settler())),
     BagCast((writer(), latest()), PIECES),
     BirthCast((creator(1), creator(2), opener())),

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from appliance.bag.authority import Contents
+from appliance.bag.packer import Packer
 from appliance.formats.lockfile import RackSeal
+from tests.simulation.exhaustive.afterwards import BAGS, delivered, left_by, read_afterwards
 from tests.simulation.exhaustive.bag_promises import BagPromises
-from tests.simulation.exhaustive.nodes import BAG, DUE, GRID, NEXT_BAG, PAST, RACK, empty_log, file_of, node
-from tests.simulation.exhaustive.tree import ExploredStorage, Mount, TreeWorld
+from tests.simulation.exhaustive.nodes import BAG, DUE, GRID, PAST, RACK, empty_log, file_of, node
+from tests.simulation.exhaustive.tree import Mount, TreeWorld
 from tests.support.explorer import Explorer, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from appliance.bag.looks import FrameFile
     from appliance.bag.outcome import Outcome
-    from appliance.bag.reader import Message
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Rack
     from tests.support.explorer import Port
     from timeagent.units import Instant
-
-_BAGS = (BAG, NEXT_BAG)
 
 
 def _note(port: Port, file: FrameFile, outcome: Outcome) -> None:
@@ -68,22 +65,17 @@ def _seal(port: Port, *, rack: Rack, clocks: Clocks) -> None:
 def _settle(port: Port, *, to: Instant, clocks: Clocks) -> None:
     here = node(port, *clocks)
     here.horizon.settle(to)
-    files = _read(here.reader.settled())
-    port.note("settled", tuple(bag.path for bag in _BAGS if bag.end_ns <= here.horizon.reached), files)
+    files = delivered(here.reader.settled())
+    port.note("settled", tuple(bag.path for bag in BAGS if bag.end_ns <= here.horizon.reached), files)
 
 
 def _latest(port: Port, *, clocks: Clocks) -> None:
-    port.note("latest", _read(node(port, *clocks).reader.latest()))
+    port.note("latest", delivered(node(port, *clocks).reader.latest()))
 
 
-def _delete(port: Port) -> None:
-    """Delete what a seal covers, as packing will: data files first, prelock and lock last, then the directory."""
-    storage = ExploredStorage(port)
-    if not storage.look(RACK.path, ("seal",)):
-        return
-    for name in sorted(storage.list_afresh(BAG.path) or (), key=lambda name: not name.endswith(".msg")):
-        storage.unlink(f"{BAG.path}/{name}")
-    storage.unlink(BAG.path)
+def _pack(port: Port, *, rack: Rack, clocks: Clocks) -> None:
+    here = node(port, *clocks)
+    port.note("packed", Packer(here.context, GRID, here.sealer).pack(rack).state.value)
 
 
 def _bag_named(name: str) -> Bag:
@@ -94,10 +86,6 @@ def _bag_named(name: str) -> Bag:
 
 def _names(lock: LockFile) -> tuple[str, ...]:
     return tuple(entry.name for entry in lock.entries)
-
-
-def _read(messages: Iterable[Message]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((message.bag_path, message.file_name) for message in messages))
 
 
 # -- actors ------------------------------------------------------------------------------------------------------------
@@ -135,8 +123,8 @@ def latest(name: str = "l", *, clocks: Clocks = (DUE,)) -> Kind:
     return Kind(f"latest {name}", partial(_latest, clocks=clocks))
 
 
-def deleter() -> Kind:
-    return Kind("deleter", _delete)
+def packer(name: str = "p", *, count: int = 1, rack: Rack = RACK, clocks: Clocks = (PAST,)) -> Kind:
+    return Kind(f"packer {name}", partial(_pack, rack=rack, clocks=clocks), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +139,15 @@ class BagCast:
     rack: bool = True
     """The rack's directory is there from the start."""
     reduced: bool = True
+    before: tuple[Kind, ...] = ()
+    """Who has come and gone, one after the other, before these actors begin."""
 
     def explorer(self, *, states_max: int = 3_000_000, breadth_first: bool = False) -> Explorer:
         decided = self.decided and not self.faults
         return Explorer(
-            TreeWorld(empty_log(rack=self.rack), self.mount),
+            TreeWorld(left_by(empty_log(rack=self.rack), self.before), self.mount),
             self.actors,
-            BagPromises(decided=decided),
+            BagPromises(cache(read_afterwards), decided=decided),
             faults=self.faults,
             states_max=states_max,
             reduced=self.reduced,

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.simulation.exhaustive.nodes import NEXT_RACK, RACK
+from tests.simulation.exhaustive.tree import parent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from tests.simulation.exhaustive.afterwards import Read
     from tests.simulation.exhaustive.tree import Tree
     from tests.support.explorer import Notes
 
@@ -32,6 +34,11 @@ LATEST_FINAL = "latest reads are in the record"
 SEALS_AGREE = "who sealed a rack was told the record"
 ONE_LOCK = "a lock file is for ever"
 ONE_SEAL = "a seal is for ever"
+BEGUN = "what is begun stays begun"
+ONE_PACK = "a pack is for ever"
+PACKED_FIRST = "a listed file goes when the pack holds it"
+PACK_THERE = "who packed a rack was told what is there"
+READ_ONCE = "a reader that comes afterwards is given the record, once"
 IN_ORDER = "racks are sealed in order"
 NO_BUG = "nothing breaks"
 ALL_DECIDED = "without faults everybody is answered"
@@ -76,20 +83,22 @@ def record(tree: Tree) -> Listed:
 class BagPromises:
     """The promises of docs/protocol/bag.md. ``decided``: everything is due and nothing fails, so nobody may give up."""
 
-    def __init__(self, *, decided: bool = False) -> None:
+    def __init__(self, read: Callable[[Tree], Read | str] | None = None, *, decided: bool = False) -> None:
+        """``read``: what a reader would deliver that came to a tree when nobody else does anything any more."""
+        self._read = read
         self._decided = decided
 
     def in_step(self, before: Tree, after: Tree) -> list[str]:
         too_soon = after.has(f"{NEXT_RACK.path}/seal") and not after.has(f"{RACK.path}/seal")
-        return [IN_ORDER] * too_soon + [
-            ONE_SEAL if path.endswith("seal") else ONE_LOCK
-            for path, data in before.files
-            if path.endswith(("/lock", "/seal")) and not _kept(after, path, data)
-        ]
+        lost = (_lost(after, path, data) for path, data in sorted(before.files - after.files))
+        return [IN_ORDER] * too_soon + [promise for promise in lost if promise is not None]
 
     def in_state(self, tree: Tree, notes: list[Notes]) -> list[str]:
         listed = record(tree)
-        return [name for each in notes for note in each for name in _broken(tree, listed, note)]
+        broken = [name for each in notes for note in each for name in _broken(tree, listed, note)]
+        if self._read is not None and self._read(tree) != _each(listed):
+            broken.append(f"{READ_ONCE}: {self._read(tree)}" if isinstance(self._read(tree), str) else READ_ONCE)
+        return broken
 
     def at_end(self, _tree: Tree, notes: list[Notes]) -> list[str]:
         if not self._decided:
@@ -100,10 +109,25 @@ class BagPromises:
         ]
 
 
-def _kept(after: Tree, path: str, data: bytes) -> bool:
-    """Whether it is there still; a lock file may go once a seal holds what it says."""
-    found = after.read(path)
-    return found == data or (found is None and path.endswith("/lock") and after.has(f"{RACK.path}/seal"))
+def _each(listed: Listed) -> Read:
+    return tuple(sorted((bag, name) for bag, names in listed.items() for name in names or ()))
+
+
+def _lost(after: Tree, path: str, data: bytes) -> str | None:
+    """Return what is broken when a file goes, or becomes another one."""
+    directory, _, name = path.rpartition("/")
+    if name in _FOR_EVER:
+        # A bag's prelock and lock file may go once a seal holds what they say.
+        swept = after.read(path) is None and after.has(f"{parent(directory)}/seal")
+        return None if swept and name in ("prelock", "lock") else _FOR_EVER[name]
+    seal = after.read(f"{parent(directory)}/seal")
+    if seal is None:
+        return PACKED_FIRST
+    listed = name in seal_names(seal).get(directory.rpartition("/")[2], ())
+    return PACKED_FIRST if listed and data not in (after.read(f"{parent(directory)}/pack") or b"") else None
+
+
+_FOR_EVER = {"prelock": BEGUN, "lock": ONE_LOCK, "seal": ONE_SEAL, "pack": ONE_PACK}
 
 
 def _broken(tree: Tree, listed: Listed, note: Any) -> Iterator[str]:  # noqa: ANN401 - a note is what an actor wrote
@@ -128,14 +152,18 @@ def _broken(tree: Tree, listed: Listed, note: Any) -> Iterator[str]:  # noqa: AN
         case "sealed":
             if dict(said[0]) != {bag: names for bag, names in listed.items() if names is not None}:
                 yield SEALS_AGREE
+        case "packed":
+            # Nobody gives up a pack here. Who found no seal was told nothing that lasts.
+            packed = tree.has(f"{RACK.path}/pack")
+            if said[0] != "unsealed" and said[0] != ("packed" if packed else "empty"):
+                yield PACK_THERE
         case "broke":
             yield f"{NO_BUG}: {said[0]}"
 
 
 def _settled(tree: Tree, listed: Listed, below: tuple[str, ...], files: tuple[tuple[str, str], ...]) -> Iterator[str]:
     """``below``: the bags whose instants all lie below the horizon that the reader had."""
-    expected = {(bag, name) for bag in below for name in listed.get(bag) or ()}
-    if expected != {each for each in files if each[0] in below}:
+    if tuple(each for each in files if each[0] in below) != _each({bag: listed.get(bag) for bag in below}):
         yield SETTLED_AGREE
     if not all(tree.has(f"{bag}/lock") or tree.has(f"{RACK.path}/seal") for bag in below):
         yield SETTLED_CLOSED

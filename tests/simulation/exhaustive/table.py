@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 
 import pytest
 
@@ -28,7 +27,7 @@ from appliance.lease import shard as shards
 from tests.faults import test_bag_mutants as wrong
 from tests.simulation.exhaustive import bag_promises as bags
 from tests.simulation.exhaustive import chain_promises as chains
-from tests.simulation.exhaustive.bag_casts import BagCast, closer, deleter, latest, sealer, settler, writer
+from tests.simulation.exhaustive.bag_casts import BagCast, closer, latest, packer, sealer, settler, writer
 from tests.simulation.exhaustive.birth_casts import ONE_BIRTH, BirthCast, creator, opener
 from tests.simulation.exhaustive.chain_casts import EARLY as LOW
 from tests.simulation.exhaustive.chain_casts import LATE as HIGH
@@ -36,18 +35,14 @@ from tests.simulation.exhaustive.chain_casts import MIDDLE, ChainCast, contender
 from tests.simulation.exhaustive.lease_casts import LeaseCast
 from tests.simulation.exhaustive.lease_table import LEASE_LONG, LEASE_MUTANTS, LEASE_SHORT
 from tests.simulation.exhaustive.nodes import DUE, EARLY, NEXT_RACK, PAST
-from tests.simulation.exhaustive.tree import Mount, TreeWorld
+from tests.simulation.exhaustive.pack_table import PACK_LONG, PACK_MUTANTS, PACK_SHORT
+from tests.simulation.exhaustive.tree import ABSENCES, ANY_FAULT, EVERY_VERB, PIECES, ROUGH, Mount, TreeWorld
+from tests.simulation.mutant import Break
 from tests.simulation.planting import Planter
 from tests.support.explorer import Explored
 from tests.support.mutants import plant
 
 type Cast = BagCast | ChainCast | BirthCast | LeaseCast
-
-PIECES = Mount(pieces=True)
-ABSENCES = Mount(absences=True)
-ROUGH = Mount(pieces=True, absences=True)
-EVERY_VERB = frozenset({"look", "list", "read", "mkdir", "publish", "mark", "unlink", "server clock"})
-ANY_FAULT = Mount(faults=EVERY_VERB)
 
 _ANEW = ChainCast((contender("a"), contender("b", extends=0, maps=(1, 1), clocks=(LOW,))))
 _TWO_TO_ONE = ChainCast(
@@ -91,6 +86,7 @@ SHORT: dict[str, Cast] = {
         )
     ),
     "chain, 2 shards": ChainCast((shard("a"), shard("b"))),
+    **PACK_SHORT,
     **LEASE_SHORT,
 }
 
@@ -112,7 +108,6 @@ LONG: dict[str, Cast] = {
         Mount(server_clocks=(DUE, PAST)),
         decided=False,
     ),
-    "writer, sealer, late closer, deleter": BagCast((writer(), sealer(), closer(), deleter())),
     "writer, 2 sealers, late closer": BagCast((writer(), sealer(count=2), closer())),
     "writer, sealer, sealer of the next rack, late closer": BagCast(
         (writer(), sealer(), sealer("next", rack=NEXT_RACK), closer())
@@ -187,6 +182,7 @@ LONG: dict[str, Cast] = {
     ),
     "chain, 2 shards, 1 fault": ChainCast((shard("a"), shard("b")), ANY_FAULT, faults=1),
     "chain, 3 shards": ChainCast((shard("a"), shard("b"), shard("c", orderly=False))),
+    **PACK_LONG,
     **LEASE_LONG,
 }
 
@@ -220,8 +216,13 @@ def _in_succession(function: str, old: str, new: str) -> Callable[[pytest.Monkey
     return lambda patch: plant(patch, succession, function, old, new)
 
 
-def _in(module: ModuleType, function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: Planter(patch).plant(module, function, old, new)
+def _in(*breaks: Break) -> Callable[[pytest.MonkeyPatch], None]:
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        planter = Planter(patch)
+        for each in breaks:
+            planter.plant(*each)
+
+    return planted
 
 
 def rack_looked_at_before_publishing_only(self: MaildirWriter, file: FrameFile) -> Outcome:
@@ -289,7 +290,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "directory gone taken for not closed": Mutant(
         _instead(MaildirWriter, "_look", directory_gone_means_not_closed),
-        BagCast((writer(), sealer(), deleter()), decided=False),
+        BagCast((writer(), sealer(), packer()), decided=False),
         bags.COMMITTED_LISTED,
     ),
     "lock believed without a look at the rack": Mutant(
@@ -302,7 +303,7 @@ MUTANTS: dict[str, Mutant] = {
         _instead(Sealer, "_begin_and_list", wrong.rack_listed_before_its_prelock), _SEALING, bags.COMMITTED_LISTED
     ),
     "rack sealed without closing its bags": Mutant(
-        _instead(Sealer, "_seal_one", wrong.seal_without_closing), _SEALING, bags.COMMITTED_LISTED
+        _instead(Sealer, "_seal_one", wrong.seal_without_closing), _SEALING, bags.READ_ONCE
     ),
     "racks sealed out of order": Mutant(
         _instead(Sealer, "_seal_up_to", lambda self, rack: self._seal_one(rack)),
@@ -429,15 +430,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "floor of the run before forgotten": Mutant(
         _in(
-            forgotten,
-            "Forgotten.memory",
-            "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
-            "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",
+            (
+                forgotten,
+                "Forgotten.memory",
+                "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
+                "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",
+            )
         ),
         ChainCast((shard("a"), shard("b"))),
         chains.ONE_OWNER,
     ),
-    **{name: Mutant(_in(*where), cast, breaks) for name, (where, cast, breaks) in LEASE_MUTANTS.items()},
+    **{name: Mutant(_in(*where), cast, breaks) for name, (where, cast, breaks) in PACK_MUTANTS.items()},
+    **{name: Mutant(_in(where), cast, breaks) for name, (where, cast, breaks) in LEASE_MUTANTS.items()},
 }
 
 

@@ -190,6 +190,13 @@ class Mount:
     server_clocks: tuple[Instant, ...] = (2**62,)
 
 
+PIECES = Mount(pieces=True)
+ABSENCES = Mount(absences=True)
+ROUGH = Mount(pieces=True, absences=True)
+EVERY_VERB = frozenset({"look", "list", "read", "mkdir", "publish", "mark", "unlink", "rmdir", "server clock"})
+ANY_FAULT = Mount(faults=EVERY_VERB)
+
+
 class TreeWorld:
     """The world of a tree."""
 

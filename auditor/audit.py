@@ -20,12 +20,14 @@ from .records import ClusterRecords, load_records
 from .rules.chains import check_ceilings, check_heads, check_layouts, check_records_there
 from .rules.leases import Cluster
 from .rules.ledgers import check_ledgers
+from .rules.policies import Policies
 from .rules.registry import found
 from .rules.sequences import check_sequences
 from .rules.sessions import SessionNote, check_sessions
 from .rules.settling import Closings
 from .sessions import session_histories
 from .store import PartStore, environment
+from .strangers import known_until
 from .verification import Signatures
 from .walk import Doubted, Walk, Way
 
@@ -237,6 +239,7 @@ def _judge(
         maps=records.maps,
         term_ns_max=records.term_ns_max,
         r1_tolerance_ns=records.r1_tolerance_ns,
+        policies=Policies(policy.number, known_until(loaded.policy_closed, policy.number)) if policy else Policies(),
         coverage=coverage,
         closings=Closings(index.closings()),
     )

@@ -29,7 +29,7 @@ from .rules import bags as bag_rules
 from .rules.registry import found
 from .rules.signatures import of_unknown_key, stamp_findings
 from .seals import BagCounts, SealFacts, damaged_inside, first_unlisted
-from .verification import PartialKeyring
+from .strangers import Stranger, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,11 +79,14 @@ class BagWalk:
         self.newest: SignedTime | None = None
         """The latest signed time that holds, of all frames, lock files and seals."""
         self.trust_named: set[int] = set()
+        self.trust_closed: dict[int, int] = {}
+        self.policy_closed: dict[int, int] = {}
+        """By record, when the last bag was closed, at the earliest, whose lock file names it."""
         self.doubted = False
         """Whether a lock file named a trust record that is not there."""
         self._log: Grid | None = None
         """The log that is being walked."""
-        self.unknown_keys: list[Finding] = []
+        self.unknown_keys: list[Stranger] = []
         """Stamps of births and seals by a key of no trust record: these do not say which record they go by."""
         self._judge = FrameJudge(frames, index, report, self.counts, self.trust_named, columns, hashed=hashed)
 
@@ -134,32 +137,18 @@ class BagWalk:
         counts.rejected += other.rejected
         if part.newest is not None:
             self.newest = later(self.newest, SignedTime.decode(part.newest))
-        self.trust_named.update(part.trust_named)
-        self.unknown_keys += part.unknown_keys
 
     def off_grid(self, path: str) -> None:
         """Say that a directory is no rack of its log."""
         self._off_grid(path)
-
-    def finish(self) -> None:
-        """Say what depends on all logs. Where a trust record is missing, no key is known to be a stranger's."""
-        missing = sorted(n for n in self.trust_named if self._records.missing(Kind.TRUST, n))
-        for finding in self.unknown_keys:
-            if not missing and not isinstance(self._records.keys, PartialKeyring):
-                self._report(finding)
-                continue
-            which = f"trust record {missing[0]}, which is not there" if missing else "a trust record that is not there"
-            reason = f"{finding.subject} is stamped with a key that may be in {which}: {finding.explanation}"
-            self._report(found("unverifiable-trust", finding.subject, reason, finding.evidence, finding.times))
-        if missing and self.unknown_keys:
-            self._records.doubt_keys()
 
     def _stamp(self, kind: Kind, stamped: Stamped, node: str, where: Evidence) -> SignedTime | None:
         """Check the stamp of a birth or a seal. Returns its signed time if it holds."""
         keys = self._records.keys
         token, findings = stamp_findings(self._signatures, keys, kind, stamped, node, where)
         if findings and keys is not None and of_unknown_key(keys, stamped):
-            self.unknown_keys += findings
+            signed_ns = stamped.signed_time(where.path).interval.latest
+            self.unknown_keys += [Stranger(finding, signed_ns) for finding in findings]
         else:
             self._report_all(findings)
         return token
@@ -412,6 +401,9 @@ class BagWalk:
         keyring = self._records.keyring(lock.trust_number)
         token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
         self._report_all(findings)
+        if token is not None:
+            take_latest(self.trust_closed, {lock.trust_number: token.interval.earliest})
+            take_latest(self.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token
 
     def _missing(self, kind: Kind, number: int, what: str) -> None:

@@ -15,6 +15,7 @@ from .columns.layout import Chunk
 from .finding import Evidence, Finding
 from .index import Rows, encode_rows
 from .seals import BagCounts
+from .strangers import Stranger
 
 if TYPE_CHECKING:
     from appliance.formats.paths import Rack
@@ -63,10 +64,12 @@ class Part(msgspec.Struct, kw_only=True):
     unreadable: dict[str, str] = {}
     newest: bytes | None = None
     """The latest signed time that holds, encoded."""
+    unknown_keys: list[Stranger] = []
     # of a rack
     counts: BagCounts = msgspec.field(default_factory=BagCounts)
     trust_named: list[int] = []
-    unknown_keys: list[Finding] = []
+    trust_closed: dict[int, int] = {}
+    policy_closed: dict[int, int] = {}
     doubted: bool = False
     """Whether a lock file names a trust record that is not there: then all later parts mean something else."""
     has_seal: bool = False

@@ -12,6 +12,7 @@ from appliance.formats.paths import record_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, decode_entry, head_digest
 from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
 
 from .columns.ledgers import BlockPlace
 from .finding import Evidence, Verdict
@@ -21,6 +22,7 @@ from .records import RECORD_BYTES_MAX
 from .rules.ledgers import LedgersSeen
 from .rules.registry import found
 from .rules.signatures import ceiling_findings
+from .strangers import Stranger
 from .verification import misattributed
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ class ShardWalk:
         self.torn: set[bytes] = set()
         """Runs whose last ledger file ends in a torn block."""
         self.ledgers = LedgersSeen()
+        self.unknown_keys: list[Stranger] = []
+        """Refused signatures by keys of no trust record: these do not say which record they go by."""
 
     def walk_chains(self) -> None:
         """Audit every ceiling record, by itself."""
@@ -133,11 +137,25 @@ class ShardWalk:
             )
             self._report(found("damaged-record", where.path, reason, [where]))
             return
-        findings = list(ceiling_findings(self._signatures, self._records.keys, record, signed, where))
+        keys = self._records.keys
+        findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
         for finding in findings:
-            self._report(finding)
+            self._refused(finding, record.time, signed.key_id, where)
         if not findings:
             self._index.add("ceiling", *place, data, where=where)
+
+    def _refused(self, finding: Finding, time: bytes, key_id: bytes, where: Evidence) -> None:
+        """Say why a signature is refused, or keep it until it is known whether its keys may be in a later record."""
+        keys = self._records.keys
+        try:
+            token = SignedTime.decode(time, where.path)
+        except Damaged:
+            self._report(finding)
+            return
+        if keys is None or all(keys.node_of(each) is not None for each in (key_id, token.key_id)):
+            self._report(finding)
+        else:
+            self.unknown_keys.append(Stranger(finding, token.interval.latest))
 
     def _rest(self, file: LedgerFile, rest: Rest) -> None:
         where = Evidence(file.path, rest.offset, rest.length)
@@ -245,7 +263,8 @@ class ShardWalk:
         )
         if refusal:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
-            self._report(found(refusal.code, f"{file.path} block {head.sequence}", reason, [where]))
+            finding = found(refusal.code, f"{file.path} block {head.sequence}", reason, [where])
+            self._refused(finding, head.time, head.key_id, where)
             return False
         stranger = misattributed(keys, head.signed_time(), head.node)
         if stranger:

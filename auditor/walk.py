@@ -21,6 +21,7 @@ from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_par
 from .pool import default_jobs, in_order
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
+from .strangers import Strangers, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -108,6 +109,8 @@ class PartReader:
             newest=bags.newest.encode() if bags.newest else None,
             counts=bags.counts,
             trust_named=sorted(bags.trust_named),
+            trust_closed=bags.trust_closed,
+            policy_closed=bags.policy_closed,
             unknown_keys=bags.unknown_keys,
             doubted=bags.doubted,
             has_seal=listing.sealed,
@@ -124,6 +127,7 @@ class PartReader:
             findings=findings,
             rows=rows.rows(),
             columns=columns.chunks() if columns else [],
+            unknown_keys=shards.unknown_keys,
             torn=bool(shards.torn),
             stopped=bool(ledgers.stopped),
             damaged=bool(ledgers.damaged),
@@ -139,6 +143,8 @@ class Loaded:
     ledgers: LedgersSeen
     torn: set[bytes]
     """Runs whose last ledger file ends in a torn block."""
+    policy_closed: dict[int, int]
+    """By policy, when the last bag was closed, at the earliest, whose lock file names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +188,8 @@ class Walk:
         frames = FrameReader(signatures, records.cluster_id)
         self._bags = BagWalk(tree, records, signatures, frames, index, report)
         self._shards = ShardWalk(tree, records, signatures, index, report)
+        self._strangers = Strangers(records, report)
+        self._policy_closed: dict[int, int] = {}
         self._taken = 0
         self._done = 0
         self._total = 0
@@ -196,13 +204,17 @@ class Walk:
         parts = self._parts([*racks, *ledgers])
         for log, places in logs:
             self._log(log, places, parts)
-        self._bags.finish()
+        self._strangers.take(self._bags.unknown_keys, {}, ())  # births
+        self._strangers.finish()
         self._shards.walk_chains()
+        self._strangers.judge(self._shards.unknown_keys)
         for unit, part in zip(ledgers, parts, strict=True):
             self._take_ledger(unit, part)
         if self._store:
             self._store.keep_only([*(unit.name for unit in racks), *(unit.name for unit in ledgers)])
-        return Loaded(self._bags.counts, self._bags.newest, self._shards.ledgers, self._shards.torn)
+        return Loaded(
+            self._bags.counts, self._bags.newest, self._shards.ledgers, self._shards.torn, self._policy_closed
+        )
 
     def _places(self, log: str) -> Iterator[Rack | str]:
         """Yield a log's racks that are read; the path of each directory that is no rack."""
@@ -258,6 +270,8 @@ class Walk:
             part = next(parts)
             self._take(RackUnit(log, place), part)
             self._bags.take(part)
+            self._strangers.take(part.unknown_keys, part.trust_closed, part.trust_named)
+            take_latest(self._policy_closed, part.policy_closed)
             for finding in order.take(place, part.seal, has_seal=part.has_seal):
                 self._report(finding)
 
@@ -274,6 +288,7 @@ class Walk:
 
     def _take_ledger(self, unit: LedgerUnit, part: Part) -> None:
         self._take(unit, part)
+        self._strangers.judge(part.unknown_keys)
         run = unit.file.incarnation
         self._shards.torn.discard(run)  # a torn block was written again, to the next file
         if part.torn:

@@ -354,4 +354,5 @@ def witness_that_is_none(root: Path) -> ClusterTree:
 def forged_ledger_block(root: Path) -> ClusterTree:
     story = Story(root)
     story.lease(signer=Signer(seed("nobody")))
+    story.writer.publish(story.grid)  # whose bag is closed afterwards, under the trust record that has no such key
     return story.done()

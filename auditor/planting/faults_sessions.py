@@ -180,6 +180,7 @@ def session_lease_for_longer_than_the_policy_allows(root: Path) -> ClusterTree:
     story.shard.extend()
     longer = story.tree.now_ns + story.tree.policy.lease_term_max_ns + SECOND
     sessions.begin(story.shard, story.writer, {"expiry_ns": longer})
+    story.writer.publish(story.grid)  # whose bag is closed afterwards, under the same policy
     return story.done()
 
 

@@ -22,6 +22,7 @@ from timeagent.units import bound_text, rfc3339
 
 from .agreement import check_agreement
 from .growth import check_growth, claims
+from .policies import Policies
 from .registry import found
 from .settling import Closings, check_settling
 from .stopping import check_stops
@@ -51,6 +52,7 @@ class Cluster:
     coverage: Coverage
     closings: Closings = field(default_factory=Closings)
     """When bags were closed; none: not asked."""
+    policies: Policies = field(default_factory=Policies)
 
 
 def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
@@ -79,7 +81,8 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
         latest = token.midpoint_ns + cluster.term_ns_max + token.radius_ns
         if witness.expiry_ns > latest:
             reason = f"{subject} lasts until {rfc3339(witness.expiry_ns)}; the policy allows {rfc3339(latest)}"
-            yield found("term-above-policy", subject, reason, [told.where], times)
+            doubts = list(cluster.policies.doubt(token, told.where))
+            yield from doubts or [found("term-above-policy", subject, reason, [told.where], times)]
     if witness.expiry_ns > head.ceiling_ns or witness.fence > head.ceiling_ns:
         reason = (
             f"{subject} has expiry {rfc3339(witness.expiry_ns)} and fence {witness.fence}, "
@@ -352,7 +355,8 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
     if abs(watermark - token.midpoint_ns) > cluster.r1_tolerance_ns + token.radius_ns:
         reason = f"the watermark {rfc3339(watermark)} of {lease.name} is too far from its signed time"
         times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token.interval)]
-        yield found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times)
+        doubts = list(cluster.policies.doubt(token, fact.where))
+        yield from doubts or [found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times)]
     for told in lease.told:
         if told.witness.kind is WitnessKind.GRANT and not r2_holds(told.token, token):
             reason = f"the watermark of {lease.name} was signed surely before the lease was granted"

@@ -126,7 +126,8 @@ def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> It
     latest = token.midpoint_ns + (term_max or 0) + token.radius_ns
     if term_max is not None and witness.expiry_ns > latest:
         reason = f"{subject} lasts until {rfc3339(witness.expiry_ns)}; the policy allows {rfc3339(latest)}"
-        yield found("term-above-policy", subject, reason, [told.where], times)
+        doubts = list(cluster.policies.doubt(token, told.where))
+        yield from doubts or [found("term-above-policy", subject, reason, [told.where], times)]
     if witness.expiry_ns > head.ceiling_ns:
         reason = f"{subject} has expiry {rfc3339(witness.expiry_ns)}, above the ceiling {rfc3339(head.ceiling_ns)}"
         yield found("grant-above-ceiling", subject, reason, [told.where], times)
@@ -152,7 +153,8 @@ def _dropped(
         slack = None if cluster.r1_tolerance_ns is None else cluster.r1_tolerance_ns + token.radius_ns
         if slack is not None and abs(entry.watermark_ns - token.midpoint_ns) > slack:
             reason = f"the watermark {rfc3339(entry.watermark_ns)} of {session.name} is too far from its signed time"
-            yield found("r1-breach", f"{session.name}, watermark", reason, [over.where])
+            doubts = list(cluster.policies.doubt(token, over.where))
+            yield from doubts or [found("r1-breach", f"{session.name}, watermark", reason, [over.where])]
         if entry.watermark_ns >= entry.expiry_ns:
             reason = f"{session.name} was dropped with a watermark at or beyond {rfc3339(entry.expiry_ns)}"
             yield found("watermark-beyond-expiry", session.name, reason, [over.where])

@@ -97,6 +97,7 @@ class BagWalk:
             self.blind(log)
         else:
             self._index.closed_to(log, self._log.first_ns)
+            self._index.add_whole(log, 0, self._log.first_ns)
         return self._log
 
     def blind(self, log: str) -> None:
@@ -126,6 +127,7 @@ class BagWalk:
         if seal is None or seal.token is None:
             return None
         self._index.closed_to(listing.rack.log, listing.rack.end_ns)
+        self._index.add_whole(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
         return seal.where
 
     def take(self, part: Part) -> None:

@@ -1,8 +1,8 @@
 """How far a copy reaches: whether what is missing from it is gone, or was not there yet when the copy passed by.
 
-A copy is made one file after another while the cluster goes on, so each log is copied up to another instant, and
-ledgers and frames may tell of what came after. What is not in a bag is surely gone only where every log was closed
-beyond it when it was copied.
+A copy is made one file after another while the cluster goes on, so each log, rack and bag is copied at another
+instant, and ledgers and frames may tell of what came after. What is in no bag is surely gone only where every bag that
+could hold it is in the copy and closed, or its rack is sealed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ class Coverage:
     """What of a span of time is in the copy."""
 
     index: Index
-    closed_until_ns: int
-    """Every log is closed up to here, in the copy."""
     settled_ns: int
     """What is not older than this had perhaps not been closed, when the last was signed that is in the copy."""
 
@@ -38,24 +36,21 @@ class Coverage:
     def of(cls, index: Index, policy: Policy | None, newest: SignedTime | None) -> Coverage:
         """Take what is known when all files are read. ``newest``: the latest signed time that holds."""
         if newest is None:
-            return cls(index, index.closed_until(), 0)
+            return cls(index, 0)
         bag_ns = policy.span_ns + policy.grace_ns if policy else 0
-        return cls(
-            index,
-            index.closed_until(),
-            newest.interval.earliest - bag_ns - 4 * newest.radius_ns - SLACK_NS,
-        )
+        return cls(index, newest.interval.earliest - bag_ns - 4 * newest.radius_ns - SLACK_NS)
 
-    def missing(self, at_ns: int) -> Verdict | None:
-        """Return what it means that something before an instant is in no bag; None: it says nothing yet."""
-        if self.closed_until_ns > at_ns:
+    def missing_frame(self, first_ns: int, last_ns: int) -> Verdict | None:
+        """Return what it means that a frame with timestamps in [first, last] is in no bag; None: nothing yet."""
+        _, blind = self.index.bags_within(first_ns, last_ns)
+        if not blind and self.index.all_closed(first_ns, last_ns):
             return Verdict.VIOLATION
-        return Verdict.INDETERMINATE if at_ns < self.settled_ns else None
+        return Verdict.INDETERMINATE if last_ns < self.settled_ns else None
 
     def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:
-        """The same of a message with a timestamp in [first, last], where a bag that is there may hold it unseen."""
+        """The same of a message, of which nothing is said either where a bag that is there may hold it unseen."""
         still_open, blind = self.index.bags_within(first_ns, last_ns)
-        return None if still_open or blind else self.missing(last_ns)
+        return None if still_open or blind else self.missing_frame(first_ns, last_ns)
 
 
 def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:

@@ -31,7 +31,7 @@ type Value = str | bytes | int | None
 
 _APPLICATION: Final = 0x4C484C44
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 5
+INDEX_FORMAT: Final = 6
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
@@ -61,6 +61,7 @@ CREATE TABLE committed (
     named INTEGER, naming INTEGER, earliest INTEGER, latest INTEGER, staleness INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
     closed_at INTEGER);
+CREATE TABLE whole (log TEXT, start INTEGER, end INTEGER);
 CREATE TABLE chunk (
     kind TEXT, bucket INTEGER, part INTEGER, base INTEGER, names BLOB, rows BLOB, raw BLOB,
     process INTEGER, at INTEGER, row_bytes INTEGER, raw_bytes INTEGER);
@@ -73,7 +74,7 @@ RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, i
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-_TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag", "chunk")
+_TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag", "whole", "chunk")
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
 
@@ -159,6 +160,10 @@ class Rows:
         """Insert a bag. ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not before."""
         row = (printable(path), printable(log), start_ns, end_ns, closed, blind, closed_ns)
         self._insert("bag", row)
+
+    def add_whole(self, log: str, start_ns: int, end_ns: int) -> None:
+        """Say that nothing comes any more into a span of a log, but into bags that are told of: its rack is sealed."""
+        self._insert("whole", (printable(log), start_ns, end_ns))
 
     def closed_to(self, log: str, instant: int) -> None:
         """Say that a log is closed up to an instant, at least."""
@@ -416,9 +421,26 @@ class Index(Rows):
         still_open = self.number(f"{count} NOT closed", last_ns, first_ns)
         return bool(still_open), bool(self.number(f"{count} blind", last_ns, first_ns))
 
-    def closed_until(self) -> int:
-        """Return how far every log is closed; 0 where there is no log, or one of which that is not known."""
-        return min(self._closed_to.values(), default=0)
+    def all_closed(self, first_ns: int, last_ns: int) -> bool:
+        """Whether in every log each bag that may hold one of these instants is in the copy, and closed.
+
+        A bag that is not there proves nothing in a rack without its seal: it may have been made after the copy had
+        listed the rack, though bags after it, copied later, are closed.
+        """
+        sql = (
+            "SELECT start, end FROM bag WHERE log = :log AND closed AND start <= :last AND end > :first"
+            " UNION ALL SELECT start, end FROM whole WHERE log = :log AND start <= :last AND end > :first ORDER BY 1"
+        )
+        for log in self._closed_to:
+            reached = first_ns
+            spans = self.db.execute(sql, {"log": printable(log), "first": first_ns, "last": last_ns})
+            for start, end in list(spans):
+                if start > reached:
+                    break
+                reached = max(reached, end)
+            if reached <= last_ns:
+                return False
+        return bool(self._closed_to)
 
     def number(self, sql: str, *values: Value) -> int:
         """Return the number that a question has for an answer."""

@@ -73,10 +73,11 @@ def disordered_frames(index: Index) -> Iterator[tuple[Run, int, int, Evidence, i
         yield Run(writer, incarnation), before, top, Evidence(path, offset, length), sequence, first, Evidence(*where)
 
 
-def lost_frames(index: Index) -> Iterator[tuple[Run, int, Instant, Evidence]]:
-    """Yield (run, sequence, named when, who names it first) of committed frames that are nowhere.
+def lost_frames(index: Index) -> Iterator[tuple[Run, int, Instant, Instant, Evidence]]:
+    """Yield (run, sequence, first, last, who names it first) of committed frames that are nowhere.
 
-    Not of one that may be in a file that cannot be read: its writer's, of a time between the frames beside it.
+    Its timestamps lie between first and last: between those of the frames beside it, since they increase with the
+    sequence. Not of one that may be in a file that cannot be read: its writer's, of such a time.
     """
     sql = (
         "SELECT c.writer, c.incarnation, c.sequence, c.named, c.path, c.offset, c.length FROM committed c"
@@ -86,16 +87,21 @@ def lost_frames(index: Index) -> Iterator[tuple[Run, int, Instant, Evidence]]:
     for _, naming in itertools.groupby(list(_rows(index, sql)), key=lambda row: row[:3]):
         writer, incarnation, sequence, named, *where = next(naming)
         run = Run(writer, incarnation)
-        if not _may_be_unread(index, run, sequence, named):
-            yield run, sequence, named, Evidence(*where)
+        above, below = _between(index, run, sequence, named)
+        if not _may_be_unread(index, run, above, below):
+            yield run, sequence, above, max(above, below), Evidence(*where)
 
 
-def _may_be_unread(index: Index, run: Run, sequence: int, named: Instant) -> bool:
-    """Whether a file that cannot be read may hold a frame: a writer's timestamps increase with its sequence."""
+def _between(index: Index, run: Run, sequence: int, named: Instant) -> tuple[Instant, Instant]:
+    """Return the last timestamp of a writer below a sequence, and its first one above."""
     beside = "FROM frame WHERE writer = ? AND incarnation = ? AND sequence"
     who = (run.writer, run.incarnation, sequence)
     above = index.number(f"SELECT coalesce(max(last), 0) {beside} < ?", *who)
-    below = index.number(f"SELECT coalesce(min(first), ?) {beside} > ?", named, *who)
+    return above, index.number(f"SELECT coalesce(min(first), ?) {beside} > ?", named, *who)
+
+
+def _may_be_unread(index: Index, run: Run, above: Instant, below: Instant) -> bool:
+    """Whether a file that cannot be read may hold a frame between two timestamps."""
     unread = "SELECT count(*) FROM unread WHERE writer = ? AND start <= ? AND end > ?"
     return bool(index.number(unread, run.writer, below, above))
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class _NothingMissing(Coverage):
     """Says nothing about what is not there: a lens takes nothing away."""
 
-    def missing(self, at_ns: int) -> Verdict | None:  # noqa: ARG002 - the interface of Coverage
+    def missing_frame(self, first_ns: int, last_ns: int) -> Verdict | None:  # noqa: ARG002 - the interface of Coverage
         return None
 
     def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:  # noqa: ARG002 - the interface of Coverage
@@ -135,7 +135,7 @@ def _leases(read: Gathered, records: ClusterRecords) -> Iterator[Finding]:
         maps=records.maps,
         term_ns_max=records.term_ns_max,
         r1_tolerance_ns=records.r1_tolerance_ns,
-        coverage=_NothingMissing(index, 0, 0),
+        coverage=_NothingMissing(index, 0),
     )
     for history in _histories(read, runs):
         yield from check_domain(history, cluster)

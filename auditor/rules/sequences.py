@@ -31,8 +31,8 @@ def check_sequences(index: Index, coverage: Coverage) -> Iterator[Finding]:
         )
         times = [NamedInterval.at(f"frame {before}", top), NamedInterval.at(f"frame {sequence}", first)]
         yield found("sequence-disorder", subject, reason, [earlier, later], times)
-    for run, sequence, named_ns, where in lost_frames(index):
-        verdict = coverage.missing(named_ns)
+    for run, sequence, first_ns, last_ns, where in lost_frames(index):
+        verdict = coverage.missing_frame(first_ns, last_ns)
         if verdict is None:
             continue
         nowhere = "it is in no bag" if verdict is Verdict.VIOLATION else "it is not in this copy"

@@ -274,7 +274,11 @@ def open_pack(read_at: ReadAt, size: int, where: str) -> PackIndex:
     index = _exactly(read_at, index_at, index_bytes, where)
     if sha256(index).digest() != digest:
         raise _damaged(where, index_at, "the checksum of the index does not match")
-    return _parse(_Cursor(index), decode(PackHead, head.payload, where), size, data_at, index_at, (bags, files, frames))
+    parsed = decode(PackHead, head.payload, where)
+    try:
+        return _parse(_Cursor(index), parsed, size, data_at, index_at, (bags, files, frames))
+    except ValueError as problem:  # its checksum is whoever's who made it
+        raise _damaged(where, index_at, f"no index of ours: {problem}") from None
 
 
 class _Cursor:

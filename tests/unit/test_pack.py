@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from hashlib import sha256
+
 import numpy as np
 import pytest
 
-from appliance.formats.pack import PackIndex, PackMaker, open_pack
+from appliance.formats.pack import TRAILER_BYTES, PackIndex, PackMaker, open_pack
 from appliance.formats.paths import SEAL
 from tests.support.bags import T0, Node
 from tests.support.storage import MemoryStorage
@@ -107,6 +110,29 @@ def test_pack_that_was_cut_or_has_more_is_damaged(sealed: Sealed) -> None:
     for data in (b"", sealed.pack[:10], sealed.pack[:-1], sealed.pack[1:], sealed.pack + b"\0", bytes(4096)):
         with pytest.raises(Damaged, match="pack, offset"):
             opened(data)
+
+
+# Nobody signs a pack: its checksums are right, and its index is what somebody wrote.
+@pytest.mark.parametrize("at", range(12))
+@pytest.mark.parametrize("wrong", [b"\xff\xfe\xfd\xfc", (2**31).to_bytes(4, "little")])
+def test_index_that_is_none_behind_good_checksums_is_damaged(sealed: Sealed, wrong: bytes, at: int) -> None:
+    whole = opened(sealed.pack)
+    index = bytearray(sealed.pack[whole.index_at : -TRAILER_BYTES])
+    step = (len(index) - 7 * 4 * len(whole.names)) // 12
+    begins = at * step - at * step % 4
+    index[begins : begins + 4] = wrong
+    body = sealed.pack[-TRAILER_BYTES:-48] + sha256(index).digest()
+    data = sealed.pack[: whole.index_at] + index + body + sha256(body).digest()[:16]
+    with suppress(Damaged):
+        opened(bytes(data))
+
+
+def test_index_whose_names_are_no_text_is_damaged(sealed: Sealed) -> None:
+    whole = opened(sealed.pack)
+    index = sealed.pack[whole.index_at : -TRAILER_BYTES].replace(b".msg", b"\xff\xfe\xfd\xfc")
+    body = sealed.pack[-TRAILER_BYTES:-48] + sha256(index).digest()
+    with pytest.raises(Damaged, match="no index of ours"):
+        opened(sealed.pack[: whole.index_at] + index + body + sha256(body).digest()[:16])
 
 
 def test_pack_of_another_seal_is_told_from_this_one(sealed: Sealed) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 DIFF_SCHEMA: Final = "leasehold.audit.diff"
 REPORT_BYTES_MAX: Final = 1024 * 1024 * 1024
-_COMPARED: Final = ("verdict", "severity", "explanation", "times")
+_COMPARED: Final = {"verdict", "severity", "explanation", "times"}
+_WORDS: Final = ("id", "code", "subject", "verdict", "explanation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def read_report(path: Path) -> dict[str, Any]:
         raise BadRequest(
             "report-unreadable", f"cannot read {path}: {problem.strerror}", hint="name what audit --json wrote"
         ) from None
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadRequest("not-a-report", f"{path} is no JSON: {problem}", hint="name what audit --json wrote") from None
     fits = isinstance(document, dict) and document.get("schema") == SCHEMA and document.get("version") == 1
     if not fits or not _well_formed(document):
@@ -63,7 +64,12 @@ def _well_formed(document: dict[str, Any]) -> bool:
     return (
         isinstance(summary, dict)
         and isinstance(findings, list)
-        and all(isinstance(each, dict) and {"id", "code", "subject", *_COMPARED} <= each.keys() for each in findings)
+        and all(
+            isinstance(each, dict)
+            and each.keys() >= _COMPARED
+            and all(isinstance(each.get(key), str) for key in _WORDS)
+            for each in findings
+        )
     )
 
 

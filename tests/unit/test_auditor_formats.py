@@ -223,10 +223,40 @@ def test_diff_says_what_came_went_and_changed(repository: Path, tmp_path: Path, 
     assert [len(difference[key]) for key in ("came", "went", "changed")] == [0, 0, 1]
 
 
-@pytest.mark.parametrize("contents", ["", "[]", '{"schema": "leasehold.audit", "version": 2}', '{"schema": "x"}'])
-def test_diff_refuses_what_is_no_report(tmp_path: Path, capsys: Capture, contents: str) -> None:
+def report_of(**finding: object) -> bytes:
+    """A report with one finding, some of it replaced."""
+    whole = (
+        dict.fromkeys(("id", "code", "subject", "verdict", "severity", "explanation"), "x") | {"times": []} | finding
+    )
+    return json.dumps({"schema": "leasehold.audit", "version": 1, "summary": {}, "findings": [whole]}).encode()
+
+
+def test_diff_reads_a_report_of_one_finding(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_bytes(report_of())
+    assert run("audit", "diff", tmp_path / "report.json", tmp_path / "report.json") == 0
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"",
+        b"[]",
+        b'{"schema": "leasehold.audit", "version": 2}',
+        b'{"schema": "x"}',
+        b'{"schema": "\xff"}',
+        b"[" * 100_000,
+        report_of(id=[]),
+        report_of(id=None),
+        report_of(code={}),
+        report_of(subject=5),
+        report_of(explanation=None),
+        report_of(verdict=[1]),
+    ],
+    ids=range(12),
+)
+def test_diff_refuses_what_is_no_report(tmp_path: Path, capsys: Capture, contents: bytes) -> None:
     place = tmp_path / "report.json"
-    place.write_text(contents)
+    place.write_bytes(contents)
     assert run("audit", "diff", place, place) == 2
     assert "[not-a-report]" in capsys.readouterr().err
     assert run("audit", "diff", tmp_path / "none", place) == 2

@@ -33,6 +33,14 @@ DEPTH_MAX: Final = 5
 """Log, day, rack, bag, file."""
 TOPS: Final = ("policy", "trust", "map", "shards", "ledger", LOGS)
 _ONCE: Final = frozenset({LOCK, SEAL, PACK, BIRTH})
+_DAMAGED: Final = frozenset(
+    {
+        *("damaged-record", "damaged-lock", "damaged-seal", "damaged-ledger", "damaged-frame", "damaged-pack"),
+        *("forged-record", "forged-time", "forged-witness", "altered-file", "misplaced-pack", "overwritten-lock"),
+        "unreadable",
+    }
+)
+"""Findings that say of a file itself that it is not what was written."""
 
 
 def compared(one: Audit, other: Audit, tree: Tree, twin: Tree) -> Audit:
@@ -46,7 +54,8 @@ def compared(one: Audit, other: Audit, tree: Tree, twin: Tree) -> Audit:
             f"the two trees are of cluster {one.cluster_id.hex()} and {other.cluster_id.hex()}",
             hint="compare two copies of one tree",
         )
-    told = {place.path for audit in (one, other) for each in audit.findings for place in each.evidence[:1]}
+    damaged = [each for audit in (one, other) for each in audit.findings if each.code in _DAMAGED]
+    told = {place.path for each in damaged for place in each.evidence[:1]}
     forks = [each for each in contradictions(tree, twin) if each.subject not in told]
     findings = tuple(in_order([*one.findings, *forks]))
     violations = sum(each.verdict is Verdict.VIOLATION for each in findings)

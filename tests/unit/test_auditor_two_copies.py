@@ -1,0 +1,74 @@
+"""Two copies held against each other: what a file tells of others hides no contradiction, what is damaged is none."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.against import compared
+from auditor.audit import audit
+from auditor.load import Tree
+from auditor.planting.stories import Story, flip
+from auditor.verification import Signatures
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from auditor.planting.tree import ClusterTree
+
+SIGNATURES = Signatures()
+
+
+def codes(one: ClusterTree, other: Path) -> list[str]:
+    mine, theirs = Tree(one.root), Tree(other)
+    result = compared(audit(mine, signatures=SIGNATURES), audit(theirs, signatures=SIGNATURES), mine, theirs)
+    return sorted(each.code for each in result.findings)
+
+
+def forked_ledger(root: Path, other: Path) -> tuple[ClusterTree, str]:
+    """A run that went on twice, and that had granted one domain to two holders before."""
+    story = Story(root)
+    story.shard.grant("dave", story.writer)
+    story.tree.advance(MS)
+    story.shard.grant("dave", story.other)
+    story.done()
+    story.shard.extend()
+    shutil.copytree(root, other)
+    sequence, previous = story.shard.sequence, story.shard.previous
+    story.tree.advance(MS)
+    story.shard.end(story.shard.grant("bob", story.writer))
+    mine, story.tree.root = story.tree.root, other
+    story.shard.sequence, story.shard.previous = sequence, previous
+    story.shard.end(story.shard.grant("carol", story.writer))
+    story.tree.root = mine
+    return story.tree, story.shard.ledger
+
+
+def test_finding_that_rests_on_a_file_hides_no_fork_of_it(tmp_path: Path) -> None:
+    tree, _ = forked_ledger(tmp_path / "tree", tmp_path / "other")
+    assert codes(tree, tmp_path / "other") == ["early-grant", "forked-history"]
+
+
+def test_lock_file_that_is_also_too_early_is_a_fork_all_the_same(tmp_path: Path) -> None:
+    story = Story(tmp_path / "tree")
+    _, path = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    shutil.copytree(story.tree.root, tmp_path / "other")
+    story.tree.close(bag)  # before its end
+    mine, story.tree.root = story.tree.root, tmp_path / "other"
+    story.tree.advance(4 * SECOND)
+    story.tree.close(bag, omit=[path.rpartition("/")[2]])
+    story.tree.root = mine
+    assert codes(story.tree, tmp_path / "other") == ["forked-history", "premature-lock"]
+
+
+@pytest.mark.parametrize("which", ["tree", "other"])
+def test_file_that_is_damaged_in_one_copy_is_no_fork(which: str, tmp_path: Path) -> None:
+    tree, ledger = forked_ledger(tmp_path / "tree", tmp_path / "other")
+    tree.root = tmp_path / which
+    flip(tree, ledger, 60)
+    tree.root = tmp_path / "tree"
+    assert "forked-history" not in codes(tree, tmp_path / "other")

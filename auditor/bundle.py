@@ -73,8 +73,11 @@ def make_bundle(finding: Finding, tree: Tree, context: Context, root_key: bytes 
 
 
 def manifest_of(tree: Tree) -> dict[str, Any] | None:
-    """Return what a tree says of itself, if it is a bundle. Raises Damaged for a manifest that is none."""
-    if not any(name == MANIFEST for name, _ in tree.names("")):
+    """Return what a tree says of itself, if it is a bundle, which is a tar file. Raises Damaged for a bad manifest.
+
+    A name that is put into somebody's copy must not make the audit silent about all the rest.
+    """
+    if not isinstance(tree, TarTree) or not any(name == MANIFEST for name, _ in tree.names("")):
         return None
     data = tree.read(MANIFEST, MANIFEST_BYTES_MAX) or b""
     try:

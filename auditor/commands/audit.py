@@ -110,6 +110,7 @@ def _is_word(word: str, arguments: argparse.Namespace) -> bool:
 def _bundle(manifest: dict[str, Any], result: Audit, form: str) -> int:
     """Report of a bundle whether its finding holds. What else is not there was left out by whoever made it."""
     confirmed = shows(result, manifest["finding"])
+    note(f"this is a bundle, of finding {manifest['finding']}: of {len(result.findings)} findings no other is shown")
     result = by_id(result, manifest["finding"] if confirmed else "")
     status = result.exit_status if confirmed else 3
     _report(result, form, status, {"bundle": {"finding": manifest["finding"], "confirmed": confirmed}})

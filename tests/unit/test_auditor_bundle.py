@@ -120,10 +120,31 @@ def test_bundle_goes_to_stdout_and_to_no_file_that_is_there(
     "manifest", [b"", b"[]", b"{}", b'{"schema": "leasehold.bundle", "version": 9, "finding": "x"}']
 )
 def test_manifest_that_is_none_is_refused(tmp_path: Path, capsys: Capture, manifest: bytes) -> None:
-    granted_while_held(tmp_path)
-    (tmp_path / "BUNDLE").write_bytes(manifest)
-    assert run("audit", tmp_path) == 65
+    granted_while_held(tmp_path / "tree")
+    (tmp_path / "tree" / "BUNDLE").write_bytes(manifest)
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.add(tmp_path / "tree", arcname=".")
+    assert run("audit", tmp_path / "x.tar") == 65
     assert "[bad-bundle]" in capsys.readouterr().err
+
+
+# Else one name in a copy makes its audit silent about all but one finding, be it about that very name.
+def test_manifest_in_a_directory_hides_no_finding(tmp_path: Path, capsys: Capture) -> None:
+    tree = granted_while_held(tmp_path / "tree")
+    manifest = {"schema": "leasehold.bundle", "version": 1, "finding": "0" * 12}
+    (tree.root / "BUNDLE").write_text(json.dumps(manifest))
+    found = {each.code: each.id for each in audit(Tree(tree.root), signatures=SIGNATURES).findings}
+    assert set(found) == {"early-grant", "foreign-file"}
+    (tree.root / "BUNDLE").write_text(json.dumps(manifest | {"finding": found["foreign-file"]}))
+    assert run("audit", tree.root) == 1
+    assert "early-grant" in capsys.readouterr().out
+
+
+def test_report_of_a_bundle_says_that_it_is_of_one_finding(tmp_path: Path, capsys: Capture) -> None:
+    _, identifier, bundle = bundled(tmp_path)
+    capsys.readouterr()
+    assert run("audit", bundle) == 1
+    assert f"this is a bundle, of finding {identifier}" in capsys.readouterr().err
 
 
 # Who was given one passes on what counts of it: nothing is lost, and nothing is added, however often.

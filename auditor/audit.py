@@ -252,8 +252,11 @@ def _judge(
     findings += check_ceilings(ceilings)
     findings += check_layouts(ceilings, records.maps)
     if tree.names("shards"):
-        findings += check_records_there(ceilings, lambda path: tree.size(path) > 0 or tree.hides(path))
-    findings += check_ledgers((fact for fact, _ in head_facts(index)), ceilings, ledgers, newest, known_runs)
+        findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
+    heads = (fact for fact, _ in head_facts(index))
+    findings += (
+        each for each in check_ledgers(heads, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
+    )
     findings += check_sequences(index, coverage)
     sessions, notes = session_histories(index, known_runs), list[SessionNote]()
     domains = list(filter(options.narrowing.judges, index.domains()))

@@ -22,7 +22,7 @@ from .coverage import later
 from .finding import Evidence
 from .hidden import hidden_bag
 from .listed import FrameJudge
-from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
+from .load import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from .packs import RackPack, packed_names, retained_files
 from .records import RECORD_BYTES_MAX
 from .rules import bags as bag_rules
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Bag, Rack
     from appliance.formats.policy import Policy
     from appliance.formats.stamped import Stamped
+    from timeagent.units import Instant
 
     from .columns.frames import FrameColumns
     from .finding import Finding
@@ -106,6 +107,11 @@ class BagWalk:
         self._index.closed_to(log, 0)
         for path in self._tree.files_below(f"{LOGS}/{log}"):
             self._unread_file(path, 0, INSTANT_MAX)
+
+    def barred(self, path: str, log: str, start_ns: Instant = 0, end_ns: Instant = INSTANT_MAX) -> None:
+        """Say of what may be a directory that nobody can look into it: nothing is missing that may be there."""
+        self._index.add_bag(path, log, start_ns, end_ns, closed=True, blind=True)
+        self._index.add("unread", "", start_ns, end_ns, where=Evidence(path))
 
     def pass_over(self, rack: Rack) -> None:
         """Say of a rack that nobody reads it: what may be missing from the tree may be there."""
@@ -194,6 +200,9 @@ class BagWalk:
         self._prelock(listing.rack.path, begun=listing.begun, closed="rack is sealed" if listing.sealed else None)
         self._report_all(bag_rules.foreign_files(listing.rack.path, listing.foreign))
         seal = self._seal(listing) if listing.sealed else None
+        barred = [path for path in self._tree.barred(listing.rack.path) if path.rpartition("/")[2] not in OF_A_RACK]
+        for path in barred:
+            self.barred(path, listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
         if seal is None:
             if listing.pack_directory:
                 self._off_grid(f"{listing.rack.path}/{PACK}")
@@ -213,7 +222,7 @@ class BagWalk:
             self._index.add_bag(listing.rack.path, *span, closed=True, blind=False, closed_ns=closed_ns)
         pack = self._pack(listing, seal) if listing.packed or listing.pack_directory else None
         misplaced = pack is None and (listing.packed or listing.pack_directory)
-        gone = None if pack or misplaced else retained_files(self._tree, listing, seal.locks)
+        gone = None if pack or misplaced or barred else retained_files(self._tree, listing, seal.locks)
         there = {each.bag.name: each for each in listing.bags}
         for each in listing.bags:
             if gone is not None or each.bag.name not in seal.locks:
@@ -240,7 +249,7 @@ class BagWalk:
         pack = RackPack(self._tree, listing, seal.raw, hashed=self._hashed)
         wrong = f"{pack.path} is a directory" if listing.pack_directory else pack.misplaced()
         if wrong is None:
-            return pack
+            return None if self._tree.hides(pack.path) else pack
         there = {each.bag.name for each in listing.bags}
         missing = len(seal.locks.keys() - there)
         if missing:
@@ -295,7 +304,7 @@ class BagWalk:
         missing = [Evidence(f"{path}/{entry.name}") for entry in lock.entries]
         for place in missing:
             self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
-        if seal is not None:
+        if seal is not None and not self._tree.hides(path):
             self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
@@ -442,13 +451,13 @@ class BagWalk:
                 data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)
             findings = (
                 []
-                if self._tree.hides(path)
+                if self._tree.hides(path) or (packed_at and self._tree.hides(packed_at[0]))
                 else list(
                     bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at, hashed=self._hashed)
                 )
             )
             self._report_all(findings)
-            if data is None or any(finding.code == "altered-file" for finding in findings):
+            if data is None or size < entry.size or any(each.code == "altered-file" for each in findings):
                 blind = True
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue

@@ -43,7 +43,8 @@ def _directories(tree: Tree, place: str) -> list[str]:
 
 def _in(tree: Tree, place: str, ours: Callable[[str], bool]) -> Iterator[Finding]:
     files = [name for name, is_directory in tree.names(place) if not is_directory]
-    yield from foreign_files(place, foreign_names(name for name in files if not ours(name)))
+    barred = {path.rpartition("/")[2] for path in tree.barred(place)}
+    yield from foreign_files(place, foreign_names(name for name in files if not ours(name) and name not in barred))
 
 
 def _nothing(_name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
@@ -48,14 +49,19 @@ if TYPE_CHECKING:
 WINDOW_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 3
 """Days, racks and bags below a log."""
+READ_BYTES_MAX: Final = 4 * 1024**3
+"""So much is read at once, and no more: a file with holes may state any size."""
 PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
 SEAL_FILE_BYTES_MAX: Final = SEAL_BYTES_MAX + OVERHEAD_BYTES
 TAIL_ENDS_MAX: Final = 64
 """So many places are tried where a torn block might end."""
 _TEMPLATE: Final = pack(Kind.LEDGER, b"")[:8]
 _MAGIC: Final = _TEMPLATE[:4]
-_OF_A_RACK: Final = frozenset({PRELOCK, SEAL, PACK, RETAINED})
+OF_A_RACK: Final = frozenset({PRELOCK, SEAL, PACK, RETAINED})
+"""Files that stand in a rack's directory."""
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+NOT_REGULAR: Final = "it is not a regular file"
+LINK: Final = "it is a link: none is followed"
 
 
 def find_root(path: Path) -> Path:
@@ -82,9 +88,14 @@ def find_root(path: Path) -> Path:
     )
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a name is one that NFS clients and copying leave behind: nobody asks what it is."""
+    return name.startswith(".")
+
+
 def foreign_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that somebody put there, sorted. Hidden ones are left by NFS clients and by copying."""
-    return tuple(sorted(name for name in names if not name.startswith(".")))
+    return tuple(sorted(name for name in names if not is_hidden(name)))
 
 
 class Tail(Enum):
@@ -213,15 +224,42 @@ class Tree:
             path = path.rpartition("/")[0]
         return False
 
+    def barred(self, directory: str) -> list[str]:
+        """Return the paths that could not be read of a directory and of what is right in it, as far as it was asked."""
+        return sorted(path for path in self.unreadable if directory in (path, path.rpartition("/")[0]))
+
     def names(self, directory: str) -> list[tuple[str, bool]]:
         """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
+        found: list[tuple[str, bool]] = []
         try:
-            with os.scandir(self._at + directory) as entries:
-                return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+            with self._scanned(directory) as entries:
+                for entry in entries:
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    found.append((entry.name, is_directory))
+                    if not is_directory and not entry.is_file(follow_symlinks=False) and not is_hidden(entry.name):
+                        why = LINK if entry.is_symlink() else NOT_REGULAR
+                        self.unreadable.setdefault(f"{directory}/{entry.name}" if directory else entry.name, why)
         except OSError as problem:
             if problem.errno not in _ABSENT:
                 self.unreadable[directory] = str(problem.strerror)
+            elif os.path.islink(self._at + directory):
+                self.unreadable[directory] = LINK
             return []
+        return sorted(found)
+
+    @contextmanager
+    def _scanned(self, directory: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        """Yield what is in a directory that is not reached by a link. Raises OSError."""
+        if not directory:  # the root is where the caller says, be it by a link
+            with os.scandir(self._at) as entries:
+                yield entries
+            return
+        opened = os.open(self._at + directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with os.scandir(opened) as entries:
+                yield entries
+        finally:
+            os.close(opened)
 
     def read(self, path: str, limit: int = -1) -> bytes | None:
         """Return a file's bytes, or None where there is no file that can be read."""
@@ -232,8 +270,12 @@ class Tree:
         opened = self._open(path)
         if opened is None:
             return None
+        length = opened.size if length < 0 else length
         try:
-            return opened.read(offset, opened.size if length < 0 else length)
+            if min(length, opened.size - offset) > READ_BYTES_MAX:
+                self.unreadable[path] = f"{min(length, opened.size - offset)} bytes of it are too many to read at once"
+                return None
+            return opened.read(offset, length)
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None
@@ -270,20 +312,23 @@ class Tree:
 
     def files_below(self, directory: str) -> Iterator[str]:
         """Yield the paths of all files in and below a directory, as deep as bags lie."""
+        return (path for path in self.below(directory) if not path.endswith("/"))
+
+    def below(self, directory: str) -> Iterator[str]:
+        """Yield the paths of all that is in and below a directory, as deep as bags lie; of directories with a slash."""
         waiting = [(directory, 0)]
         while waiting:
             place, depth = waiting.pop()
             for name, is_directory in self.names(place):
-                if not is_directory:
-                    yield f"{place}/{name}"
-                elif depth < DEPTH_MAX:
+                yield f"{place}/{name}/" if is_directory else f"{place}/{name}"
+                if is_directory and depth < DEPTH_MAX:
                     waiting.append((f"{place}/{name}", depth + 1))
 
     def numbered(self, directory: str) -> Iterator[tuple[int, str]]:
         """Yield number and path of each numbered record in a directory, in order of name."""
-        for name, is_directory in self.names(directory):
+        for name, _ in self.names(directory):  # a directory that is called so cannot be read, and that is said
             number = parse_record_name(name)
-            if number is not None and not is_directory:
+            if number is not None:
                 yield number, f"{directory}/{name}"
 
     def chains(self) -> Iterator[ChainFile]:
@@ -296,8 +341,8 @@ class Tree:
         """Yield every ledger file, those of one run in the order in which they were written."""
         for map_number, shard, directory in self._shards("ledger"):
             found: list[LedgerFile] = []
-            for name, is_directory in self.names(directory):
-                if not is_directory and name.endswith(".ledger"):
+            for name, _ in self.names(directory):
+                if name.endswith(".ledger"):
                     incarnation, number = parse_ledger_name(name) or (b"", 0)
                     found.append(LedgerFile(map_number, shard, incarnation, number, f"{directory}/{name}"))
             yield from sorted(found, key=lambda file: (file.incarnation, file.number))
@@ -319,7 +364,8 @@ class Tree:
             inner = [name for name, is_inner in self.names(f"{grid.log_path}/{day}") if is_inner]
             racks = [(name, grid.parse_rack(day, name)) for name in inner]
             if not any(rack for _, rack in racks):
-                yield f"{grid.log_path}/{day}"
+                if not self.barred(f"{grid.log_path}/{day}"):
+                    yield f"{grid.log_path}/{day}"
                 continue
             for name, rack in racks:
                 yield f"{grid.log_path}/{day}/{name}" if rack is None else rack
@@ -327,7 +373,7 @@ class Tree:
     def listing(self, grid: Grid, rack: Rack) -> RackListing:
         """Return what a rack's directory holds."""
         entries = self.names(rack.path)
-        files = {name for name, is_directory in entries if not is_directory}
+        files = {name for name, is_directory in entries if not is_directory or name in OF_A_RACK - {PACK}}
         bags, off_grid, pack_directory = [], [], False
         for name in (name for name, is_directory in entries if is_directory):
             bag = grid.parse_bag(rack, name)
@@ -335,7 +381,7 @@ class Tree:
                 bags.append(self._bag(grid, bag))
             elif name == PACK:
                 pack_directory = True
-            else:
+            elif name not in files:
                 off_grid.append(f"{rack.path}/{name}")
         bags.sort(key=lambda listing: listing.bag.start_ns)
         return RackListing(
@@ -347,14 +393,20 @@ class Tree:
             begun=PRELOCK in files,
             retained=RETAINED in files,
             pack_directory=pack_directory,
-            foreign=foreign_names(files - _OF_A_RACK),
+            foreign=self._foreign(rack.path, files - OF_A_RACK),
         )
 
     def _bag(self, grid: Grid, bag: Bag) -> BagListing:
-        inside = {name for name, is_directory in self.names(bag.path) if not is_directory}
-        files = tuple(sorted(name for name in inside if grid.data_name(name)))
-        foreign = foreign_names(inside.difference(files, (PRELOCK, LOCK)))
-        return BagListing(bag, files, LOCK in inside, PRELOCK in inside, foreign)
+        entries = self.names(bag.path)
+        # A directory under the name of a file stands in its place: that it cannot be read is said when it is.
+        ours = {name for name, _ in entries if name in (PRELOCK, LOCK) or grid.data_name(name)}
+        files = tuple(sorted(ours.difference((PRELOCK, LOCK))))
+        foreign = self._foreign(bag.path, {name for name, is_directory in entries if not is_directory} - ours)
+        return BagListing(bag, files, LOCK in ours, PRELOCK in ours, foreign)
+
+    def _foreign(self, directory: str, names: set[str]) -> tuple[str, ...]:
+        """Return the names of nobody's files; of what cannot be read something else is said."""
+        return foreign_names(name for name in names if f"{directory}/{name}" not in self.unreadable)
 
     def _shards(self, top: str) -> Iterator[tuple[int, int, str]]:
         for map_name, is_map in self.names(top):
@@ -370,12 +422,12 @@ class Tree:
             descriptor = os.open(self._at + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as problem:
             if problem.errno not in _ABSENT:
-                self.unreadable[path] = str(problem.strerror)
+                self.unreadable[path] = LINK if problem.errno == errno.ELOOP else str(problem.strerror)
             return None
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
-            self.unreadable[path] = "it is not a regular file"
+            self.unreadable[path] = NOT_REGULAR
             return None
         return Opened(descriptor, 0, found.st_size)
 

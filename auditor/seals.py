@@ -77,7 +77,8 @@ class SealOrder:
             return
         for first, end in self._open:
             # Looked at again: in a tree that is still written to it may have been sealed meanwhile.
-            if all(name != SEAL for name, _ in self._tree.names(first.path)):
+            sealed = any(name == SEAL for name, _ in self._tree.names(first.path))
+            if not sealed and not self._tree.hides(first.path):
                 yield _missing(first, end, rack, seal)
         self._open.clear()
 

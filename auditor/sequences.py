@@ -77,7 +77,8 @@ def lost_frames(index: Index) -> Iterator[tuple[Run, int, Instant, Instant, Evid
     """Yield (run, sequence, first, last, who names it first) of committed frames that are nowhere.
 
     Its timestamps lie between first and last: between those of the frames beside it, since they increase with the
-    sequence. Not of one that may be in a file that cannot be read: its writer's, of such a time.
+    sequence. Not of one that may be in a file of such a time that cannot be read: its writer's, or one in a directory
+    of which nobody knows whose files it holds.
     """
     sql = (
         "SELECT c.writer, c.incarnation, c.sequence, c.named, c.path, c.offset, c.length FROM committed c"
@@ -102,7 +103,7 @@ def _between(index: Index, run: Run, sequence: int, named: Instant) -> tuple[Ins
 
 def _may_be_unread(index: Index, run: Run, above: Instant, below: Instant) -> bool:
     """Whether a file that cannot be read may hold a frame between two timestamps."""
-    unread = "SELECT count(*) FROM unread WHERE writer = ? AND start <= ? AND end > ?"
+    unread = "SELECT count(*) FROM unread WHERE writer IN (?, '') AND start <= ? AND end > ?"
     return bool(index.number(unread, run.writer, below, above))
 
 

@@ -9,20 +9,59 @@ from __future__ import annotations
 
 import posixpath
 import tarfile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from appliance.formats.paths import MARKER
 from timeagent.errors import Damaged, Environment
 
-from .load import Tree, open_at
+from .load import LINK, NOT_REGULAR, Tree, is_hidden, open_at
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .load import Opened
 
+NAME_BYTES_MAX: Final = 1024 * 1024
+"""More than the header of any name, link or attribute that a tar program writes."""
+LEVELS_MAX: Final = 16
+"""Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
+_OF_NAMES: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 
-NOT_REGULAR: Final = "it is not a regular file"
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is refused where reading on by it would not end, or take all memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header. Raises ReadError for a size that no tar program writes."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.size < 0 or (member.type in _OF_NAMES and member.size > NAME_BYTES_MAX):
+            raise tarfile.ReadError(f"a header states {member.size} bytes")
+        return member
+
+
+def _members(path: Path) -> list[tarfile.TarInfo]:
+    """Return the members of a tar file in order. Raises TarError for what is none, or ends too early; OSError.
+
+    ``tarfile`` takes a header that is cut off, or garbled, for the end of the archive: what stands behind it would be
+    missing, and nobody would say so. Whoever unpacks it is told.
+    """
+    found: list[tarfile.TarInfo] = []
+    try:
+        with tarfile.open(path, "r:", tarinfo=_Member) as archive:
+            for each in archive:
+                if each.size < 0:  # as an attribute says it
+                    raise tarfile.ReadError(f"{each.name} has {each.size} bytes")
+                if each.type in tarfile.SUPPORTED_TYPES:
+                    found.append(each)
+            end = archive.offset
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as problem:  # of made-up headers
+        raise tarfile.ReadError(str(problem)) from None
+    with path.open("rb") as file:
+        file.seek(end)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"it is cut off, or damaged, at offset {end}")
+    return found
 
 
 class TarTree(Tree):
@@ -35,8 +74,7 @@ class TarTree(Tree):
         self._children: dict[str, dict[str, bool]] = {"": {}}
         try:
             found = path.stat()
-            with tarfile.open(path, "r:") as archive:
-                members = [each for each in archive if each.isreg() or each.isdir() or each.issym() or each.islnk()]
+            members = _members(path)
         except tarfile.TarError as problem:
             raise Damaged(
                 "not-a-tree",
@@ -56,6 +94,10 @@ class TarTree(Tree):
             name = _inside(each.name, root)
             if not name:
                 continue
+            levels = name.split("/", LEVELS_MAX)
+            if len(levels) > LEVELS_MAX:
+                self._add("/".join(levels[:LEVELS_MAX]), is_directory=True)
+                continue
             self._add(name, is_directory=each.isdir())
             self._places.pop(name, None)
             self._others.pop(name, None)
@@ -73,16 +115,27 @@ class TarTree(Tree):
         return posixpath.dirname(min(marked, key=lambda name: (name.count("/"), name)))
 
     def _add(self, name: str, *, is_directory: bool) -> None:
-        parent, _, last = name.rpartition("/")
-        if parent and last not in self._children.get(parent, ()):
-            self._add(parent, is_directory=True)
-        self._children.setdefault(parent, {})[last] = is_directory
         if is_directory:
             self._children.setdefault(name, {})
+        while name:
+            parent, _, last = name.rpartition("/")
+            inside = self._children.setdefault(parent, {})
+            known = last in inside
+            inside[last] = is_directory
+            if known:
+                return
+            name, is_directory = parent, True
 
     def names(self, directory: str) -> list[tuple[str, bool]]:
         """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
-        return sorted(self._children.get(directory, {}).items())
+        if directory not in self._children and directory in self._others:
+            self.unreadable.setdefault(directory, self._others[directory])
+        found = sorted(self._children.get(directory, {}).items())
+        for name, is_directory in found:
+            path = f"{directory}/{name}" if directory else name
+            if not is_directory and path in self._others and not is_hidden(name):
+                self.unreadable.setdefault(path, self._others[path])
+        return found
 
     def identity(self, path: str) -> str:
         """Return what tells whether a member is still the one that it was."""
@@ -106,6 +159,8 @@ class TarTree(Tree):
 
 def _place(member: tarfile.TarInfo, stands: dict[str, tuple[int, int] | str]) -> tuple[int, int] | str:
     """Return where a member's bytes are and how many, or why they cannot be read. ``stands``: of those before it."""
+    if member.issym():
+        return LINK
     if member.islnk():
         return stands.get(posixpath.normpath(member.linkname), "it is a hard link to what the tar file does not hold")
     if not member.isreg():
@@ -121,6 +176,6 @@ def _inside(name: str, root: str) -> str:
     if plain.startswith("..") or plain == ".":
         return ""
     top = root.lstrip("/")
-    if not top:
-        return plain
-    return plain[len(top) + 1 :] if plain.startswith(f"{top}/") else ""
+    if top:
+        plain = plain[len(top) + 1 :] if plain.startswith(f"{top}/") else ""
+    return plain

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from appliance.formats.paths import LOGS
+
 from .bags import BagWalk
 from .columns.frames import FrameColumns
 from .columns.layout import Chunk
@@ -197,6 +199,8 @@ class Walk:
     def run(self) -> Loaded:
         """Read everything. Raises Doubted where several processes, or an earlier run, may have read it differently."""
         logs = [(log, list(self._places(log))) for log in self._tree.logs()]
+        for path in self._tree.barred(LOGS):
+            self._bags.barred(path, path.removeprefix(f"{LOGS}/"))
         ledgers = [LedgerUnit(file) for file in self._tree.ledgers()]
         racks = [RackUnit(log, place) for log, places in logs for place in places if not isinstance(place, str)]
         self._total = len(racks) + len(ledgers)
@@ -230,6 +234,9 @@ class Walk:
                 yield place
             else:
                 self._bags.pass_over(place)
+        days = {path.rpartition("/")[0] for path in self._tree.unreadable if path.startswith(f"{grid.log_path}/")}
+        for path in sorted({each for day in (grid.log_path, *days) for each in self._tree.barred(day)}):
+            self._bags.barred(path, log)
 
     def _parts(self, units: Sequence[Unit]) -> Iterator[Part]:
         """Yield each unit's part, in order: from the store where nothing changed, else read."""

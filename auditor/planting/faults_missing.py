@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
@@ -114,6 +115,35 @@ def pipe_instead_of_a_file(root: Path) -> ClusterTree:
     path = tree.root / only_file(tree, "logs/*/*/*/*/*.msg")
     path.unlink()
     os.mkfifo(path)
+    return tree
+
+
+@plants("unreadable")
+def directory_instead_of_a_lock(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    tree = story.done(seal=False)
+    path = only_file(tree, "logs/*/*/*/*/lock")
+    tree.remove(path)
+    (tree.root / path).mkdir()
+    return tree
+
+
+# What was in it was counted, and is named as committed: nobody lost it.
+@plants("unreadable")
+def link_instead_of_a_rack(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, path = story.written()
+    story.tree.advance(8 * SECOND + 500 * MS)
+    story.shard.prolong(lease)
+    story.tree.advance(500 * MS)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    tree = story.done()
+    rack = (tree.root / path).parents[1]
+    shutil.rmtree(rack)
+    rack.symlink_to("elsewhere")
     return tree
 
 

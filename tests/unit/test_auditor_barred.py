@@ -1,0 +1,205 @@
+"""What cannot be looked into is said to be so: not passed over in silence, and nobody is accused because of it."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.formats.paths import SEAL
+from auditor.audit import Audit, audit
+from auditor.load import Tree
+from auditor.opening import open_tree
+from auditor.planting.faults_packs import pack_rack
+from auditor.planting.stories import Story, small_tree
+from auditor.report import json_bytes
+from auditor.verification import Signatures
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from auditor.load import Opened
+    from auditor.planting.tree import ClusterTree
+
+SIGNATURES = Signatures()
+DAY = "logs/orders/2026-11-20"
+DIRECTORIES = (
+    "logs",
+    "logs/orders",
+    DAY,
+    f"{DAY}/22-00-00",
+    f"{DAY}/22-00-00/22-00-01.000-1000-2000",
+    f"{DAY}/22-00-10",
+    f"{DAY}/22-00-10/22-00-10.000-1000-2000",
+    "shards",
+    "shards/00000001",
+    "shards/00000001/0000",
+    "ledger",
+    "ledger/00000001",
+    "ledger/00000001/0000",
+    "policy",
+    "trust",
+    "map",
+)
+
+
+def two_racks(root: Path, *, seal: bool = True) -> ClusterTree:
+    """One lease, and a message of it in each of two racks; the second names the first as committed."""
+    story = Story(root)
+    lease = story.lease()
+    story.tree.advance(50 * MS)
+    story.writer.publish(story.grid, lease)
+    story.tree.advance(8 * SECOND + 500 * MS)
+    story.shard.prolong(lease)
+    story.tree.advance(500 * MS)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    return story.done(seal=seal)
+
+
+def two_logs(root: Path) -> ClusterTree:
+    """One lease, and a message of it in each of two logs."""
+    story = Story(root)
+    payments = story.tree.log("payments")
+    lease = story.lease()
+    story.tree.advance(50 * MS)
+    story.writer.publish(story.grid, lease)
+    story.tree.advance(2 * SECOND)
+    story.writer.publish(payments, lease)
+    story.shard.end(lease)
+    story.tree.settle(story.grid)
+    story.tree.settle(payments)
+    return story.tree
+
+
+class Closed(Tree):
+    """A tree with a directory, or a file, that this user may not look into."""
+
+    closed = ""
+
+    def _bars(self, path: str) -> bool:
+        if path != self.closed and not path.startswith(f"{self.closed}/"):
+            return False
+        self.unreadable[path] = "Permission denied"
+        return True
+
+    def names(self, directory: str) -> list[tuple[str, bool]]:
+        return [] if self._bars(directory) else super().names(directory)
+
+    def _open(self, path: str) -> Opened | None:
+        return None if self._bars(path) else super()._open(path)
+
+
+def closed(root: Path, path: str) -> Tree:
+    tree = Closed(root)
+    tree.closed = path
+    return tree
+
+
+def linked(root: Path, path: str) -> Tree:
+    (root / path).rename(root.parent / "elsewhere")
+    (root / path).symlink_to(root.parent / "elsewhere")
+    return Tree(root)
+
+
+def in_a_tar_file(root: Path, path: str) -> Tree:
+    return packed_up(linked(root, path).root)
+
+
+def packed_up(root: Path) -> Tree:
+    with tarfile.open(root.parent / "copy.tar", "w") as archive:
+        archive.add(root, arcname="tree")
+    return open_tree(root.parent / "copy.tar")
+
+
+def codes(result: Audit) -> set[str]:
+    """What is found beside the record that is missing, which is so said of registers."""
+    return {each.code for each in result.findings if not each.code.startswith("unverifiable-")}
+
+
+@pytest.mark.parametrize("bar", [closed, linked, in_a_tar_file])
+@pytest.mark.parametrize("path", DIRECTORIES)
+def test_directory_that_nobody_can_look_into_hides_and_accuses_nobody(
+    path: str, bar: Callable[[Path, str], Tree], tmp_path: Path
+) -> None:
+    result = audit(bar(two_racks(tmp_path / "tree").root, path), signatures=SIGNATURES)
+    assert codes(result) == {"unreadable"}
+    assert any(each.subject == path for each in result.findings)
+    assert result.exit_status == 3
+
+
+# Its rack has no seal yet, so that nothing but the directory itself says what was in the bag.
+@pytest.mark.parametrize("bar", [closed, linked])
+def test_bag_of_an_open_rack_that_nobody_can_look_into_lost_nothing(
+    bar: Callable[[Path, str], Tree], tmp_path: Path
+) -> None:
+    tree = two_racks(tmp_path / "tree", seal=False)
+    assert audit(Tree(tree.root), signatures=SIGNATURES).findings == ()
+    assert codes(audit(bar(tree.root, DIRECTORIES[4]), signatures=SIGNATURES)) == {"unreadable"}
+
+
+@pytest.mark.parametrize("bar", [closed, linked])
+def test_log_that_nobody_can_look_into_lost_nothing(bar: Callable[[Path, str], Tree], tmp_path: Path) -> None:
+    tree = two_logs(tmp_path / "tree")
+    assert audit(Tree(tree.root), signatures=SIGNATURES).findings == ()
+    assert codes(audit(bar(tree.root, "logs/orders"), signatures=SIGNATURES)) == {"unreadable"}
+
+
+def test_pack_that_nobody_may_read_was_not_altered(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    rack = next(tree.root.glob(f"logs/*/*/*/{SEAL}")).parent
+    pack_rack(rack)
+    pack = (rack / "pack").relative_to(tree.root).as_posix()
+    assert codes(audit(closed(tree.root, pack), signatures=SIGNATURES)) == {"unreadable"}
+    tree.remove(pack)
+    os.mkfifo(tree.root / pack)
+    assert codes(audit(Tree(tree.root), signatures=SIGNATURES)) == {"unreadable"}
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    path.symlink_to("/nowhere")
+
+
+@pytest.mark.parametrize("put", [directory, pipe, link])
+def test_what_stands_in_the_place_of_a_file_is_said_in_a_directory_as_in_a_tar_file(
+    put: Callable[[Path], None], tmp_path: Path
+) -> None:
+    tree = small_tree(tmp_path / "tree")
+    for path in tree.files():
+        data = tree.get(path)
+        tree.remove(path)
+        put(tree.root / path)
+        result = audit(Tree(tree.root), signatures=SIGNATURES)
+        assert codes(result) == {"unreadable"}, path
+        assert path in {each.subject for each in result.findings}
+        assert result.exit_status == 3
+        assert json_bytes(audit(packed_up(tree.root), signatures=SIGNATURES)) == json_bytes(result), path
+        (tree.root / path).rmdir() if put is directory else (tree.root / path).unlink()
+        tree.put(path, data)
+
+
+def test_link_to_nobodys_business_is_not_followed_and_is_said(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    (tree.root / "logs" / ".snapshot").symlink_to("/")
+    assert audit(Tree(tree.root), signatures=SIGNATURES).findings == ()
+    (tree.root / "logs" / "newest").symlink_to("orders")
+    result = audit(Tree(tree.root), signatures=SIGNATURES)
+    assert [(each.code, each.subject) for each in result.findings] == [("unreadable", "logs/newest")]
+
+
+def test_root_may_be_reached_by_a_link(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    (tmp_path / "link").symlink_to(tree.root)
+    assert audit(open_tree(tmp_path / "link"), signatures=SIGNATURES).findings == ()

@@ -19,7 +19,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
 from .finding import printable
-from .load import PIECE_BYTES_MAX
+from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from .replay.words import event_words
 from .report import finding_lines, time_line
 
@@ -98,7 +98,7 @@ def context_lines(context: Context) -> Iterator[str]:
 def evidence_lines(place: Evidence, tree: Tree) -> Iterator[str]:
     """Yield one piece of evidence in words: its place, then what its bytes say."""
     yield f"{printable(place.path)}, offset {place.offset}, {place.length} bytes:"
-    data = tree.read_range(place.path, place.offset, place.length or PIECE_BYTES_MAX)
+    data = tree.read_range(place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX))
     if data is None:
         yield "  is not there, or is a directory"
         return

@@ -85,7 +85,9 @@ class _Reading:
 
     def _place(self, place: Evidence) -> Iterator[Link]:
         archive = self._archive
-        data = archive.tree.read_range(place.path, place.offset, place.length or PIECE_BYTES_MAX)
+        data = archive.tree.read_range(
+            place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX)
+        )
         listed = self._listed(place)
         if data is None:
             checks = (

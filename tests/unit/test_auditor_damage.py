@@ -12,15 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
+from appliance.formats.lockfile import LockEntry
 from auditor import load
 from auditor.audit import audit
 from auditor.load import Tail, Tree, tail_of
 from auditor.planting.shard import Shard
-from auditor.planting.stories import eventful_tree, small_tree
+from auditor.planting.stories import Story, eventful_tree, small_tree
 from auditor.planting.tree import ClusterTree
 from auditor.planting.writer import Writer
 from auditor.report import json_bytes, text_lines
 from auditor.verification import Signatures
+from leasehold.__main__ import main
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -138,6 +140,41 @@ def test_file_of_a_terabyte_is_not_read_whole(pattern: str, tmp_path: Path) -> N
     os.truncate(path, 1 << 40)
     result = audit(Tree(tree.root))
     assert path.relative_to(tree.root).as_posix() in {finding.subject for finding in result.findings}
+
+
+def test_file_of_a_terabyte_is_explained_and_bundled_in_little_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = small_tree(tmp_path / "tree")
+    path = min(tree.root.glob("logs/*/*/*/*/*.msg"))
+    os.truncate(path, 1 << 40)
+    (finding,) = audit(Tree(tree.root)).findings
+    assert finding.code == "late-writer"
+    for form in ((), ("--chain",), ("--json",)):
+        assert main(["explain", finding.id, str(tree.root), *form]) == 1
+    assert path.name in capsys.readouterr().out
+    assert main(["bundle", str(tree.root), finding.id, "--output", str(tmp_path / "x.tar")]) == 3
+    assert (tmp_path / "x.tar").stat().st_size < 1 << 20
+
+
+# Whoever closes a bag may list any size, and a file with holes has it.
+@pytest.mark.parametrize("packed", [False, True])
+def test_file_that_is_listed_with_a_terabyte_is_unreadable(tmp_path: Path, *, packed: bool) -> None:
+    story = Story(tmp_path / "tree")
+    _, path = story.written()
+    story.tree.advance(4 * SECOND)
+    bag = story.grid.bag(story.tree.now_ns - 4 * SECOND)
+    name = path.rpartition("/")[2]
+    story.tree.close(bag, change={"entries": (LockEntry(name=name, size=1 << 40, digest=bytes(32)),)})
+    os.truncate(story.tree.root / path, 1 << 40)
+    tree = story.done(seal=packed)
+    if packed:
+        path = f"{bag.rack.path}/pack"
+        tree.put(path, b"")
+        os.truncate(tree.root / path, 1 << 41)
+    result = audit(Tree(tree.root), signatures=SIGNATURES)
+    assert ("unreadable", path) in {(each.code, each.subject) for each in result.findings}
+    assert "altered-file" not in {each.code for each in result.findings}
 
 
 @pytest.fixture(scope="module")

@@ -222,7 +222,7 @@ class Index(Rows):
         self._file = Path(self._passing.name) / "index" if self._passing else path
         try:
             self.db = apsw.Connection("" if self._file is None else str(self._file))
-        except apsw.CantOpenError as problem:
+        except apsw.Error as problem:
             what = f"{self._file} cannot be made: {problem}"
             hint = "name a file in a directory that you may write to"
             raise Environment("index-failed", what, hint=hint) from None
@@ -239,6 +239,9 @@ class Index(Rows):
                 f"{path} cannot be written: {problem}",
                 hint="end the audit, replay or screen that has it open, or name another",
             ) from None
+        except apsw.Error as problem:
+            what = f"{self._file or 'the index'} cannot be written: {problem}"
+            raise Environment("index-failed", what, hint="make room, or name a plain file on another disk") from None
         self._spooling = (self._passing or _passing_directory()) if spooling else None
         self.spool = Spool(Path(self._spooling.name)) if self._spooling else None
         """Where columns wait; None where no directory was made: then they are in the index."""

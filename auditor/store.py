@@ -1,9 +1,9 @@
 """Parts that an earlier run has read, kept beside the index: a second run reads again only what changed.
 
-What a part was read from is named by the list of its files: name, size, identity and times of change of each, and the
-contents of lock files and seals. Copying a file, or writing to it, changes that; whoever can change a file's contents
-and hide it from the file system deceives a second run, so that ``--reread`` reads everything. All parts are forgotten
-when the cluster's records are others, or the judge itself.
+What a part was read from is named by what is below its directory: name, size, identity, times of change of each file,
+the names of directories, and the contents of lock files and seals. Copying a file, or writing to it, changes that;
+whoever can change a file's contents and hide it from the file system deceives a second run, so that ``--reread`` reads
+everything. All parts are forgotten when the cluster's records are others, or the judge itself.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ COMMIT_BYTES: Final = 32 * 1024 * 1024
 """So much may be lost when the audit is killed; an interrupt loses nothing."""
 _SMALL_BYTES: Final = 64 * 1024 * 1024
 _PACKAGES: Final = ("auditor", "appliance/formats", "timeagent")
+CHECKSUM_BYTES: Final = 16
 
 
 class PartStore:
@@ -53,10 +54,11 @@ class PartStore:
     @staticmethod
     def state(tree: Tree, unit: Unit) -> bytes:
         """Return a digest of what the unit is read from."""
-        paths = [unit.file.path] if isinstance(unit, LedgerUnit) else sorted(tree.files_below(unit.rack.path))
+        paths = [unit.file.path] if isinstance(unit, LedgerUnit) else sorted(tree.below(unit.rack.path))
         state = hashlib.sha256()
         for path in paths:
-            state.update(f"{path}\0{tree.identity(path)}\0".encode("utf-8", "surrogatepass"))
+            known = "" if path.endswith("/") else tree.identity(path)  # a directory is what is in it
+            state.update(f"{path}\0{known}\0".encode("utf-8", "surrogatepass"))
             if path.endswith((f"/{LOCK}", f"/{SEAL}")):
                 state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
         return state.digest()
@@ -81,7 +83,9 @@ class PartStore:
         try:
             ((raw,),) = self._db.execute("SELECT part FROM part WHERE unit = ?", (name,))
             assert isinstance(raw, bytes)
-            return decode_part(raw)
+            if _checksum(raw[CHECKSUM_BYTES:]) != raw[:CHECKSUM_BYTES]:
+                raise ValueError("its checksum does not match")  # noqa: TRY301 - caught with all that is wrong with a part
+            return decode_part(raw[CHECKSUM_BYTES:])
         except ValueError as problem:
             raise BadRequest(
                 "not-an-index", f"the index holds no part {name}: {problem}", hint="remove it, and audit again"
@@ -89,7 +93,7 @@ class PartStore:
 
     def keep(self, name: str, state: bytes, part: bytes) -> None:
         """Keep a part. Whatever is kept survives an interrupt."""
-        self._db.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, state, part))
+        self._db.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, state, _checksum(part) + part))
         self._waiting += len(part)
         if self._waiting >= COMMIT_BYTES:
             self.commit()
@@ -104,6 +108,11 @@ class PartStore:
         """Forget parts of what is not in the tree any more."""
         for name in self._states.keys() - set(names):
             self._db.execute("DELETE FROM part WHERE unit = ?", (name,))
+
+
+def _checksum(part: bytes) -> bytes:
+    """Return what a part begins with in the file: bits of a database change, and it does not say so."""
+    return hashlib.sha256(part).digest()[:CHECKSUM_BYTES]
 
 
 def environment(tree: Tree, root_key: bytes | None, *, columns: bool = True, hashed: bool = True) -> bytes:

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
 from auditor.audit import Audit, Options, audit
@@ -27,7 +29,7 @@ from timeagent.errors import BadRequest, Damaged, LeaseholdError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from auditor.load import Opened
 
@@ -239,6 +241,47 @@ def test_a_second_run_reads_what_changed_and_nothing_else(planted: Path, verdict
     assert again() == verdict
     assert again(reread=True) == verdict
     assert {path for path in read if path.endswith(".log")} == first
+
+
+# An empty directory is no file, and may be a finding all the same, or a bag that is open.
+@pytest.mark.parametrize("name", ["garbage", "22-00-04.000-1000-2000"])
+def test_a_second_run_sees_a_directory_that_came(tmp_path: Path, name: str) -> None:
+    tree = small_tree(tmp_path / "tree")
+    (rack,) = tree.root.glob("logs/*/*/*")
+    (rack / "seal").unlink()
+    (rack / "prelock").unlink()
+    first = told(tree.root, index_file=tmp_path / "db")
+    (rack / name).mkdir()
+    assert told(tree.root, index_file=tmp_path / "db") == told(tree.root) != first
+    (rack / name).rmdir()
+    assert told(tree.root, index_file=tmp_path / "db") == first
+
+
+def test_a_part_that_changed_in_the_index_is_not_believed(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    told(tree.root, index_file=tmp_path / "db")
+    with apsw.Connection(str(tmp_path / "db")) as db:
+        for unit, part in list(db.execute("SELECT unit, part FROM part WHERE unit LIKE 'logs/%'")):
+            changed = part.replace(b"orders", b"border")
+            assert changed != part
+            db.execute("UPDATE part SET part = ? WHERE unit = ?", (changed, unit))
+    with pytest.raises(BadRequest) as refused:
+        told(tree.root, index_file=tmp_path / "db")
+    assert refused.value.code == "not-an-index"
+
+
+def a_pipe(path: Path) -> Path:
+    os.mkfifo(path / "pipe")
+    return path / "pipe"
+
+
+@pytest.mark.parametrize("place", [a_pipe, lambda _: Path("/dev/full"), lambda _: Path("/dev/null"), lambda path: path])
+def test_an_index_in_what_is_no_file_is_refused(place: Callable[[Path], Path], tmp_path: Path) -> None:
+    small_tree(tmp_path / "tree")
+    with pytest.raises(LeaseholdError) as refused:
+        told(tmp_path / "tree", index_file=place(tmp_path))
+    assert refused.value.code == "index-failed"
+    assert refused.value.exit_status == 74
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -153,7 +153,7 @@ def test_file_of_a_terabyte_is_explained_and_bundled_in_little_memory(
     for form in ((), ("--chain",), ("--json",)):
         assert main(["explain", finding.id, str(tree.root), *form]) == 1
     assert path.name in capsys.readouterr().out
-    assert main(["bundle", str(tree.root), finding.id, "--output", str(tmp_path / "x.tar")]) == 3
+    assert main(["bundle", finding.id, str(tree.root), "--output", str(tmp_path / "x.tar")]) == 3
     assert (tmp_path / "x.tar").stat().st_size < 1 << 20
 
 

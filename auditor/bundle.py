@@ -181,8 +181,10 @@ def _write(file: IO[bytes], finding: Finding, tree: Tree, paths: list[str]) -> N
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
         for path in paths:
-            data = None if _is_directory(tree, path) else tree.read(path)
-            _add(archive, path, data)
+            is_directory = _is_directory(tree, path)
+            data = None if is_directory else tree.read(path)
+            if is_directory or data is not None:  # what cannot be read cannot be shown either
+                _add(archive, path, data)
     file.flush()
 
 

@@ -132,7 +132,7 @@ def directory_instead_of_a_lock(root: Path) -> ClusterTree:
 
 # What was in it was counted, and is named as committed: nobody lost it.
 @plants("unreadable")
-def link_instead_of_a_rack(root: Path) -> ClusterTree:
+def pipe_instead_of_a_rack(root: Path) -> ClusterTree:
     story = Story(root)
     lease, path = story.written()
     story.tree.advance(8 * SECOND + 500 * MS)
@@ -143,7 +143,7 @@ def link_instead_of_a_rack(root: Path) -> ClusterTree:
     tree = story.done()
     rack = (tree.root / path).parents[1]
     shutil.rmtree(rack)
-    rack.symlink_to("elsewhere")
+    os.mkfifo(rack)
     return tree
 
 

@@ -203,6 +203,11 @@ class TopApp(App[None]):
         """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
         do_elsewhere(body, lambda found: self._post(WorkDone(lambda: take(found))), self._failed)
 
+    def complain(self, problem: LeaseholdError, what: str = "") -> None:
+        """Say that something was not done, why, and the way out."""
+        words = (f"{what}: " if what else "") + problem.message + (f"; {problem.hint}" if problem.hint else "")
+        self.notify(words, severity="error", markup=False)
+
     # -- screens ---------------------------------------------------------------------------------------------------
 
     def _main(self, name: str) -> TopScreen:
@@ -267,7 +272,7 @@ class TopApp(App[None]):
 
     def _revoked(self, found: str | LeaseholdError) -> None:
         if isinstance(found, LeaseholdError):
-            self.notify(f"{found.message}; {found.hint}".rstrip("; "), severity="error", markup=False)
+            self.complain(found)
         else:
             self.notify(found, markup=False)
         self.feed.ask_now()
@@ -299,7 +304,7 @@ class TopApp(App[None]):
 
     def _exported(self, found: Path | LeaseholdError) -> None:
         if isinstance(found, LeaseholdError):
-            self.notify(f"{found.message}; {found.hint}", severity="error", markup=False)
+            self.complain(found)
         else:
             self.notify(f"written: {found}", markup=False)
 

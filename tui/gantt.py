@@ -74,7 +74,7 @@ def bar_of(domain: str, trace: LeaseTrace) -> Bar:
         domain,
         first.witness.correlation_id,
         first.instant_ns,
-        trace.expiry_ns if ended is None else max(ended, first.instant_ns),
+        max(trace.expiry_ns if ended is None else ended, first.instant_ns),
         trace.expiry_ns,
         last.witness.mode,
         last.witness.phase is Phase.TENTATIVE,

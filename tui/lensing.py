@@ -77,13 +77,15 @@ def _row(what: str, value: str, *, turned: bool) -> tuple[Cell, ...]:
     return Cell("[x]" if turned else "[ ]", tone), Cell(what, tone), Cell(value, tone)
 
 
-def lens_words(lens: WhatIf, changes: Changes | None) -> str:
-    """Say what is otherwise, and what that changes."""
+def lens_words(lens: WhatIf, changes: Changes | None, problem: str = "") -> str:
+    """Say what is otherwise, and what that changes; or why that cannot be told."""
     parts = ["late messages dropped"] if lens.drop_late else []
     if lens.grace_ns is not None:
         parts.append(f"grace {span_text(lens.grace_ns)}")
     parts += [f"clock of {node} {'+' if span > 0 else '−'}{span_text(abs(span))}" for node, span in lens.shifts.items()]
     words = f"WHAT IF {', '.join(parts)}"
+    if problem:
+        return f"{words}: not known: {problem}; all is shown as it was"
     if changes is None:
         return f"{words}: reading the copy so …"
     return (
@@ -95,4 +97,4 @@ def _told(count: int, sign: str, findings: Sequence[object]) -> str:
     codes = sorted({str(getattr(each, "code", "")) for each in findings})
     shown = ", ".join(codes[:3]) + ("…" if len(codes) > 3 else "")  # noqa: PLR2004
     more = "more" if sign == "+" else "fewer"
-    return f"{count:,} findings {more}" + (f" ({shown})" if codes else "")
+    return f"{count:,} finding{'' if count == 1 else 's'} {more}" + (f" ({shown})" if codes else "")

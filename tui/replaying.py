@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from auditor.finding import printable
 from auditor.replay.delivery import newest_delivered
 from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold
 from auditor.replay.state import BagPhase
-from timeagent.units import DAY, MINUTE, SECOND, parse_instant, rfc3339
+from auditor.replay.words import event_fields
+from timeagent.units import MINUTE, SECOND, parse_instant, rfc3339
 
 from .gantt import LeaseBars, Window, axis, gantt
 from .words import Cell, Tone, clock_text
@@ -30,6 +32,7 @@ SPANS: Final[tuple[Span, ...]] = tuple(n * SECOND for n in (1, 2, 5, 10, 20, 60,
 """How much of a record the bars show."""
 EVENTS_NEAR: Final = 1_000
 """So many events on each side of the cursor decide which domains are shown."""
+EVENTS_WRITTEN_MAX: Final = 100_000
 BAG_MARKS: Final = {
     BagPhase.OPEN: "▯",
     BagPhase.DUE: "◫",
@@ -143,15 +146,11 @@ def event_tone(event: Event) -> Tone:
 
 def instant_near(text: str, near: Instant) -> Instant:
     """Read an instant; a time of day is of the day that is looked at. Raises BadRequest."""
-    if text.count(":") and "T" not in text:
-        hours, _, rest = text.rstrip("Z").partition(":")
-        minutes, _, seconds = rest.partition(":")
-        try:
-            spent = (int(hours) * 3600 + int(minutes) * 60) * 10**9 + int(float(seconds or 0) * 10**9)
-        except ValueError:
-            return parse_instant(text)
-        return near - near % DAY + spent
-    return parse_instant(text)
+    if "T" in text or ":" not in text:
+        return parse_instant(text)
+    hours, _, rest = text.rstrip("Z").partition(":")
+    seconds = rest if ":" in rest else f"{rest}:00"
+    return parse_instant(f"{rfc3339(near)[:10]}T{hours:0>2}:{seconds}Z")
 
 
 def speed_text(speed: float) -> str:
@@ -220,6 +219,13 @@ def moment_of(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: Wi
     )
 
 
+def events_shown(timeline: Timeline, wish: Wish) -> list[dict[str, Any]]:
+    """Return the events of the stretch that the bars show as they are written to a file, at most EVENTS_WRITTEN_MAX."""
+    window = window_of(timeline, wish.place, wish.span_ns)
+    events = timeline.between(window.first_ns, window.last_ns, domain=wish.follow)
+    return [event_fields(event) for _, event in islice(events, EVENTS_WRITTEN_MAX)]
+
+
 def accused(timeline: Timeline) -> frozenset[bytes]:
     """Return the leases that the audit found to stand beside another that they conflict with."""
     found = set()
@@ -251,4 +257,7 @@ def _delivered(timeline: Timeline, state: LogsAt, tree: Tree | None, wish: Wish)
             under = ", ".join(map(printable, each.domains)) or "no lease"
             size = f"{each.length} B"
             found.append((each, f"{clock_text(each.timestamp_ns, 6)} {log} {each.writer} {size:>6} under {under}"))
+    expected = any(known.delivered for known in state.logs.values())
+    if not found and expected and (wish.follow is None or not tree.root.exists()):
+        return ["which messages: their bytes cannot be read from the copy any more"]
     return [text for _, text in sorted(found, key=lambda pair: pair[0])[-wish.deliveries :]]

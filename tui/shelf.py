@@ -26,6 +26,10 @@ if TYPE_CHECKING:
             """Do it elsewhere, and hand over what it came to, or why there is nothing."""
             ...
 
+        def complain(self, problem: LeaseholdError, what: str) -> None:
+            """Say over any screen that something was not done, and why."""
+            ...
+
 
 class Shelf:
     """Has one archive at most. Everything but ``_read`` is called by the screen's own thread."""
@@ -88,6 +92,8 @@ class Shelf:
         self._busy = False
         if isinstance(found, LeaseholdError):
             self.problem = found
+            if self.archive is not None:  # it stays in sight, and hides why there is no newer one
+                self._worker.complain(found, "not audited again")
         else:
             self.archive = found
 

@@ -10,7 +10,10 @@ import pytest
 from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
-from timeagent.units import SECOND
+from tests.support.screens import NOW_NS
+from timeagent.errors import BadRequest
+from timeagent.units import DAY, MINUTE, MS, SECOND
+from tui.replaying import instant_near, window_of
 from tui.screens.replay import ReplayScreen
 from tui.screens.whatif import WhatIfScreen
 from tui.widgets.event_table import EventTable
@@ -187,6 +190,31 @@ def test_instant_is_typed_and_a_wrong_one_is_refused_by_name(good: Path) -> None
     drive_copy(good, course)
 
 
+@pytest.mark.parametrize("text", ["22:00:inf", "22:00:1e999", "25:00:00", "22:99", ":", "-1:00:00", "22:00:00:00"])
+def test_time_of_day_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        instant_near(text, NOW_NS)
+
+
+def test_time_of_day_is_of_the_day_that_is_looked_at() -> None:
+    day = NOW_NS - NOW_NS % DAY
+    assert instant_near("9:05", NOW_NS) == day + (9 * 60 + 5) * MINUTE
+    assert instant_near("22:00:01.5Z", NOW_NS) == day + 22 * 60 * MINUTE + 1_500 * MS
+    assert instant_near("2026-11-20T22:00:01.5Z", 0) == instant_near("22:00:01.5", NOW_NS)
+
+
+def test_instant_outside_the_record_goes_to_its_end_and_says_so(good: Path) -> None:
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        screen = await open_replay(pilot, app)
+        timeline = screen.timeline
+        assert timeline is not None
+        await pilot.press("i", *"3:00", "enter")
+        assert screen.place.instant_ns == timeline.start_ns
+        await until(pilot, lambda: any("the record goes from" in str(each.message) for each in app._notifications))
+
+    drive_copy(good, course)
+
+
 def test_what_if_reads_the_copy_anew_and_says_what_changes_and_goes_back(bad: Path) -> None:
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         screen = await open_replay(pilot, app)
@@ -196,7 +224,7 @@ def test_what_if_reads_the_copy_anew_and_says_what_changes_and_goes_back(bad: Pa
         await pilot.press("j", "j", *["right"] * 7, "enter")
         await until(pilot, lambda: screen.timeline is not as_it_was)
         text = await drawn(pilot, screen)
-        assert "WHAT IF clock of n1 +1 min: 1 findings more (grant-overlap), 1 findings fewer (early-grant)" in text
+        assert "WHAT IF clock of n1 +1 min: 1 finding more (grant-overlap), 1 finding fewer (early-grant)" in text
         await pilot.press("w")
         await until(pilot, lambda: isinstance(app.screen, WhatIfScreen))
         await pilot.press("0", "enter")
@@ -236,6 +264,12 @@ def test_what_was_is_exported_and_drilled_into(good: Path, tmp_path: Path) -> No
         sheet = screen.exported()
         assert sheet.rows
         assert {"instant_ns", "event", "what", "path"} <= sheet.rows[0].keys()
+        await pilot.press("g", *["z"] * 2, *["right"] * 9)
+        assert screen.timeline is not None
+        window = window_of(screen.timeline, screen.place, 5 * SECOND)
+        assert window.first_ns < screen.place.instant_ns < window.last_ns
+        seen_events = [event for _, event in screen.timeline.between(window.first_ns, window.last_ns)]
+        assert [row["instant_ns"] for row in screen.exported().rows] == [each.instant_ns for each in seen_events]
         await pilot.press("e", "j")
         await until(pilot, partial(has_files, tmp_path))
         subject = screen.subject()

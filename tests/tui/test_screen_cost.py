@@ -260,7 +260,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
         (tui.widgets.framing, "Framing.lines", "self._ground is None", "True"),
         (tui.widgets.line_bar, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
         (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
-        (tui.screens.replay, "ReplayScreen._paint", "self._title()", "None"),
+        (tui.screens.replay, "ReplayScreen._paint", "self._title(reading)", "None"),
         (tui.screens.replay, "ReplayScreen._ask", "self._holding.begin()", "None"),
     ],
 )

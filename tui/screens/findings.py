@@ -97,6 +97,7 @@ class FindingsScreen(TopScreen):
         archive, state = self.top.shelf.archive, self.state
         if archive is None or self.top.shelf.busy:
             words = self.top.shelf.words(state)
+            self._archive = None  # what was read before comes back where this reading fails
             self.query_one("#audit-line", WordsLine).say(words)
             self.query_one(FindingTable).show((), {}, self._wanted, words)
             self.query_one(ChainTable).show_nothing("")

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.css.query import NoMatches
-from textual.widgets import Input
 
-from auditor.replay.words import NAME_THE_COPY, event_fields
+from auditor.replay.words import NAME_THE_COPY
 from timeagent.errors import LeaseholdError
 from timeagent.interval import TimeInterval
+from timeagent.units import rfc3339
 
 from ..exporting import Sheet
-from ..gantt import LeaseBars
 from ..holding import Holding
-from ..lensing import Switches, lens_words
+from ..reading import Reading
 from ..replaying import (
     SPANS,
     SPEEDS,
@@ -27,16 +25,17 @@ from ..replaying import (
     Wish,
     at_instant,
     at_position,
-    instant_near,
+    events_shown,
     moment_of,
     speed_text,
     status_words,
     stepped,
 )
-from ..scrubber import Ground, ground_of
 from ..widgets.event_table import EventTable
+from ..widgets.instant_field import InstantField
 from ..widgets.lines import TabLine, TitleBar
 from ..widgets.moment_parts import MomentParts
+from ..widgets.scrubber_line import ScrubberLine
 from ..widgets.words_line import WordsLine
 from .base import TopScreen
 from .whatif import WhatIfScreen
@@ -46,13 +45,12 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from auditor.archive import Archive
-    from auditor.finding import Finding
     from auditor.replay.judging import Changes
     from auditor.replay.lens import WhatIf
     from auditor.replay.timeline import Timeline
     from timeagent.units import Instant
 
+    from ..lensing import Switches
     from ..replaying import Moment
     from ..state import ClusterState
     from ..subjects import Subject
@@ -60,7 +58,6 @@ if TYPE_CHECKING:
 BESIDE_WIDTH_MIN: Final = 110
 TICK: Final = 0.1
 """Seconds; as long as replaying.TICK_NS, so that the speed of 1 is that of the record."""
-ROWS_EXPORTED: Final = 100_000
 SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
 """Which of replaying.SPANS the bars show."""
 PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
@@ -95,9 +92,9 @@ class ReplayScreen(TopScreen):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__()
-        self._archive: Archive | None = None
-        self.timeline: Timeline | None = None
-        self._bars: LeaseBars | None = None
+        self._reading: Reading | None = None
+        self._waiting = True
+        """Whether what is seen is how far a reading is: what was read before comes back where that fails."""
         self.place = Place(0, 0)
         self.playing = False
         self.speed = 1.0
@@ -106,23 +103,17 @@ class ReplayScreen(TopScreen):
         self._moment: Moment | None = None
         self._busy = False
         self._holding = Holding(self)
-        self._ground: tuple[Timeline, int, Ground] | None = None
-        self._judged: tuple[Archive | None, int, tuple[Finding, ...]] = (None, 0, ())
-        """Of which copy, up to which finding, and those: -1 at its end, where there may be more of no instant."""
-        self._switches = Switches()
-        self._lens: WhatIf | None = None
-        self._changes: Changes | None = None
         self._wanted: tuple[Instant | None, str | None] | None = None
 
     def parts(self) -> Iterable[Widget]:
         """Return the scrubber, what was at the moment, and the events."""
-        yield WordsLine(id="scrubber")
+        yield ScrubberLine()
         yield WordsLine(id="where")
         with Container(id="replay-parts"):
             yield MomentParts()
             yield EventTable(self._moved)
         yield WordsLine(id="lens")
-        yield Input(placeholder="an instant: 2026-11-20T22:00:01.5Z, or a time of that day", id="instant")
+        yield InstantField()
 
     def on_mount(self) -> None:
         """Let time pass."""
@@ -135,12 +126,14 @@ class ReplayScreen(TopScreen):
     @property
     def _whole(self) -> bool:
         """Whether its parts are there: answers also come while the program ends."""
-        try:
-            return self.is_mounted and all(self.query_one(f"#{part}") is not None for part in PARTS)
-        except NoMatches:
-            return False
+        return self.is_mounted and all(self.query_one_optional(f"#{part}") is not None for part in PARTS)
 
     # What there is.
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """The events of the record, as it was or as a what-if has it; None: nothing was read yet."""
+        return None if self._reading is None else self._reading.timeline
 
     def draw(self, state: ClusterState) -> None:
         """Take the evidence when it is there."""
@@ -150,20 +143,19 @@ class ReplayScreen(TopScreen):
 
     def _look(self) -> None:
         archive = self.top.shelf.archive
-        if archive is None or self.top.shelf.busy:
-            self.query_one("#scrubber", WordsLine).say(self.top.shelf.words(self.state))
+        self._waiting = archive is None or self.top.shelf.busy
+        if archive is None or self._waiting:
+            self.query_one(ScrubberLine).say(self.top.shelf.words(self.state))
             self.query_one(EventTable).show((), 0, None, "")
             return
-        if archive is not self._archive:
-            self._archive, self.timeline = archive, archive.timeline
-            self._bars = LeaseBars(archive.leases.within)
-            self._switches, self._lens, self._changes = Switches(), None, None
+        if self._reading is None or archive is not self._reading.archive:
+            self._reading, self._moment = Reading(archive), None
             self.place = at_instant(archive.timeline, archive.timeline.end_ns)
         if self._wanted is not None:
             instant, self.follow = self._wanted
             self._wanted, self._span = None, SPAN_AT_FINDING
             if instant is not None:
-                self.place = at_instant(archive.timeline, instant)
+                self.place = at_instant(self._reading.timeline, instant)
             self._tell()
         self._paint()
 
@@ -185,72 +177,50 @@ class ReplayScreen(TopScreen):
 
     def _paint(self) -> None:
         """Draw what costs little at once; the rest comes from a thread."""
-        timeline = self.timeline
-        if timeline is None or not self._whole:
+        reading = self._reading
+        if reading is None or not self._whole:
             return
+        timeline, line = reading.timeline, self.query_one(ScrubberLine)
         if not timeline.events:
-            self.query_one("#scrubber", WordsLine).say("the copy tells of no event")
+            line.say("the copy tells of no event")
             return
-        line = self.query_one("#scrubber", WordsLine)
-        drawn = self._ground_in(timeline, line.content_size.width).with_cursor(self.place.instant_ns)
-        line.say_cells([drawn.axis, drawn.density])
+        findings = line.show(timeline, self.place.instant_ns)
         mark = f"▶ {speed_text(self.speed)}" if self.playing else f"‖ {speed_text(self.speed)}"
-        here = f"  ◈ {drawn.findings_here} here" if drawn.findings_here else ""
+        here = f"  ◈ {findings} here" if findings else ""
         self.query_one("#where", WordsLine).say(f"{mark}   {status_words(timeline, self.place)}{here}")
         self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
-        self._lens_line()
-        self._title()
+        lens = self.query_one("#lens", WordsLine)
+        lens.display = bool(reading.words)
+        lens.say(reading.words)
+        self._title(reading)
         self._ask()
 
-    def _title(self) -> None:
+    def _title(self, reading: Reading) -> None:
         """Say in the title which instant of a copy is seen, and whether it looks healthy up to there."""
-        archive = self._archive
-        if self.state is None or archive is None or not self.top.of_record:
+        if self.state is None or not self.top.of_record:
             return
-        now = TimeInterval.around(self.place.instant_ns, 0)
-        count = archive.timeline.findings_by(self.place.instant_ns)
-        at_end = self.place.instant_ns >= archive.timeline.end_ns
-        if self._judged[:2] != (archive, -1 if at_end else count):
-            known = archive.audit.findings if at_end else archive.timeline.findings_until(self.place.instant_ns)
-            self._judged = archive, -1 if at_end else count, tuple(known)
-        seen = replace(self.state, clock=replace(self.state.clock, now=now), findings=self._judged[2])
+        instant = self.place.instant_ns
+        clock = replace(self.state.clock, now=TimeInterval.around(instant, 0))
+        seen = replace(self.state, clock=clock, findings=reading.findings_by(instant))
         self.query_one(TitleBar).show(seen, paused=self.top.paused)
         self.query_one(TabLine).show(seen)
 
-    def _ground_in(self, timeline: Timeline, width: int) -> Ground:
-        """Return what stays under the cursor; counted anew for another timeline or width only."""
-        if self._ground is None or self._ground[0] is not timeline or self._ground[1] != width:
-            self._ground = timeline, width, ground_of(timeline, timeline.start_ns, timeline.end_ns, width)
-        return self._ground[2]
-
-    def _lens_line(self) -> None:
-        lens = self.query_one("#lens", WordsLine)
-        lens.display = self._lens is not None
-        if self._lens is not None:
-            lens.say(lens_words(self._lens, self._changes))
-
     @property
     def _logs(self) -> int:
-        return 1 if self._archive is None else len(self._archive.births)
+        return 1 if self._reading is None else len(self._reading.archive.births)
 
     def _wish(self) -> Wish:
         width, rows, deliveries = self.query_one(MomentParts).room(self._logs)
         return Wish(self.place, SPANS[self._span], width, rows, self.follow, deliveries)
 
     def _ask(self) -> None:
-        archive, timeline, bars = self._archive, self.timeline, self._bars
-        wish = self._wish()
-        if (
-            self._busy
-            or archive is None
-            or timeline is None
-            or bars is None
-            or (self._moment and self._moment.wish == wish)
-        ):
+        reading, wish = self._reading, self._wish()
+        if self._busy or reading is None or (self._moment and self._moment.wish == wish):
             return
+        timeline, bars, copy = reading.timeline, reading.bars, reading.archive.copy
         self._busy = True
         self._holding.begin()
-        self.top.work(lambda: moment_of(timeline, bars, archive.copy, wish), lambda found: self._take(timeline, found))
+        self.top.work(lambda: moment_of(timeline, bars, copy, wish), lambda found: self._take(timeline, found))
 
     def _take(self, timeline: Timeline, found: Moment | LeaseholdError) -> None:
         self._busy = False
@@ -278,7 +248,8 @@ class ReplayScreen(TopScreen):
     def _tick(self) -> None:
         if not self.is_current or not self._whole:
             return
-        if self._archive is None or self.top.shelf.busy or self.top.shelf.archive is not self._archive:
+        shelf = self.top.shelf
+        if self._waiting or shelf.busy or self._reading is None or shelf.archive is not self._reading.archive:
             self._look()
         else:
             if self.playing:
@@ -363,59 +334,52 @@ class ReplayScreen(TopScreen):
 
     def action_what_if(self) -> None:
         """Turn the switches of what if."""
-        if self._archive is not None and self._archive.copy is None:
+        reading = self._reading
+        if reading is not None and reading.archive.copy is None:
             self.notify(f"what if reads the copy again: {NAME_THE_COPY}")
-        elif self._archive is not None:
-            nodes = sorted(self._archive.timeline.state_at().clocks)
-            self.app.push_screen(WhatIfScreen(self._switches, nodes), self._read_so)
+        elif reading is not None:
+            nodes = sorted(reading.archive.timeline.state_at().clocks)
+            self.app.push_screen(WhatIfScreen(reading.switches, nodes), self._read_so)
 
     def _read_so(self, switches: Switches | None) -> None:
-        archive = self._archive
-        if switches is None or archive is None:
+        reading = self._reading
+        if switches is None or reading is None:
             return
-        self._switches, self._changes = switches, None
-        lens = switches.lens()
-        if not lens.any:
-            self._lens, self.timeline = None, archive.timeline
-            self._moment = None
-            self._go(at_instant(archive.timeline, self.place.instant_ns))
+        lens = reading.turn(switches)
+        if lens is None:
+            self._show_reading(reading)
             return
-        self._lens = lens
         self._paint()
-        self.top.work(lambda: archive.changed(lens), lambda found: self._otherwise(lens, found))
+        self.top.work(lambda: reading.archive.changed(lens), lambda found: self._otherwise(reading, lens, found))
 
-    def _otherwise(self, lens: WhatIf, found: tuple[Timeline, Changes] | LeaseholdError) -> None:
-        if lens is not self._lens or isinstance(found, LeaseholdError) or not self._whole:
-            return
-        self.timeline, self._changes = found
+    def _otherwise(self, reading: Reading, lens: WhatIf, found: tuple[Timeline, Changes] | LeaseholdError) -> None:
+        if reading is self._reading and reading.take(lens, found) and self._whole:
+            self._show_reading(reading)
+
+    def _show_reading(self, reading: Reading) -> None:
+        """Look at the same instant of what is another record now."""
         self._moment = None
-        self._go(at_instant(self.timeline, self.place.instant_ns))
+        self._go(at_instant(reading.timeline, self.place.instant_ns))
 
     # An instant that is typed.
 
     def action_go_to(self) -> None:
         """Ask for an instant."""
-        field = self.query_one("#instant", Input)
-        field.display = True
-        self.set_focus(field)
+        self.query_one(InstantField).open(self.place.instant_ns)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    def on_instant_field_given(self, event: InstantField.Given) -> None:
         """Go to what was typed."""
-        if event.input.id != "instant":
-            return
-        timeline = self.timeline
-        try:
-            if timeline is not None and event.value.strip():
-                self._go(at_instant(timeline, instant_near(event.value.strip(), self.place.instant_ns)))
-                self._tell()
-        except LeaseholdError as problem:
-            self.notify(problem.message, severity="warning", markup=False)
-            return
         self._leave_instant()
+        timeline = self.timeline
+        if timeline is not None and event.instant is not None:
+            self._go(at_instant(timeline, event.instant))
+            self._tell()
+            if self.place.instant_ns != event.instant:
+                self.notify(f"the record goes from {rfc3339(timeline.start_ns)} to {rfc3339(timeline.end_ns)}")
 
     def action_back(self) -> None:
         """Leave the field; else what is followed; else go back."""
-        if self.query_one("#instant", Input).display:
+        if self.query_one(InstantField).display:
             self._leave_instant()
         elif self.follow is not None:
             self.follow = None
@@ -424,17 +388,9 @@ class ReplayScreen(TopScreen):
             super().action_back()
 
     def _leave_instant(self) -> None:
-        field = self.query_one("#instant", Input)
-        field.value = ""
-        field.display = False
+        self.query_one(InstantField).close()
         self.set_focus(self.query_one(EventTable))
 
     def exported(self) -> Sheet:
         """Return the events of the stretch that the bars show."""
-        if self.timeline is None:
-            return Sheet("events", [])
-        wish = replace(self._wish())
-        last = wish.place.instant_ns
-        events = self.timeline.between(last - wish.span_ns, last, domain=self.follow)
-        rows = [event_fields(event) for _, (_, event) in zip(range(ROWS_EXPORTED), events, strict=False)]
-        return Sheet("events", rows)
+        return Sheet("events", [] if self.timeline is None else events_shown(self.timeline, self._wish()))

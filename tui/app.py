@@ -340,7 +340,8 @@ class TopApp(App[None]):
 
     def action_help(self) -> None:
         """List the keys of the screen that is seen."""
-        self.push_screen(HelpScreen(list(self.keys())))
+        beneath = next(each for each in reversed(self.screen_stack) if isinstance(each, TopScreen))
+        self.push_screen(HelpScreen(list(self.keys()), beneath.LEGENDS))
 
     def keys(self) -> Iterable[tuple[str, str]]:
         """Yield each key of what has the focus, its screen and the program, with what it does; each action once."""

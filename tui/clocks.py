@@ -50,6 +50,10 @@ SIGNED_COLUMNS: Final = (
 )
 """Of clocks that signed something at some time: how well each knew it."""
 COMMON: Final = "in common"
+LEGEND: Final = (
+    "● knows the time  ◐ to be looked at  ✗ wrong, or no answer  · not asked  … asked  "
+    "├━━┤ the time is in here  ◂ ▸ goes on  █ what all have in common"
+)
 
 
 class ClockRows:

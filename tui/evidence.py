@@ -27,6 +27,7 @@ OPEN: Final = "▾"
 CLOSED: Final = "▸"
 LEAF: Final = "·"
 CHECKED: Final = {True: ("✓", Tone.GOOD), False: ("✗", Tone.BAD), None: ("?", Tone.WARN)}
+LEGEND: Final = "✓ holds  ✗ does not  ? cannot be told  ▾ open  ▸ closed  · nothing inside"
 
 type Path = tuple[int, ...]
 """Which link under which: the way from the finding down."""

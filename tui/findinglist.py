@@ -34,6 +34,9 @@ MARKS: Final = {
     Verdict.PROVISIONAL: ("…", Tone.DIM),
     Verdict.OK: ("i", Tone.PLAIN),
 }
+LEGEND: Final = "  ".join(
+    f"{mark} {'to know' if verdict is Verdict.OK else verdict.value}" for verdict, (mark, _) in MARKS.items()
+)
 
 
 class Order(StrEnum):

@@ -15,7 +15,9 @@ from auditor.replay.state import BagPhase
 from auditor.replay.words import event_fields
 from timeagent.units import MINUTE, SECOND, parse_instant, rfc3339
 
+from .gantt import LEGEND as LEASES_LEGEND
 from .gantt import LeaseBars, Window, axis, gantt
+from .scrubber import LEGEND as RECORD_LEGEND
 from .words import Cell, Tone, clock_text
 
 if TYPE_CHECKING:
@@ -43,6 +45,13 @@ BAG_MARKS: Final = {
 }
 BAG_MARK_WORDS: Final = "▯ open  ◫ due  ◧ closing  ■ closed  ▣ sealed"
 DAMAGED: Final = "✗"
+EVENT_MARKS: Final = {Tone.BAD: "✗ ", Tone.WARN: "! "}
+REPLAY_LEGENDS: Final = (
+    ("Record", RECORD_LEGEND),
+    ("Leases", LEASES_LEGEND),
+    ("Bags", f"{BAG_MARK_WORDS}  {DAMAGED} damaged"),
+    ("Events", "✗ counts for nobody  ! not as it should be: a lease not given back, a bag with a loss"),
+)
 OVERLAPS: Final = frozenset({"early-grant", "grant-overlap"})
 _NAMES: Final = re.compile(r"\b[0-9a-f]{32}\b")
 

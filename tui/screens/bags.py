@@ -32,6 +32,7 @@ class BagsScreen(TopScreen):
 
     NAME = "bags"
     FILTERS = True
+    LEGENDS = (("Bags", LEGEND),)
     AUTO_FOCUS = "#bag-grid"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "next_log", "Next log"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -15,6 +15,7 @@ from ..widgets.keys_line import KeysLine
 from ..widgets.lines import TabLine, TitleBar
 from ..widgets.pick_table import PickTable
 from ..widgets.row_table import RowTable
+from ..words import BAG_LEGEND, SYMBOLS
 from .registry import ENTRIES
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ..state import ClusterState, LeaseRow
     from ..subjects import Subject
 
+LEASES: Final = "Leases", "  ".join(f"{symbol} {condition}" for condition, symbol in SYMBOLS.items())
+
 
 class TopScreen(Screen[None], inherit_bindings=False):
     """One of the screens behind a number, or what is opened from one. It shows states; it asks nothing by itself."""
@@ -39,6 +42,8 @@ class TopScreen(Screen[None], inherit_bindings=False):
     """Whether it has rows that ``/`` narrows: then ``filter_words`` is called with what is typed."""
     REVOKES: ClassVar[bool] = False
     """Whether its cursor may stand on a lease: then ``lease`` says on which."""
+    LEGENDS: ClassVar[tuple[tuple[str, str], ...]] = (LEASES, ("Bags", BAG_LEGEND))
+    """What the symbols on it mean, by what they stand for: the help says so."""
     READS_STATE: ClassVar[bool] = True
     """Whether it shows what a state says of the instant that is looked at; else that is not made for it."""
     BINDINGS: ClassVar[list[BindingType]] = [

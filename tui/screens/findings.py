@@ -11,8 +11,9 @@ from textual.containers import Container
 from auditor.finding import Finding, printable
 from timeagent.errors import LeaseholdError
 
+from ..evidence import LEGEND as EVIDENCE_LEGEND
 from ..exporting import Sheet
-from ..findinglist import Group, Order, Wanted, exported, summary_cells
+from ..findinglist import LEGEND, Group, Order, Wanted, exported, summary_cells
 from ..looking import Looked, look_at
 from ..subjects import FindingSubject
 from ..widgets.chain_table import ChainTable
@@ -43,6 +44,7 @@ class FindingsScreen(TopScreen):
 
     NAME = "findings"
     FILTERS = True
+    LEGENDS = (("Findings", LEGEND), ("Evidence", EVIDENCE_LEGEND))
     AUTO_FOCUS = "#finding-list"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "explain", "Explain"),

@@ -1,4 +1,4 @@
-"""The help: every key of the screen beneath, from its bindings, and what the symbols mean."""
+"""The help: every key of the screen beneath, from its bindings, and what its symbols mean."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
-
-from ..words import BAG_LEGEND, SYMBOLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,18 +25,19 @@ class HelpScreen(ModalScreen[None]):
         Binding("q", "dismiss", "Close", show=False),
     ]
 
-    def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
-        """Take each key as it is printed, and what it does."""
+    def __init__(self, keys: Sequence[tuple[str, str]], legends: Sequence[tuple[str, str]]) -> None:
+        """Take each key as it is printed, and what it does; of what there are symbols, and what they mean."""
         super().__init__()
         self._keys = keys
+        self._legends = legends
 
     def compose(self) -> ComposeResult:
         """Show keys and symbols."""
         width = max((len(key) for key, _ in self._keys), default=0)
         lines = [Content.assemble((f"{key:<{width}}  ", "bold $text-accent"), what) for key, what in self._keys]
-        symbols = "   ".join(f"{symbol} {condition}" for condition, symbol in SYMBOLS.items())
+        symbols = [Content.assemble((f"{what}   ", "bold"), legend) for what, legend in self._legends]
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys"
             box.border_subtitle = "esc closes"
             yield Static(Content("\n").join(lines), id="keys")
-            yield Static(f"Leases   {symbols}\n\nBags   {BAG_LEGEND}", id="symbols")
+            yield Static(Content("\n\n").join(symbols), id="symbols")

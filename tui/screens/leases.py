@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from ..arranging import Wanted
 from ..widgets.lease_facts import LeaseFacts
 from ..widgets.lease_list import LeaseList
-from .base import TopScreen
+from .base import LEASES, TopScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +25,7 @@ class LeasesScreen(TopScreen):
     NAME = "leases"
     FILTERS = True
     REVOKES = True
+    LEGENDS = (LEASES,)
     AUTO_FOCUS = "#lease-list"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "Sort"),

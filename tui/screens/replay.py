@@ -17,6 +17,7 @@ from ..exporting import Sheet
 from ..holding import Holding
 from ..reading import Reading
 from ..replaying import (
+    REPLAY_LEGENDS,
     SPANS,
     SPEEDS,
     TICK_NS,
@@ -68,6 +69,7 @@ class ReplayScreen(TopScreen):
 
     NAME = "replay"
     READS_STATE = False
+    LEGENDS = REPLAY_LEGENDS
     AUTO_FOCUS = "#events"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "play", "Play", key_display="space"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..agreeing import agreement_words
-from ..clocks import ClockRows, History, outside_words, source_lines
+from ..clocks import LEGEND, ClockRows, History, outside_words, source_lines
 from ..overview import not_known
 from ..subjects import ClockSubject
 from ..tones import STYLES
@@ -31,6 +31,7 @@ class TimeScreen(TopScreen):
 
     NAME = "time"
     FILTERS = True
+    LEGENDS = (("Clocks", LEGEND),)
     AUTO_FOCUS = "#clocks"
 
     def __init__(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from auditor.finding import printable
 from auditor.replay.timeline import about_domain
 from auditor.replay.words import event_words
 
 from ..columns import cut
-from ..replaying import domains_of, event_tone
+from ..replaying import EVENT_MARKS, domains_of, event_tone
 from ..subjects import DomainSubject, PlaceSubject
 from ..words import Cell, Tone, clock_text
 from .pick_table import PickTable
@@ -42,7 +43,7 @@ class EventTable(PickTable):
             if self._events is not events:
                 self._events, self._key = events, None
             self._follow = follow
-            self.show_title("Events" if follow is None else f"Events; about {follow} in plain")
+            self.show_title("Events" if follow is None else f"Events; about {printable(follow)} in plain")
             self.show_picks(len(events), lambda _place: (), nothing, lambda place: place)
         if events and self.cursor != max(0, position - 1):
             self.cursor = max(0, position - 1)
@@ -65,7 +66,7 @@ class EventTable(PickTable):
         event = self._events[index]
         aside = self._follow is not None and not about_domain(event, self._follow)
         tone = Tone.DIM if aside or index > self.cursor else event_tone(event)
-        mark = {Tone.BAD: "✗ ", Tone.WARN: "! "}.get(event_tone(event), "  ")
+        mark = EVENT_MARKS.get(event_tone(event), "  ")
         return cut((Cell(f"{clock_text(event.instant_ns, 6)} {mark}", Tone.DIM), Cell(event_words(event), tone)), room)
 
     @property
@@ -86,5 +87,5 @@ class EventTable(PickTable):
         if event is None:
             return None
         if not event.where.path:
-            return None if self.domain is None else DomainSubject(self.domain)
+            return None if self.domain is None else DomainSubject(printable(self.domain))
         return PlaceSubject(event.where.path, event.where.offset, event.where.length)

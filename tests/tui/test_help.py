@@ -1,0 +1,41 @@
+"""The help of each screen says what every mark means that may be drawn on it."""
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from tests.support.screens import HandFeed
+from tests.tui.piloting import drive
+from timeagent.plot import UNICODE
+from tui import evidence, findinglist, gantt, grid, replaying, scrubber
+from tui.words import BAG_SYMBOLS, SYMBOLS
+
+MARKS = {
+    "1": (*SYMBOLS.values(), *BAG_SYMBOLS.values()),
+    "2": (*SYMBOLS.values(),),
+    "3": (*BAG_SYMBOLS.values(), grid.DAMAGED),
+    "4": ("●", "◐", "✗", "·", "…", "├━━┤", UNICODE.beyond_low, UNICODE.beyond_high, UNICODE.shared),
+    "5": tuple(mark for mark, _ in (*findinglist.MARKS.values(), *evidence.CHECKED.values())),
+    "6": (
+        *(*gantt.BARS.values(), gantt.TENTATIVE, gantt.OVER, gantt.CLASH, gantt.FLOOR, gantt.SETTLE),
+        *(*scrubber.MARKS.values(), scrubber.CURSOR, scrubber.ON_FINDING),
+        *(*replaying.BAG_MARKS.values(), replaying.DAMAGED, *map(str.strip, replaying.EVENT_MARKS.values())),
+    ),
+}
+
+
+@pytest.mark.parametrize("key", MARKS)
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+def test_each_mark_of_the_screen_is_explained(key: str, size: tuple[int, int]) -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await pilot.press(key, "question_mark")
+        text = str(pilot.app.screen.query_one("#symbols", Static).content)
+        assert [mark for mark in MARKS[key] if mark not in text] == []
+
+    drive(course, size=size)
+
+
+def test_mark_that_is_not_explained_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MARKS, "6", (*MARKS["6"], "♦"))
+    with pytest.raises(AssertionError):
+        test_each_mark_of_the_screen_is_explained("6", (120, 36))

@@ -99,7 +99,8 @@ class TopApp(App[None]):
         Binding("space", "pause", "Pause", key_display="space"),
         Binding("r", "refresh_now", "Refresh"),
         Binding("y", "copy", "Copy", show=False),
-        Binding("ctrl+c", "quit", "Quit", show=False),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),  # also where something is typed, and in a dialog
+        Binding("ctrl+z", "suspend_process", "Into the background", show=False),
         Binding("d", "dark", "Dark or light", show=False),
     ]
     paused: var[bool] = var(default=False, init=False)

@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -126,6 +127,45 @@ def test_session_in_a_terminal_leaves_it_as_it_was(terminal: Terminal, tree: Pat
     assert settings_of(terminal, tmp_path / "after") == before
     terminal.run("echo typed $((6*7))")
     terminal.until_words("typed 42")
+
+
+def started(terminal: Terminal, tree: Path, directory: Path) -> int:
+    """Start it on a copy, and return its process's number."""
+    file = directory / "pid"
+    top = shlex.join([sys.executable, "-m", "leasehold", "top", "--offline", str(tree)])
+    terminal.run(f"sh -c 'echo $$ > {file}; exec {top}'")
+    terminal.until_words("[1 Overview]")
+    return int(file.read_text())
+
+
+def test_program_that_is_terminated_gives_the_terminal_back(terminal: Terminal, tree: Path, tmp_path: Path) -> None:
+    before = settings_of(terminal, tmp_path / "before")
+    os.kill(started(terminal, tree, tmp_path), signal.SIGTERM)
+    terminal.until(lambda text: "ready>" in text and not terminal.alternate(), "the shell")
+    terminal.run("echo left with $?")
+    terminal.until_words("left with 143")
+    terminal.run("clear")
+    assert settings_of(terminal, tmp_path / "after") == before
+
+
+def test_program_goes_into_the_background_and_comes_back(terminal: Terminal, tree: Path, tmp_path: Path) -> None:
+    before = settings_of(terminal, tmp_path / "before")
+    started(terminal, tree, tmp_path)
+    terminal.type("2")
+    terminal.until_words("[2 Leases]")
+    terminal.type("C-z")
+    terminal.until(lambda text: "ready>" in text and not terminal.alternate(), "the shell")
+    terminal.run("echo typed $((6*7))")
+    terminal.until_words("typed 42")
+    terminal.run("fg")
+    terminal.until_words("[2 Leases]")
+    assert terminal.alternate()
+    terminal.type("3")
+    terminal.until_words("[3 Bags]")
+    terminal.type("C-c")
+    terminal.until(lambda text: "ready>" in text and not terminal.alternate(), "the shell")
+    terminal.run("clear")
+    assert settings_of(terminal, tmp_path / "after") == before
 
 
 def test_crash_gives_the_terminal_back_and_says_why(terminal: Terminal, repository: Path, tmp_path: Path) -> None:

@@ -255,6 +255,17 @@ def test_help_lists_every_binding_of_the_screen() -> None:
     drive(course)
 
 
+@pytest.mark.parametrize("keys", [("2", "e"), ("question_mark",), ("slash", "a")])
+def test_ctrl_c_leaves_it_also_from_a_dialog_and_from_a_field(keys: tuple[str, ...]) -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await pilot.press(*keys)
+        assert pilot.app.is_running
+        await pilot.press("ctrl+c")
+        assert not pilot.app.is_running or pilot.app._exit
+
+    drive(course)
+
+
 @pytest.mark.parametrize("key", ["escape", "question_mark", "q"])
 def test_help_goes_on_being_fed_and_any_of_its_keys_closes_it(key: str) -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from auditor.finding import printable
 from timeagent.units import rfc3339
 
 if TYPE_CHECKING:
@@ -131,12 +132,13 @@ class PlaceSubject:
     @property
     def title(self) -> str:
         """Of its screen."""
-        return f"{self.path} at {self.offset}" if self.offset or self.length else self.path
+        path = printable(self.path)
+        return f"{path} at {self.offset}" if self.offset or self.length else path
 
     @property
     def identifier(self) -> str:
         """What is copied."""
-        return f"{self.path}:{self.offset}+{self.length}"
+        return f"{printable(self.path)}:{self.offset}+{self.length}"
 
 
 @dataclass(frozen=True, slots=True)

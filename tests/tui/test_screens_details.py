@@ -21,7 +21,7 @@ from tui.feed import Feed
 from tui.screens.leases import LeasesScreen
 from tui.screens.overview import OverviewScreen
 from tui.state import ClusterState
-from tui.subjects import ClockSubject, Details, DomainSubject, NodeSubject, Subject
+from tui.subjects import ClockSubject, Details, DomainSubject, NodeSubject, PlaceSubject, Subject
 from tui.widgets.detail_table import DetailTable
 
 # -- details that fail, or do not come ---------------------------------------------------------------------------------
@@ -31,6 +31,25 @@ class Failing(RecordedSource):
     def details(self, subject: Subject, instant: int | None = None) -> Details:
         del subject, instant
         raise Environment("gone", "the mount is gone", hint="see whether its file server answers")
+
+
+def test_path_that_nobody_should_obey_is_shown_and_copied_escaped() -> None:
+    """What is on the way here goes to the terminal as it is, and what is copied too."""
+    place = PlaceSubject("logs/a/\x1b]0;title\x07\udcff", 8, 4)
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        top = pilot.app
+        assert isinstance(top, TopApp)
+        top.open(place)
+        await pilot.pause()
+        text = seen(pilot)
+        assert "\\x1b]0;title" in text
+        assert text.replace("\n", "").isprintable()
+        await press(pilot, "y")
+        assert top.clipboard.isprintable()
+        assert "\\x1b" in top.clipboard
+
+    drive(course)
 
 
 def test_details_that_cannot_be_had_say_why_and_how_out() -> None:

@@ -310,6 +310,21 @@ def test_screen_can_be_made_small_and_large_again(bad: Path) -> None:
     drive_copy(bad, course)
 
 
+def test_explanation_fills_the_width_that_there_is(bad: Path) -> None:
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        await open_findings(pilot, app)
+        await chain_there(pilot, app)
+        await pilot.press("x")
+        await until(pilot, lambda: "Explanation" in title(app, ChainTable))
+        wide = chain(app)
+        await pilot.resize_terminal(*SMALL)
+        await until(pilot, lambda: len(chain(app)) > len(wide))
+        assert max(map(len, chain(app))) <= SMALL[0]
+        assert " ".join(chain(app)).split() == " ".join(wide).split()
+
+    drive_copy(bad, course)
+
+
 def test_help_lists_the_keys_of_the_screen(bad: Path) -> None:
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await open_findings(pilot, app)

@@ -69,6 +69,11 @@ class ChainTable(DetailTable):
         if fresh:
             self.cursor = 0
 
+    def on_resize(self) -> None:
+        """Put an explanation into the new width."""
+        if self._explanation is not None:
+            self.show_text(*self._explanation)
+
     def _fill_chain(self) -> None:
         if self._root is None:
             return

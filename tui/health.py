@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import CeilingKind
+from timeagent.console import counted
 from timeagent.units import MS, span_text
 
 from .agreeing import agreement, agreement_words
@@ -69,7 +70,7 @@ def _added_up(state: ClusterState) -> Health:
         if log.problem:
             bad.append(f"log {log.name}: {log.problem}")
         elif not state.offline and (overdue := overdue_bags(log, now)):
-            warn.append(f"log {log.name}: {overdue} bags overdue for closing")
+            warn.append(f"log {log.name}: {counted(overdue, 'bag')} overdue for closing")
     if not state.offline:
         recovering, dying = counted_ends(state.leases, now)
         if recovering:
@@ -142,7 +143,7 @@ def _judge_shard(shard: ShardView, now: TimeInterval, bad: list[str], warn: list
             if shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns):
                 warn.append(f"{words} restarted, recovering until {clock_text(shard.resumes_ns)}")
             if shard.blocks_lost:
-                warn.append(f"{words} lost {shard.blocks_lost} ledger blocks")
+                warn.append(f"{words} lost {counted(shard.blocks_lost, 'ledger block')}")
         case Reach.NOT_ASKED if shard.freshness.problem:
             unknown.append(f"{words} is not asked: {shard.freshness.problem}")
         case Reach.NOT_ASKED:

@@ -14,6 +14,7 @@ from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_nam
 from appliance.formats.witness import Ended, Witness
 from auditor.finding import printable
 from auditor.load import Tree
+from timeagent.console import counted
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
@@ -173,7 +174,7 @@ def _holder(state: ClusterState, subject: HolderSubject) -> Iterator[Line]:
     there = "runs" if True in present else "is gone" if False in present else "cannot be told from here"
     yield fact("runs?", f"it {there}" if there != "cannot be told from here" else there)
     yield BLANK
-    yield heading(f"{len(rows)} leases")
+    yield heading(counted(len(rows), "lease"))
     for row in rows[:LEASES_SHOWN]:
         yield words(_row_words(state, row), LeaseSubject(row.domain, row.correlation_id))
 
@@ -187,7 +188,7 @@ def _node(state: ClusterState, node: str) -> Iterator[Line]:
                 if shard.freshness.age_ns is None
                 else f", heard {span_text(shard.freshness.age_ns // 1_000_000 * 1_000_000)} ago"
             )
-            leases = "? leases" if shard.leases is None else f"{shard.leases} leases"
+            leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
             yield fact("shard", f"{shard.shard}: {reach.text}{age}, {leases}  {said.text}".rstrip(), tone=reach.tone)
             yield fact("run", shard.incarnation or "not known")
             yield fact("ceiling", moment(shard.ceiling_ns))
@@ -199,7 +200,7 @@ def _node(state: ClusterState, node: str) -> Iterator[Line]:
         yield fact("clock", f"{radius}, {clock.status}", ClockSubject(node))
     rows = [row for row in state.leases if row.node == node]
     yield BLANK
-    yield heading(f"Holds {len(rows)} leases" + ("" if _all_answer(state) else ", as far as is known"))
+    yield heading(f"Holds {counted(len(rows), 'lease')}" + ("" if _all_answer(state) else ", as far as is known"))
     for row in rows[:LEASES_SHOWN]:
         yield words(_row_words(state, row), LeaseSubject(row.domain, row.correlation_id))
 
@@ -264,7 +265,7 @@ def _bag(state: ClusterState, tree: Tree, subject: BagSubject) -> Iterator[Line]
         yield fact("prelock", "there: somebody has begun to close it" if PRELOCK in names else "not there")
     yield BLANK
     files = sorted({*names, *listed} - {LOCK, PRELOCK})
-    yield heading(f"{len(files)} files" + (f", {len(listed)} listed" if raw is not None else ""))
+    yield heading(counted(len(files), "file") + (f", {len(listed)} listed" if raw is not None else ""))
     for name in files:
         entry, size = listed.get(name), tree.size(f"{path}/{name}") if name in names else None
         text = "missing" if size is None else f"{size:,} bytes"

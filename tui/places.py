@@ -17,6 +17,7 @@ from appliance.formats.witness import Ended, SignedWitness, Witness
 from auditor.explain import evidence_lines
 from auditor.finding import Evidence, printable
 from timeagent.canonical import decode
+from timeagent.console import counted
 from timeagent.errors import Damaged
 from timeagent.units import span_text
 
@@ -153,7 +154,7 @@ def _lock(data: bytes, path: str) -> Iterator[Line]:
     yield _signed(stamped.signed_time(path), lock.closer)
     yield fact("judged by", f"trust record {lock.trust_number}, policy {lock.policy_number}")
     yield BLANK
-    yield heading(f"Lists {len(lock.entries)} files: for ever, and no others")
+    yield heading(f"Lists {counted(len(lock.entries), 'file')}: for ever, and no others")
     for each in lock.entries:
         text = f"{printable(each.name):40} {each.size:>10,} bytes  SHA-256 {each.digest.hex()[:16]}…"
         yield words(text, PlaceSubject(f"{bag}/{each.name}"))

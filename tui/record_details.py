@@ -139,21 +139,21 @@ def _domain(record: Record, shown: str, at: Instant) -> Iterator[Line]:
         )
     lives = _lives(record, name, at)
     yield BLANK
-    yield heading(f"Its {len(lives)} leases, newest first: the chain of witnesses")
+    yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
     for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
         yield words(_life_line(life), LeaseSubject(shown, lease_id.hex()), _life_tone(life))
 
 
 def _life_line(life: _Life) -> str:
-    messages = sum(each.messages for each in life.frames)
+    messages = counted(sum(each.messages for each in life.frames), "message")
     if not life.told:
-        return f"a lease of which no grant is there; {messages} messages; {life.end_words}"
+        return f"a lease of which no grant is there; {messages}; {life.end_words}"
     first, last = life.told[0].witness, life.told[-1].witness
     holder = f"{first.holder.node}/{first.holder.process}"
     return (
         f"{moment(life.told[0].instant_ns)}  {first.mode:3} {holder:16} "
         f"until {moment(last.expiry_ns, first.expiry_ns)}  "
-        f"{len(life.told) - 1} renewals  {messages} messages  {life.end_words}"
+        f"{counted(len(life.told) - 1, 'renewal')}  {messages}  {life.end_words}"
     )
 
 
@@ -166,7 +166,8 @@ def _life_tone(life: _Life) -> Tone:
 def _lease_line(state: StateAt, lease: LeaseState) -> str:
     left = state.expiry(lease) - state.instant_ns
     until = f"{span_text(left // 1_000_000 * 1_000_000)} left" if left >= 0 else f"over for {span_text(-left)}"
-    return f"{lease.correlation_id.hex()}  {lease.mode}  {state.phase(lease)}  {until}, {lease.messages} messages"
+    messages = counted(lease.messages, "message")
+    return f"{lease.correlation_id.hex()}  {lease.mode}  {state.phase(lease)}  {until}, {messages}"
 
 
 def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
@@ -192,7 +193,7 @@ def _lease(record: Record, subject: LeaseSubject, at: Instant) -> Iterator[Line]
         if 0 <= index < len(order):
             yield fact(label, _life_line(lives[order[index]]), LeaseSubject(subject.domain, order[index].hex()))
     yield BLANK
-    yield heading(f"{len(life.told)} witnesses")
+    yield heading("1 witness" if len(life.told) == 1 else f"{len(life.told)} witnesses")
     for told in life.told:
         witness = told.witness
         said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
@@ -201,7 +202,8 @@ def _lease(record: Record, subject: LeaseSubject, at: Instant) -> Iterator[Line]
             place_of(told.where),
         )
     yield BLANK
-    yield heading(f"{sum(each.messages for each in life.frames)} messages in {len(life.frames)} frames")
+    messages = counted(sum(each.messages for each in life.frames), "message")
+    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
     state = record.timeline.state_at(at)
     for each in life.frames:
         yield _frame_line(_by_then(each, state))
@@ -252,7 +254,7 @@ def _held(state: StateAt, node: str, process: int | None) -> Iterator[Line]:
         if lease.holder.node == node and (process is None or lease.holder.process == process)
     ]
     yield BLANK
-    yield heading(f"{len(held)} leases")
+    yield heading(counted(len(held), "lease"))
     for lease in held[:LEASES_SHOWN]:
         domain = printable(lease.domain)
         yield words(
@@ -328,7 +330,7 @@ def _bag(record: Record, subject: BagSubject, at: Instant) -> Iterator[Line]:
     yield BLANK
     listed = "" if bag.listed is None else f", {bag.listed} listed, {bag.missing} of those missing or altered"
     tone = Tone.BAD if bag.missing else Tone.STRONG
-    yield Line((Cell(f"{len(files)} files{listed}", tone),))
+    yield Line((Cell(f"{counted(len(files), 'file')}{listed}", tone),))
     for file, wrote in sorted(files.items()):
         yield from _file(file, wrote)
 
@@ -342,7 +344,7 @@ def _steps(bag: BagState) -> Iterator[Line]:
         late = span_text((bag.closed_ns - bag.end_ns) // 1_000_000 * 1_000_000)
         yield fact("closed", f"{moment(bag.closed_ns, bag.start_ns)} by {bag.closer}, {late} after its end", lock)
         yield fact("closer", str(bag.closer), NodeSubject(bag.closer) if bag.closer else None)
-        yield fact("accepted", f"{bag.accepted} messages; {bag.rejected} rejected", None, _bad(bag.rejected))
+        yield fact("accepted", f"{counted(bag.accepted, 'message')}; {bag.rejected} rejected", None, _bad(bag.rejected))
     if bag.sealed_ns is not None:
         packed = ", packed" if bag.packed else ""
         yield fact("sealed", f"{moment(bag.sealed_ns, bag.start_ns)} by {bag.sealer}{packed}")

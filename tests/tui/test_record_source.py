@@ -264,7 +264,7 @@ def test_bag_has_the_files_of_the_instant_and_not_of_the_end(tmp_path: Path) -> 
         lines = source.details(BagSubject("orders", bag.start_ns), instant).lines
         return "\n".join("".join(cell.text for cell in line.cells) for line in lines)
 
-    assert "1 files" in shown(first)
+    assert "1 file" in shown(first)
     assert source.state_at(first).logs[0].bags[-1].files == 1
     before, after = shown(second + 1), shown(None)
     assert "3 files" in before

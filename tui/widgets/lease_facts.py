@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from timeagent.console import counted
+
 from ..facts import moment
 from ..tones import MUTED
 from ..words import lease_words
@@ -32,7 +34,7 @@ class LeaseFacts(WordsLine):
         near = state.clock.now.midpoint
         waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
         session = "" if row.session is None else f"   under session {row.session[-8:]}"
-        written = "" if row.messages is None else f"   {row.messages} messages"
+        written = "" if row.messages is None else f"   {counted(row.messages, 'message')}"
         written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
         before = NOBODY_SAYS if row.previous is None else str(row.previous)
         lines = (
@@ -50,11 +52,8 @@ class LeaseFacts(WordsLine):
             ),
             (
                 "until",
-                (
-                    f"expiry {moment(row.expiry_ns, near)}   free at the latest {moment(row.resumes_ns, near)}   "
-                    f"waiting {waiting}   the one before: {before}"
-                ),
+                (f"expiry {moment(row.expiry_ns, near)}   free by {moment(row.resumes_ns, near)}   waiting {waiting}"),
             ),
-            ("stands", (lease_words(row, state.clock.now) or "held") + written),
+            ("stands", f"{lease_words(row, state.clock.now) or 'held'}   the one before: {before}{written}"),
         )
         self.say_lines([((f"{label:7} ", MUTED), text) for label, text in lines])

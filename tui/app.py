@@ -346,11 +346,11 @@ class TopApp(App[None]):
 
     def keys(self) -> Iterable[tuple[str, str]]:
         """Yield each key of what has the focus, its screen and the program, with what it does; each action once."""
-        seen: dict[str, tuple[list[str], str]] = {}
+        seen: dict[tuple[int, str], tuple[list[str], str]] = {}  # a part and its screen may call two things alike
         for active in self.screen.active_bindings.values():
             binding = active.binding
             if binding.description and active.enabled and not binding.system:
-                keys, _ = seen.setdefault(binding.action, ([], binding.description))
+                keys, _ = seen.setdefault((id(active.node), binding.action), ([], binding.description))
                 keys.append(self.get_key_display(binding))
         for keys, what in seen.values():
             yield " ".join(dict.fromkeys(keys)), what

@@ -34,7 +34,9 @@ FLOOR: Final = "▏"
 SETTLE: Final = "┊"
 HERE: Final = "│"
 EMPTY: Final = " "
-LEGEND: Final = "█ X  ▓ SIX  ▒ S, IX  ░ IS  · tentative  ╌ broken, until its expiry  ╬ two at once  ▏floor  ┊ settle_to"
+LEGEND: Final = (
+    "█ X  ▓ SIX  ▒ S, IX  ░ IS  · tentative  ╌ broken, until its expiry  ╬ two at once  ▏ floor  ┊ settle_to  │ here"
+)
 LABEL_MOST: Final = 24
 STRETCHES_AT_HAND: Final = 128
 """Of so many domains and stretches the bars are kept."""

@@ -50,7 +50,7 @@ REPLAY_LEGENDS: Final = (
     ("Record", RECORD_LEGEND),
     ("Leases", LEASES_LEGEND),
     ("Bags", f"{BAG_MARK_WORDS}  {DAMAGED} damaged"),
-    ("Events", "✗ counts for nobody  ! not as it should be: a lease not given back, a bag with a loss"),
+    ("Events", "✗ counts for nobody  ! a lease not given back, or a bag with a loss"),
 )
 OVERLAPS: Final = frozenset({"early-grant", "grant-overlap"})
 _NAMES: Final = re.compile(r"\b[0-9a-f]{32}\b")

@@ -5,12 +5,13 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from tests.support.screens import HandFeed
-from tests.tui.piloting import drive
+from tests.tui.piloting import drive, seen
 from timeagent.plot import UNICODE
 from tui import evidence, findinglist, gantt, grid, replaying, scrubber
+from tui.screens.base import TopScreen
 from tui.words import BAG_SYMBOLS, SYMBOLS
 
-MARKS = {
+MARKS: dict[str, tuple[str, ...]] = {
     "1": (*SYMBOLS.values(), *BAG_SYMBOLS.values()),
     "2": (*SYMBOLS.values(),),
     "3": (*BAG_SYMBOLS.values(), grid.DAMAGED),
@@ -31,6 +32,13 @@ def test_each_mark_of_the_screen_is_explained(key: str, size: tuple[int, int]) -
         await pilot.press(key, "question_mark")
         text = str(pilot.app.screen.query_one("#symbols", Static).content)
         assert [mark for mark in MARKS[key] if mark not in text] == []
+        shown = seen(pilot)
+        await pilot.press("end")
+        await pilot.pause()
+        shown += seen(pilot)
+        beneath = next(each for each in reversed(pilot.app.screen_stack) if isinstance(each, TopScreen))
+        entries = [entry for _, legend in beneath.LEGENDS for entry in legend.split("  ")]
+        assert [entry for entry in entries if entry not in shown] == [], "a symbol stands apart from its meaning"
 
     drive(course, size=size)
 

@@ -158,6 +158,27 @@ def test_time_passes_at_its_speed_and_stops_at_the_end(good: Path) -> None:
     drive_copy(good, course)
 
 
+def test_what_two_parts_call_alike_is_twice_in_help_and_palette(good: Path) -> None:
+    """To move is another thing in the table than on the screen."""
+
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        screen = await open_replay(pilot, app)
+        keys = {what: key for key, what in list(app.keys())}
+        assert keys.keys() >= {"Up", "Down", "A little on", "A little back"}
+        assert not set(keys["Up"].split()) & set(keys["A little back"].split())
+        timeline = screen.timeline
+        assert timeline is not None
+        await pilot.press("colon")
+        await pilot.pause()
+        await pilot.press(*"little back")
+        await until(pilot, lambda: "A little back" in "\n".join(seen(app)))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is screen)
+        await until(pilot, lambda: screen.place.instant_ns == timeline.end_ns - SECOND)
+
+    drive_copy(good, course)
+
+
 def test_followed_domain_is_first_and_is_stepped_through_alone(good: Path) -> None:
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         screen = await open_replay(pilot, app)

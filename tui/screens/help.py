@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual.app import ComposeResult
+
+LABEL: Final = 10
+ROOM: Final = 54
+"""For what symbols mean, beside their label, in a terminal of 80 columns."""
+
+
+def _packed(legend: str) -> str:
+    """Return a legend in lines: no symbol stands apart from its meaning."""
+    lines = [""]
+    for entry in legend.split("  "):
+        if lines[-1] and len(lines[-1]) + 2 + len(entry) > ROOM:
+            lines.append("")
+        lines[-1] += f"  {entry}" if lines[-1] else entry
+    return ("\n" + " " * LABEL).join(lines)
 
 
 class HelpScreen(ModalScreen[None]):
@@ -35,7 +49,7 @@ class HelpScreen(ModalScreen[None]):
         """Show keys and symbols."""
         width = max((len(key) for key, _ in self._keys), default=0)
         lines = [Content.assemble((f"{key:<{width}}  ", "bold $text-accent"), what) for key, what in self._keys]
-        symbols = [Content.assemble((f"{what}   ", "bold"), legend) for what, legend in self._legends]
+        symbols = [Content.assemble((f"{what:{LABEL}}", "bold"), _packed(legend)) for what, legend in self._legends]
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys"
             box.border_subtitle = "esc closes"

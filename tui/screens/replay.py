@@ -150,14 +150,16 @@ class ReplayScreen(TopScreen):
             self.query_one(ScrubberLine).say(self.top.shelf.words(self.state))
             self.query_one(EventTable).show((), 0, None, "")
             return
-        if self._reading is None or archive is not self._reading.archive:
-            self._reading, self._moment = Reading(archive), None
+        reading = self._reading
+        if reading is None or archive is not reading.archive:
+            reading = self._reading = Reading(archive)
+            self._moment = None
             self.place = at_instant(archive.timeline, archive.timeline.end_ns)
         if self._wanted is not None:
             instant, self.follow = self._wanted
             self._wanted, self._span = None, SPAN_AT_FINDING
             if instant is not None:
-                self.place = at_instant(self._reading.timeline, instant)
+                self.place = at_instant(reading.timeline, instant)
             self._tell()
         self._paint()
 

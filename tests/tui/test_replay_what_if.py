@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from textual.events import Key
 
 import tests.support.copies
 import tui.reading
@@ -87,6 +88,19 @@ def test_bars_are_of_the_record_as_it_would_have_been_and_go_back(bad: Path) -> 
     drive_copy(bad, course)
 
 
+# A terminal hands over at once what was typed while nobody looked.
+def test_keys_that_arrive_together_turn_the_switch_before_it_is_read(bad: Path) -> None:
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        screen = await open_replay(pilot, app)
+        await pilot.press("w")
+        await until(pilot, lambda: isinstance(app.screen, WhatIfScreen))
+        for key in (*FIRST_CLOCK_A_SECOND_ON, "enter"):
+            app.post_message(Key(key, None))
+        await until(pilot, lambda: "WHAT IF clock of n1 +1 s" in screen.query_one("#lens", WordsLine).content)
+
+    drive_copy(bad, course)
+
+
 def test_finding_is_gone_to_in_the_record_that_is_seen(bad: Path) -> None:
     """How many events have happened is counted in that one: another may have them in another order."""
 
@@ -145,7 +159,7 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
         (
             tui.screens.replay,
             "ReplayScreen._look",
-            "at_instant(self._reading.timeline, instant)",
+            "at_instant(reading.timeline, instant)",
             "at_instant(archive.timeline, instant)",
             test_finding_is_gone_to_in_the_record_that_is_seen,
         ),

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))
 
 
+class SwitchTable(PickTable):
+    """Enter is handled where the keys before it are: before them, it would not see how they turn the switches."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "screen.apply", "Read it so")]
+
+
 class WhatIfScreen(ModalScreen[Switches | None]):
     """Returns the switches; None: nothing is to change."""
 
@@ -28,7 +34,6 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         Binding("left,h", "turn(-1)", "Less"),
         Binding("right,l,space", "turn(1)", "More, or on and off"),
         Binding("0", "clear", "All as it was"),
-        Binding("enter", "apply", "Read it so", priority=True),
         Binding("escape,w", "leave", "Leave it"),
     ]
     AUTO_FOCUS = "#switches"
@@ -43,7 +48,7 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         """Show the switches, and which keys turn them."""
         with Vertical(id="dialog") as box:
             box.border_title = "What if"
-            yield PickTable(COLUMNS, "", id="switches")
+            yield SwitchTable(COLUMNS, "", id="switches")
             yield Static("← → turn   enter reads it so   0 as it was   esc leaves it", id="dialog-keys")
 
     def on_mount(self) -> None:

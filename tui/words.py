@@ -217,27 +217,25 @@ def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
 
 def many_lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
     """Return the cells of a lease, in the order of MANY_LEASE_COLUMNS."""
-    symbol, domain, mode, phase, holder, purpose, left, _, said = lease_row(lease, now)
+    *head, left, _, said = lease_row(lease, now)
     return (
-        symbol,
-        domain,
-        mode,
-        phase,
-        holder,
-        purpose,
-        Cell(clock_text(lease.expiry_ns), domain.tone),
+        *head,
+        Cell(clock_text(lease.expiry_ns), head[1].tone),
         left,
         Cell("-" if lease.watermark_ns is None else clock_text(lease.watermark_ns), Tone.DIM),
-        _count(lease.messages),
-        _count(lease.waiting),
-        _count(lease.renewals),
+        _count(lease.messages, 6),
+        _count(lease.waiting, 4),
+        _count(lease.renewals, 5),
         said,
     )
 
 
-def _count(value: int | None) -> Cell:
-    """Return a number, "?" where nobody says."""
-    return Cell("?", Tone.DIM) if value is None else Cell(str(value), Tone.DIM if value == 0 else Tone.PLAIN)
+def _count(value: int | None, width: int) -> Cell:
+    """Return a number in a width, "?" where nobody says. Where it does not fit, its thousands: cut it were another."""
+    if value is None:
+        return Cell("?", Tone.DIM)
+    texts = (f"{value // 1000**power}{unit}" for power, unit in enumerate(("", *"kMGTPE")))
+    return Cell(next(text for text in texts if len(text) <= width), Tone.DIM if value == 0 else Tone.PLAIN)
 
 
 def fence_text(fence: int) -> str:

@@ -55,6 +55,17 @@ def test_bags_are_gone_through_by_keys() -> None:
     drive(course, damaged_state())
 
 
+def test_log_with_the_longest_name_still_says_how_far_it_is_closed() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await pilot.resize_terminal(80, 24)
+        text = await press(pilot, "3")
+        line = next(line for line in text.splitlines() if line.startswith(" log "))
+        assert "llll…" in line
+        assert "bags of 1 s   horizon 22:10:05.4, 2.0 s ago" in line
+
+    drive(course, state(logs=(log("l" * 100),)))
+
+
 def test_coarser_zoom_keeps_what_most_wants_to_be_looked_at() -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         text = await press(pilot, "3", "minus")

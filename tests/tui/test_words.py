@@ -19,7 +19,7 @@ from tests.support.screens import (
 )
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
-from tui.columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, fit, laid_out, text_of
+from tui.columns import LEASE_COLUMNS, LOG_COLUMNS, MANY_LEASE_COLUMNS, NODE_COLUMNS, Column, fit, laid_out, text_of
 from tui.health import Level, health
 from tui.overview import leases_count, nothing_words
 from tui.state import ClusterState, Freshness, NodeView, Origin, Reach
@@ -37,6 +37,7 @@ from tui.words import (
     lease_row,
     lease_words,
     log_words,
+    many_lease_row,
     node_rows,
     overdue_bags,
     short_span,
@@ -282,3 +283,16 @@ def test_sizes_and_fences_are_short() -> None:
         "2.0 MB",
     ]
     assert fence_text(1_795_214_404_003_000_001) == "…404.003"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, "0"), (9_999, "9999"), (10_000, "10k"), (123_456, "123k"), (2**63 - 1, "9E")]
+)
+def test_number_that_is_too_long_is_told_in_thousands_and_never_cut(number: int, shown: str) -> None:
+    row = many_lease_row(lease(waiting=number, renewals=number, messages=number), clock_view().now)
+    widths = [column.width for column in MANY_LEASE_COLUMNS]
+    assert f" {shown} " in text_of(laid_out(MANY_LEASE_COLUMNS, widths, row))
+    for field, width in zip(row[9:12], widths[9:12], strict=True):
+        assert isinstance(field, Cell)
+        assert len(field.text) <= width
+        assert int(field.text.rstrip("kMGTPE")) in {number // 1000**power for power in range(7)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
 from timeagent.units import span_text
 
+from ..cellwidth import cells_of, fitted
 from ..grid import LEGEND
 from ..overview import not_known
 from ..widgets.bag_grid import BagGrid
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from ..state import BagCell, ClusterState, LogView
     from ..subjects import Subject
+
+NAME_LEAST: Final = 8
+"""So many cells of a log's name are shown in any case."""
 
 
 class BagsScreen(TopScreen):
@@ -47,7 +51,7 @@ class BagsScreen(TopScreen):
 
     def parts(self) -> Iterable[Widget]:
         """The log, its bags, and one of them."""
-        return WordsLine(id="log"), BagGrid(), DetailTable(id="bag")
+        return WordsLine(id="log", cut=True), BagGrid(), DetailTable(id="bag")
 
     def draw(self, state: ClusterState) -> None:
         """Show a state."""
@@ -65,11 +69,13 @@ class BagsScreen(TopScreen):
         named = [log for log in state.logs if log.name == self._log]
         return named[0] if named else state.logs[0] if state.logs else None
 
-    @staticmethod
-    def _heading(state: ClusterState, log: LogView) -> str:
+    def _heading(self, state: ClusterState, log: LogView) -> str:
+        """Say in one line which log it is and how far it is closed; a long name gives way."""
         place = [each.name for each in state.logs].index(log.name) + 1
-        which = f"log {log.name}" + (f" ({place} of {len(state.logs)})" if len(state.logs) > 1 else "")
-        return f"{which}   bags of {span_text(log.span_ns)}   {log_words(log, state.clock.now).text}"
+        which = f" ({place} of {len(state.logs)})" if len(state.logs) > 1 else ""
+        rest = f"{which}   bags of {span_text(log.span_ns)}   {log_words(log, state.clock.now).text}"
+        room = max(NAME_LEAST, self.size.width - cells_of(f" log {rest} "))
+        return f"log {log.name if cells_of(log.name) <= room else fitted(log.name, room)}{rest}"
 
     def on_bag_grid_moved(self) -> None:
         """Ask about the bag under the cursor."""

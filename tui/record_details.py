@@ -141,19 +141,20 @@ def _domain(record: Record, shown: str, at: Instant) -> Iterator[Line]:
     yield BLANK
     yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
     for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
-        yield words(_life_line(life), LeaseSubject(shown, lease_id.hex()), _life_tone(life))
+        yield words(_life_line(life, at), LeaseSubject(shown, lease_id.hex()), _life_tone(life))
 
 
-def _life_line(life: _Life) -> str:
+def _life_line(life: _Life, at: Instant) -> str:
+    """Say what became of a lease, how it ended before what is less: on 80 columns the rest is cut."""
     messages = counted(sum(each.messages for each in life.frames), "message")
     if not life.told:
         return f"a lease of which no grant is there; {messages}; {life.end_words}"
     first, last = life.told[0].witness, life.told[-1].witness
     holder = f"{first.holder.node}/{first.holder.process}"
     return (
-        f"{moment(life.told[0].instant_ns)}  {first.mode:3} {holder:16} "
-        f"until {moment(last.expiry_ns, first.expiry_ns)}  "
-        f"{counted(len(life.told) - 1, 'renewal')}  {messages}  {life.end_words}"
+        f"{moment(life.told[0].instant_ns, at)}  {first.mode:3} {holder:16} "
+        f"until {moment(last.expiry_ns, first.expiry_ns)}  {life.end_words}  "
+        f"{counted(len(life.told) - 1, 'renewal')}  {messages}"
     )
 
 
@@ -191,7 +192,7 @@ def _lease(record: Record, subject: LeaseSubject, at: Instant) -> Iterator[Line]
     place = order.index(bytes.fromhex(subject.correlation_id))
     for label, index in (("before it", place - 1), ("after it", place + 1)):
         if 0 <= index < len(order):
-            yield fact(label, _life_line(lives[order[index]]), LeaseSubject(subject.domain, order[index].hex()))
+            yield fact(label, _life_line(lives[order[index]], at), LeaseSubject(subject.domain, order[index].hex()))
     yield BLANK
     yield heading("1 witness" if len(life.told) == 1 else f"{len(life.told)} witnesses")
     for told in life.told:

@@ -17,6 +17,7 @@ from auditor.planting.stories import eventful_tree
 from auditor.replay.lens import WhatIf
 from auditor.replay.timeline import Timeline
 from tests.support.mutants import plant, plant_in_text
+from timeagent.console import counted
 from timeagent.units import SECOND
 from tui import cellwidth, findinglist, gantt, lensing, replaying, scrubber
 from tui.arranging import Heading
@@ -413,8 +414,8 @@ def test_what_a_lens_changes_is_counted_and_named(overlap: Archive) -> None:
     _, changed = overlap.changed(lens)
     words = lens_words(lens, changed)
     assert words.startswith("WHAT IF clock of n1 +1 min: ")
-    assert f"{len(changed.appear):,} findings more" in words
-    assert f"{len(changed.vanish):,} findings fewer" in words
+    assert f"{counted(len(changed.appear), 'finding')} more" in words
+    assert f"{counted(len(changed.vanish), 'finding')} fewer" in words
     assert "reading the copy" in lens_words(lens, None)
 
 

@@ -322,7 +322,7 @@ def test_explanation_fills_the_width_that_there_is(bad: Path) -> None:
         assert max(map(len, chain(app))) <= SMALL[0]
         assert " ".join(chain(app)).split() == " ".join(wide).split()
 
-    drive_copy(bad, course)
+    drive_copy(bad, course, size=(200, 60))
 
 
 def test_help_lists_the_keys_of_the_screen(bad: Path) -> None:

@@ -433,6 +433,7 @@ def test_daemon_serves_closes_what_is_due_and_ends_orderly_on_sigterm(say: Say, 
                 "time": "embedded",
                 "address": None,
                 "http": str(site.tmpfs / "node1" / "http.sock"),
+                "awaited": [],
             }
             say("publish", "log", "--lease", "a", stdin=b"1\n")
             assert chain_end(site) is CeilingKind.RUNNING  # the daemon's, not the command's

@@ -1,0 +1,86 @@
+"""What is in no bag of a copy is gone only where every bag that could hold it is there and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from auditor.coverage import Coverage
+from auditor.finding import Verdict
+from auditor.index import Index
+
+SETTLED_NS = 10_000
+FIRST_NS, LAST_NS = 120, 250
+"""The timestamps of what is missing."""
+
+
+def tree(*spans: tuple[str, int, int, bool, bool], sealed: tuple[tuple[str, int, int], ...] = ()) -> Index:
+    """Two logs, from 100 on: bags as (log, start, end, closed, blind), and racks that are sealed."""
+    index = Index()
+    for log in ("mails", "lines"):
+        index.closed_to(log, 100)
+        index.add_whole(log, 0, 100)
+    for log, start, end, closed, blind in spans:
+        index.add_bag(f"logs/{log}/{start}", log, start, end, closed=closed, blind=blind)
+        if closed:
+            index.closed_to(log, end)
+    for log, start, end in sealed:
+        index.closed_to(log, end)
+        index.add_whole(log, start, end)
+    return index
+
+
+def whole(log: str, *starts: int) -> tuple[tuple[str, int, int, bool, bool], ...]:
+    return tuple((log, start, start + 100, True, False) for start in starts)
+
+
+MAILS = whole("mails", 100, 200, 300)
+
+
+def both(index: Index) -> tuple[Verdict | None, Verdict | None]:
+    coverage = Coverage(index, SETTLED_NS)
+    return coverage.missing_frame(FIRST_NS, LAST_NS), coverage.missing_within(FIRST_NS, LAST_NS)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(lambda: tree(*MAILS, *whole("lines", 100, 200)), id="bags"),
+        pytest.param(lambda: tree(*MAILS, *whole("lines", 100, 200, 500)), id="what is missing later matters not"),
+        pytest.param(lambda: tree(*MAILS, sealed=(("lines", 100, 400),)), id="sealed rack"),
+        pytest.param(lambda: tree(*MAILS, *whole("lines", 200), sealed=(("lines", 100, 200),)), id="both"),
+    ],
+)
+def test_what_every_bag_that_could_hold_it_lacks_is_gone(index: Callable[[], Index]) -> None:
+    assert both(index()) == (Verdict.VIOLATION, Verdict.VIOLATION)
+
+
+# A plain copy lists a rack before some bags of it are made, and copies one before it is closed; later bags are closed.
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(whole("lines", 200, 300), id="first bag absent"),
+        pytest.param(whole("lines", 100, 300), id="last bag absent"),
+        pytest.param(whole("lines", 300, 400), id="all absent, later ones closed"),
+        pytest.param((), id="nothing of that log"),
+    ],
+)
+def test_bag_that_is_absent_from_the_copy_may_hold_it(lines: tuple[tuple[str, int, int, bool, bool], ...]) -> None:
+    assert both(tree(*MAILS, *lines)) == (Verdict.INDETERMINATE, Verdict.INDETERMINATE)
+
+
+@pytest.mark.parametrize(("closed", "blind"), [(False, False), (True, True)])
+def test_bag_that_is_open_or_cannot_be_read_may_hold_it(*, closed: bool, blind: bool) -> None:
+    index = tree(*MAILS, ("lines", 100, 200, closed, blind), *whole("lines", 200, 300))
+    assert both(index) == (Verdict.INDETERMINATE, None)
+
+
+def test_nothing_is_said_of_what_may_not_have_been_closed_yet() -> None:
+    index = tree(*MAILS, *whole("lines", 200, 300))
+    assert Coverage(index, LAST_NS).missing_frame(FIRST_NS, LAST_NS) is None
+    assert Coverage(index, LAST_NS + 1).missing_frame(FIRST_NS, LAST_NS) is Verdict.INDETERMINATE
+
+
+def test_without_any_log_nothing_is_gone() -> None:
+    assert Coverage(Index(), SETTLED_NS).missing_frame(FIRST_NS, LAST_NS) is Verdict.INDETERMINATE

@@ -11,8 +11,8 @@ an ``acquire`` ends the wait at the shard and gives back what was granted meanwh
 about one attempt's time-out. Everything else that is cancelled runs to its end in its thread: a publication may be in
 the record, or become so, and relinquishing waits for its outcome as ever.
 
-BUG: ``AsyncCluster.session`` is not awaited, and looks for the newest trust record in the loop itself: a mount that
-hangs just then holds the loop up. Begin sessions once, at the start.
+``AsyncCluster.session`` is not awaited, and so asks nobody: the session begins, in a thread, with the first thing of it
+that is awaited, ``async with`` included, and what beginning raises is raised there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final, Self
+
+from timeagent.errors import BadRequest
 
 from .cluster import Cluster
 
@@ -142,13 +144,42 @@ class AsyncLeases:
 class AsyncSession:
     """A ``Session`` whose calls are awaited. What they do, take and raise stands there."""
 
-    def __init__(self, core: Session, threads: _Threads) -> None:
-        """Wrap one. Made by ``AsyncCluster.session``."""
-        self.core = core
+    def __init__(self, make: Callable[[], Session], threads: _Threads) -> None:
+        """Begin later, in a thread. Made by ``AsyncCluster.session``. ``make``: touches the mount."""
+        self._make = make
         self._threads = threads
+        self._beginning: asyncio.Future[Session] | None = None
+        self._closed = False
+
+    @property
+    def core(self) -> Session:
+        """The session itself, without asyncio. Raises BadRequest, code ``not-begun``, before it has begun."""
+        if self._beginning is None or not self._beginning.done():
+            raise BadRequest(
+                "not-begun",
+                "this session has not begun: nothing of it was awaited yet",
+                hint="async with cluster.session(...) as session, or await session.begin()",
+            )
+        return self._beginning.result()
+
+    async def begin(self) -> Self:
+        """Begin it, as ``Cluster.session`` does: whatever else of it is awaited first does so too. Idempotent.
+
+        Cancelled, it goes on in its thread. What refused or failed is tried anew by who asks next.
+        """
+        last = self._beginning
+        if last is None or (last.done() and (last.cancelled() or last.exception() is not None)):
+            if self._threads.closing.is_set():
+                raise BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
+            if self._closed:
+                raise BadRequest("session-closed", "this session is closed", hint="begin another one")
+            self._beginning = last = _wrapped(self._threads.calls.submit(self._make))
+        await asyncio.shield(last)
+        return self
 
     async def acquire(self, *domains: str, **options: Any) -> AsyncLeases:  # noqa: ANN401 - those of Session.acquire
         """Take leases, all or none, with the options of ``Session.acquire``."""
+        await self.begin()
         stop, closing = Event(), self._threads.closing
 
         def given_up() -> bool:
@@ -174,6 +205,7 @@ class AsyncSession:
         self, log: str, payloads: Sequence[bytes], *, under: AsyncLeases, attempt_id: bytes | None = None
     ) -> Outcome:
         """Write messages as one batch. Cancelled, its outcome is known to who asks again under its ``attempt_id``."""
+        await self.begin()
         return await self._threads.call(
             partial(self.core.publish, log, payloads, under=under.leases, attempt_id=attempt_id)
         )
@@ -182,6 +214,7 @@ class AsyncSession:
         self, log: str, *, under: AsyncLeases | None = None, after_ns: int = 0, level: str | None = None
     ) -> list[Message]:
         """Return a log's messages in order."""
+        await self.begin()
         leases = () if under is None else under.leases
         return await self._threads.call(partial(self.core.read, log, under=leases, after_ns=after_ns, level=level))
 
@@ -190,12 +223,18 @@ class AsyncSession:
         return await self._threads.call(partial(do, *arguments))
 
     async def close(self) -> None:
-        """Give everything back and stop renewing. Idempotent."""
-        await self._threads.finish(self.core.close)
+        """Give everything back and stop renewing. Idempotent. One that never began only begins no more."""
+        self._closed = True
+        beginning = self._beginning
+        if beginning is None:
+            return
+        await asyncio.wait([beginning])
+        if not beginning.cancelled() and beginning.exception() is None:
+            await self._threads.finish(beginning.result().close)
 
     async def __aenter__(self) -> Self:
-        """Use it in an ``async with`` block."""
-        return self
+        """Begin it, and use it in an ``async with`` block."""
+        return await self.begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -218,8 +257,11 @@ class AsyncCluster:
         return cls(await asyncio.to_thread(Cluster.open, *arguments, **options))
 
     def session(self, purpose: str = "", *, session_leases: bool = False) -> AsyncSession:
-        """Begin a session, as ``Cluster.session`` does: one writer incarnation with its leases. Touches the mount."""
-        return AsyncSession(self.core.session(purpose, session_leases=session_leases), self._threads)
+        """Return a session, one writer incarnation with its leases, that begins when it is first awaited.
+
+        As ``Cluster.session``; what that raises is raised where it begins. This does not block.
+        """
+        return AsyncSession(partial(self.core.session, purpose, session_leases=session_leases), self._threads)
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
         """Do anything with the core in a thread: ``await cluster.run(cluster.core.settle, log, instant)``."""

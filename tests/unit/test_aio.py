@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from appliance.aio import WAITS_MAX
 from appliance.bag.outcome import Committed
 from leasehold.aio import AsyncCluster
 from tests.support.cluster import Site, sites
-from timeagent.errors import LeaseholdError, LeaseLost, TryAgain
+from timeagent.errors import BadRequest, LeaseholdError, LeaseLost, NotTrusted, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def test_cancelled_wait_leaves_no_waiter_behind_and_gets_no_lease(site: Site) ->
 # The grant may come in the same moment: whoever is cancelled gives it back before it goes on.
 def test_lease_that_is_granted_to_a_cancelled_task_is_given_back(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
-        session = cluster.session("cancelled")
+        session = await cluster.session("cancelled").begin()
         granted = asyncio.Event()
         loop, acquire = asyncio.get_running_loop(), session.core.acquire
 
@@ -194,5 +195,68 @@ def test_what_the_core_refuses_is_raised_as_it_is(site: Site) -> None:
         with pytest.raises(TryAgain) as busy:
             await cluster.session("second").acquire("d", timeout_ns=0)
         assert busy.value.code == "busy"
+
+    run(site, scene)
+
+
+# Beginning looks at the mount, which may hang: then everything else of the loop goes on.
+def test_mount_that_hangs_while_a_session_begins_holds_nothing_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        looked, answers, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+        asked_by: list[threading.Thread] = []
+
+        def hang() -> None:
+            asked_by.append(threading.current_thread())
+            loop.call_soon_threadsafe(looked.set)
+            if asked_by != [threading.main_thread()]:
+                assert answers.wait(60)
+
+        monkeypatch.setattr(cluster.core, "check_trusted_now", hang)
+        session = cluster.session("patient")
+        first, second = (asyncio.create_task(session.acquire(domain)) for domain in "ab")
+        await looked.wait()
+        with pytest.raises(BadRequest) as refused:
+            assert session.core
+        assert refused.value.code == "not-begun"
+        answers.set()
+        leases = [*(await first), *(await second)]
+        assert {lease.domain for lease in leases} == {"a", "b"}
+        assert len(asked_by) == 1
+        assert asked_by != [threading.main_thread()]
+
+    run(site, scene)
+
+
+def test_session_that_could_not_begin_is_begun_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        def refuse() -> None:
+            raise NotTrusted("key-not-trusted", "planted", hint="rotate")
+
+        session = cluster.session("refused")
+        with monkeypatch.context() as planted:
+            planted.setattr(cluster.core, "check_trusted_now", refuse)
+            with pytest.raises(NotTrusted):
+                async with session:
+                    pytest.fail("it began")
+        async with session, await session.acquire("d"):
+            pass
+        with pytest.raises(BadRequest) as over:
+            await session.acquire("d")
+        assert over.value.code == "session-closed"
+
+    run(site, scene)
+
+
+def test_session_that_never_began_ends_without_a_look_and_begins_no_more(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session, late = cluster.session("unused"), cluster.session("late")
+        await session.close()
+        with pytest.raises(BadRequest) as over:
+            await session.acquire("d")
+        assert over.value.code == "session-closed"
+        await cluster.close()
+        with pytest.raises(BadRequest) as closed:
+            await late.acquire("d")
+        assert closed.value.code == "cluster-closed"
 
     run(site, scene)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from timeagent.errors import BadRequest
 from timeagent.trust import Purpose
 
+from . import trust
 from .moves import move_shard
-from .trust import move_node, revoke_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,7 @@ def has_left(registers: Registers, node: str) -> bool:
 
 def check_known(registers: Registers, node: str) -> None:
     """Raise BadRequest for a node that the cluster never had: who mistyped it would read that it has left."""
-    if all(entry.node != node for entry in registers.trust(registers.newest().trust).keys):
-        raise BadRequest("unknown-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+    trust.check_known(registers.trust(registers.newest().trust).keys, node)
 
 
 def heirs(registers: Registers, node: str) -> list[str]:
@@ -75,9 +74,9 @@ def give_away(registers: Registers, root_key: Signer, node: str, to: Sequence[st
 def revoke(registers: Registers, root_key: Signer, node: str, now: Instant) -> int:
     """Let no key of a node count from now on, and have nobody look for it; return the trust record's number.
 
-    Idempotent. Raises NotTrusted for an unknown node, TryAgain. Touches the mount.
+    Idempotent. Raises BadRequest for an unknown node, TryAgain. Touches the mount.
     """
     entries = registers.trust(registers.newest().trust).keys
     if any(entry.node == node and entry.address for entry in entries):
-        move_node(registers, root_key, node, None)
-    return revoke_node(registers, root_key, node, now)
+        trust.move_node(registers, root_key, node, None)
+    return trust.revoke_node(registers, root_key, node, now)

@@ -76,7 +76,9 @@ def _check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
     unknown = sorted(set(nodes) - known)
     if unknown or not nodes:
         raise BadRequest(
-            "unknown-node", f"the trust record knows no node {', '.join(unknown) or '(none named)'}", hint="trust ls"
+            "unknown-node",
+            f"the cluster has no node {', '.join(unknown) or '(none named)'}",
+            hint="leasehold trust ls names them",
         )
 
 

@@ -117,12 +117,11 @@ def revoke_node(registers: Registers, root_key: Signer, node: str, from_ns: Inst
     """Publish the next trust record, with every key of a node revoked from an instant; return its number.
 
     What the node signed for an earlier instant stays accepted, and so does an earlier revocation. Connections of the
-    node end within about a second of other nodes seeing the record. Raises NotTrusted for an unknown node, TryAgain.
+    node end within about a second of other nodes seeing the record. Raises BadRequest for an unknown node, TryAgain.
     """
 
     def chosen(known: tuple[KeyEntry, ...]) -> set[bytes]:
-        if all(entry.node != node for entry in known):
-            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+        check_known(known, node)
         return {entry.public for entry in known if entry.node == node}
 
     return _publish(registers, root_key, lambda known: _revoked(known, chosen(known), from_ns))
@@ -145,12 +144,17 @@ def revoke_keys(registers: Registers, root_key: Signer, publics: Collection[byte
 def move_node(registers: Registers, root_key: Signer, node: str, address: Address | None) -> int:
     """Publish the next trust record, in which a node answers elsewhere (None: nowhere); return its number.
 
-    Raises NotTrusted for a node without a TLS key, TryAgain.
+    Raises BadRequest for an unknown node, NotTrusted for one without a TLS key, TryAgain.
     """
 
     def moved(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
+        check_known(known, node)
         if not any(entry.node == node and entry.purpose is Purpose.TLS for entry in known):
-            raise NotTrusted("no-such-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+            raise NotTrusted(
+                "no-tls-key",
+                f"node {node} has no TLS key, and so answers nobody",
+                hint=f"leasehold trust rotate --purpose tls on {node}, or trust issue {node} --public FILE",
+            )
         return tuple(
             msgspec.structs.replace(entry, address=str(address) if address else None)
             if entry.node == node and entry.purpose is Purpose.TLS
@@ -159,6 +163,12 @@ def move_node(registers: Registers, root_key: Signer, node: str, address: Addres
         )
 
     return _publish(registers, root_key, moved)
+
+
+def check_known(known: Collection[KeyEntry], node: str) -> None:
+    """Raise BadRequest for a node that the cluster never had."""
+    if all(entry.node != node for entry in known):
+        raise BadRequest("unknown-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
 
 
 def _entries(

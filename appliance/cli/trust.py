@@ -108,11 +108,13 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _show(cluster: Cluster, options: argparse.Namespace) -> int:
     """Print the lines of a node's keys that count now, or will: a line for each, and nothing else on stdout."""
+    from appliance.trust import check_known
     from timeagent.clock import SystemClock
     from timeagent.errors import NotTrusted
     from timeagent.keys import public_line
 
     record = cluster.registers.trust(cluster.registers.newest().trust)
+    check_known(record.keys, options.node)
     # No signed time is needed to read: a clock that nobody disciplines decides only what is shown.
     now = SystemClock().realtime_ns()
     entries = [
@@ -316,11 +318,14 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
 
 
 def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
-    """Return the entry of a node's key. Raises NotTrusted where the newest trust record has no such key."""
+    """Return the entry of a node's key. Raises BadRequest, NotTrusted where the newest trust record has no such."""
+    from appliance.trust import check_known
     from timeagent.errors import NotTrusted
     from timeagent.keys import fingerprint
 
-    for entry in cluster.registers.trust(cluster.registers.newest().trust).keys:
+    known = cluster.registers.trust(cluster.registers.newest().trust).keys
+    check_known(known, node)
+    for entry in known:
         if entry.node == node and fingerprint(entry.public) == name:
             return entry
     raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="leasehold trust ls shows fingerprints")

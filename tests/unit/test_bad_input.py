@@ -211,6 +211,28 @@ def test_node_that_never_was_has_not_left(site: Site, say: Callable[..., Said]) 
     assert tree(site.root) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trust", "show", "nod1"),
+        ("trust", "revoke", "nod1", "--root-key", "KEY"),
+        ("trust", "revoke", "nod1", "--key", "SHA256:x", "--root-key", "KEY"),
+        ("trust", "move", "nod1", "10.0.0.7", "--root-key", "KEY"),
+        ("shards", "move", "0", "nod1", "--root-key", "KEY"),
+        ("shards", "reshard", "2", "--nodes", "nod1", "--root-key", "KEY"),
+    ],
+)
+def test_node_that_never_was_is_refused_everywhere_in_the_same_way(
+    site: Site, say: Callable[..., Said], words: tuple[str, ...]
+) -> None:
+    before = tree(site.root)
+    given = [str(site.root_key_file) if word == "KEY" else word for word in words]
+    said = say(*given, *site.options())
+    assert said.is_error(2, "unknown-node"), said.err
+    assert "nod1" in said.err
+    assert tree(site.root) == before
+
+
 def test_join_that_waits_for_no_span_asks_nobody(site: Site, say: Callable[..., Said], tmp_path: Path) -> None:
     before = tree(site.root)
     rest = ["--node", "n9", "--node-dir", str(tmp_path / "n9"), "--allow-root"]

@@ -289,7 +289,7 @@ def test_node_that_listens_says_where_in_the_trust_record_and_moves(storage: Roo
     assert addresses(2)["tls"] == "beta:8"
     move_node(registers, key, "a", None)
     assert addresses(3)["tls"] is None
-    with pytest.raises(NotTrusted, match="no node b"):
+    with pytest.raises(BadRequest, match="no node b"):
         move_node(registers, key, "b", None)
 
 
@@ -310,7 +310,7 @@ def test_revoked_node_keeps_what_it_signed_before_and_its_earliest_revocation(st
     revoke_node(registers, key, "node2", 0)
     revoke_node(registers, key, "node2", NOW_NS)
     assert {entry.revoked_from_ns for entry in registers.trust(6).keys} == {None, 0}
-    with pytest.raises(NotTrusted, match="no node node3"):
+    with pytest.raises(BadRequest, match="no node node3"):
         revoke_node(registers, key, "node3", NOW_NS)
 
 

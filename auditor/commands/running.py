@@ -88,6 +88,12 @@ def narrowing(arguments: argparse.Namespace) -> Narrowing:
 
 def run_audit(arguments: argparse.Namespace) -> tuple[Tree, Audit]:
     """Audit the tree that the arguments name. Raises BadRequest, Damaged where there is no tree."""
+    if arguments.reread and arguments.db is None:
+        raise BadRequest(
+            "no-db",
+            "--reread is of --db: without one nothing was kept that could be believed, and everything is read anyway",
+            hint="leave out --reread, or name the index with --db FILE",
+        )
     tree = open_tree(arguments.path)
     there = tree.logs()
     absent = next((log for log in arguments.log if log not in there), None)

@@ -194,3 +194,15 @@ def test_tree_of_another_format_is_refused_with_its_version(number: int, tmp_pat
         open_tree(tree.root)
     assert told.value.code == "other-format"
     assert told.value.exit_status == 65
+
+
+def test_reread_without_an_index_is_refused_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_tree(tmp_path)
+    for words in (("audit",), ("explain", "v-0000"), ("bundle", "v-0000")):
+        command, *rest = words
+        assert run(command, *rest, tmp_path, "--reread") == BadRequest.exit_status
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "[no-db]" in said.err
+        assert "--db FILE" in said.err
+    assert run("audit", tmp_path, "--reread", "--db", tmp_path.with_name("index")) == 0

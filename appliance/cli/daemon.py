@@ -49,6 +49,19 @@ def asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes]
         return None
 
 
+def standing_still(settings: Settings, cluster_id: bytes) -> str | None:
+    """Return in words which process is this machine's daemon, of one that does not answer; None where none runs."""
+    from appliance.cluster import runtime_of
+    from appliance.givingway import kept_by
+    from appliance.node import HTTP_SOCKET
+    from appliance.runtime import daemon_lock
+
+    runtime = runtime_of(settings, cluster_id)
+    if not daemon_lock(runtime).is_held():
+        return None
+    return kept_by(runtime / HTTP_SOCKET) or "another process of this machine"
+
+
 def running_release(settings: Settings, cluster_id: bytes) -> str | None:
     """Return which release this machine's daemon runs; None where none answers."""
     answer = asked(settings, cluster_id, "/metrics")

@@ -335,7 +335,7 @@ def _addresses(settings: Settings, registers: Registers) -> list[Check]:
     known = Releases(settings, registers.cluster_id, trust, time, version("leasehold")).look()
     others = {node: release for node, release in known.items() if node != settings.node}
     answers = sorted(node for node, release in others.items() if release is not None)
-    silent = sorted(node for node, release in others.items() if release is None)
+    silent = {node: str(trust.address_of(node)) for node, release in others.items() if release is None}
     return [*found, judge_reached(answers, silent), judge_releases(known)]
 
 

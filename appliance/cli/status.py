@@ -48,12 +48,16 @@ def _time(cluster: Cluster) -> list[Check]:
 
 
 def _daemon(cluster: Cluster) -> list[Check]:
-    from appliance.cli.daemon import asked
+    from appliance.cli.daemon import asked, standing_still
     from appliance.doctor.check import failed, passed, unsure
 
     answer = asked(cluster.settings, cluster.registers.cluster_id, "/readyz")
     node = cluster.settings.node
     if answer is None:
+        who = standing_still(cluster.settings, cluster.registers.cluster_id)
+        if who is not None:
+            way_out = "does it only start, or get no processor time? One that stands still: kill -9, and start it again"
+            return [failed("daemon", f"{who} runs {node}, and does not answer", way_out)]
         return [unsure("daemon", f"none of {node} answers on this machine", "leasehold node run; systemctl status")]
     status, body = answer
     if status != 200:  # noqa: PLR2004 - OK
@@ -94,5 +98,6 @@ def _nodes(cluster: Cluster) -> list[Check]:
     known = releases(cluster, runs or version("leasehold"))
     others = {node: release for node, release in known.items() if node != cluster.settings.node}
     answers = [node for node, release in others.items() if release is not None]
-    silent = [node for node, release in others.items() if release is None]
+    trust = cluster.watch_trust()
+    silent = {node: str(trust.address_of(node)) for node, release in others.items() if release is None}
     return [judge_reached(answers, silent), judge_releases(known)]

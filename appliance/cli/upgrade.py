@@ -114,7 +114,7 @@ def read_package(path: Path) -> Release:
 def _look(options: argparse.Namespace, coming: Release) -> int:
     """See whether it can be done, and say who runs what."""
     from appliance.bag.posix import PosixStorage
-    from appliance.cli.daemon import running_release
+    from appliance.cli.daemon import running_release, standing_still
     from appliance.cli.opening import open_cluster
     from appliance.cluster import root_path
     from appliance.formats.marker import format_of
@@ -132,7 +132,9 @@ def _look(options: argparse.Namespace, coming: Release) -> int:
     with open_cluster(options) as cluster:
         known = releases(cluster, coming.release)
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
-        note(f"leasehold: here {runs or 'no daemon'} runs, {coming.release} is to run; {root} is of format {here}")
+        silent = runs is None and standing_still(cluster.settings, cluster.registers.cluster_id)
+        words = runs or ("a daemon that does not answer" if silent else "no daemon")
+        note(f"leasehold: here {words} runs, {coming.release} is to run; {root} is of format {here}")
         _note_skew(known | {cluster.settings.node: runs})
         if runs == coming.release and not options.package:
             _say(options, cluster, runs, already=True)

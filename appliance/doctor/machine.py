@@ -80,13 +80,14 @@ def judge_randomness(*, ready: bool) -> Check:
     return passed("randomness", "the kernel's generator is ready")
 
 
-def judge_reached(answers: Sequence[str], silent: Sequence[str]) -> Check:
-    """Say which nodes with an address take a connection."""
+def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> Check:
+    """Say which nodes with an address take a connection. ``silent``: where those that do not should."""
     if silent:
+        where = ", ".join(f"{node} at {address}" for node, address in sorted(silent.items()))
         return unsure(
             "other nodes",
-            f"{len(answers)} answer; {', '.join(silent)} do not",
-            "is leasehold-node running there, and may this machine reach the port (7420)?",
+            f"{len(answers)} answer; no answer from {where}",
+            "is leasehold-node running there, and may this machine reach that port? leasehold trust move corrects it",
         )
     return passed("other nodes", f"{len(answers)} answer" if answers else "none has an address: all work by the mount")
 

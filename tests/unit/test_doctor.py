@@ -218,7 +218,7 @@ def test_machine_that_will_do_passes() -> None:
         machine.judge_runtime("/dev/shm", "tmpfs"),
         machine.judge_clock(5 * MS, "", "chrony"),
         machine.judge_randomness(ready=True),
-        machine.judge_reached(["beta"], []),
+        machine.judge_reached(["beta"], {}),
         machine.judge_listening("x:7420", None),
     ]
     assert {check.verdict for check in found} == {Verdict.PASS}
@@ -231,7 +231,9 @@ def test_each_fault_of_a_machine_is_named() -> None:
     assert machine.judge_clock(None, "kernel: unsynchronised", "").verdict is Verdict.FAIL
     assert machine.judge_clock(251 * MS, "", "chrony").verdict is Verdict.FAIL
     assert machine.judge_randomness(ready=False).verdict is Verdict.FAIL
-    assert machine.judge_reached([], ["beta"]).verdict is Verdict.UNSURE
+    silent = machine.judge_reached([], {"beta": "10.0.0.8:7421"})
+    assert (silent.verdict, "beta at 10.0.0.8:7421" in silent.reason) == (Verdict.UNSURE, True)
+    assert "7420" not in silent.way_out
     assert machine.judge_listening("x:7420", "address in use").verdict is Verdict.FAIL
 
 

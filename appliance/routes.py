@@ -161,6 +161,8 @@ class ShardRoutes:
         self._sockets: list[SocketTransport] = []
         self._at: dict[int, tuple[int, str]] = {}
         """Where a shard answered last, and by which map that was found out."""
+        self._stand_ins: dict[int, tuple[int, str]] = {}
+        """Who answered a look in the place of a shard's owner, and by which map."""
         self._lock = Lock()
 
     @property
@@ -301,17 +303,32 @@ class ShardRoutes:
         return "runs"
 
     def _first_page(self, shard: int, leases_max: int, domain: str | None = None) -> tuple[str, Page]:
-        """Ask the owner; where it does not answer, whoever linked the newest record of the chain."""
-        owner = self._map.owners[shard]
+        """Ask the owner; where it does not answer, whoever linked the newest record of the chain.
+
+        That one is asked first from then on, as long as it answers: an owner that stands still takes all the patience
+        of each look.
+        """
+        newest = self._map
+        owner = newest.owners[shard]
+        number, stand_in = self._stand_ins.get(shard, (0, owner))
+        if number == newest.number:
+            try:
+                return stand_in, self._page_at(shard, stand_in, leases_max, domain)
+            except ShardUnavailable:
+                self._stand_ins.pop(shard, None)
         try:
-            with contextlib.closing(self._to_look(shard, owner)) as line:
-                return owner, self._page(line, shard, owner, "", leases_max, domain)
+            return owner, self._page_at(shard, owner, leases_max, domain)
         except ShardUnavailable:
             runner = self.runner(shard)
             if runner is None or runner == owner:
                 raise
-            with contextlib.closing(self._to_look(shard, runner)) as line:
-                return runner, self._page(line, shard, runner, "", leases_max, domain)
+            page = self._page_at(shard, runner, leases_max, domain)
+            self._stand_ins[shard] = newest.number, runner
+            return runner, page
+
+    def _page_at(self, shard: int, node: str, leases_max: int, domain: str | None) -> Page:
+        with contextlib.closing(self._to_look(shard, node)) as line:
+            return self._page(line, shard, node, "", leases_max, domain)
 
     def runner(self, shard: int) -> str | None:
         """Return who linked the newest record of a shard's chain, or None. Touches the mount."""

@@ -190,3 +190,34 @@ def test_shard_that_stands_still_is_told_from_one_that_nobody_runs(
         hint()
         == "process 7 of this machine runs it, and does not answer: does it stand still, or get no processor time?"
     )
+
+
+# An owner that stands still takes seconds of each look; who looks again and again would see the shard come and go.
+def test_who_runs_a_shard_in_its_owners_place_is_looked_at_first_while_it_answers(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {"node-c"}
+    looked: list[str] = []
+    page: Any = object()
+
+    def look(shard: int, node: str, leases_max: int, domain: str | None) -> Any:  # noqa: ANN401 - no page's
+        del shard, leases_max, domain
+        looked.append(node)
+        if node not in runs:
+            raise ShardUnavailable("no-answer", f"{node} stands still")
+        return page
+
+    def seen() -> list[str]:
+        before = len(looked)
+        assert town._first_page(0, 1)[1] is page
+        return looked[before:]
+
+    monkeypatch.setattr(town, "_page_at", look)
+    monkeypatch.setattr(town, "runner", lambda _: "node-c")
+    assert seen() == ["node-b", "node-c"]
+    assert seen() == ["node-c"]
+    town.has_map(map_of(*OWNERS, number=2))
+    assert seen() == ["node-b", "node-c"]
+    runs.symmetric_difference_update({"node-b", "node-c"})
+    assert seen() == ["node-c", "node-b"]
+    assert seen() == ["node-b"]

@@ -27,6 +27,8 @@ SHARE: Final = 20
 """A question that takes long is asked less often: it is busy at most one part in so many, and one.
 
 So a shard with ten thousand leases is not kept busy by those who look at it, nor is this machine."""
+REST_NS_MAX: Final[Span] = 10 * SECOND
+"""But not less often than so: what hung for minutes, or had no answer, is looked at again soon after."""
 
 
 class Feed:
@@ -119,7 +121,7 @@ class Feed:
                 if waited_for:
                     self._frame.set()
                 took = self._clock.boot_ns() - began
-                waited_for = wake.wait(max(question.period_ns, SHARE * took) / SECOND)
+                waited_for = wake.wait(max(question.period_ns, min(SHARE * took, REST_NS_MAX)) / SECOND)
                 wake.clear()
 
         return body

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from types import ModuleType
+from typing import cast
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.support.machine import HandMachine
 from tests.support.mutants import plant, plant_in_text
 from tests.support.screens import RecordedSource, state
 from timeagent.clock import SystemClock
-from timeagent.units import MINUTE, MS, SECOND
+from timeagent.units import HOUR, MINUTE, MS, SECOND
 from tui.feed import Feed, ask_once
 from tui.live import LiveSource
 from tui.mount import Where
@@ -132,3 +133,32 @@ def test_frame_for_every_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     plant_in_text(monkeypatch, tui.feed, "Feed._asking", "if waited_for", "if True")
     with pytest.raises(AssertionError):
         test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once()
+
+
+class Wake:
+    """Instead of the event that ends a rest: who rests is told to stop."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self.rested_s = -1.0
+
+    def wait(self, seconds: float) -> bool:
+        self.rested_s = seconds
+        self._feed.stop()
+        return True
+
+    def clear(self) -> None: ...
+
+
+# A mount that hung for five minutes would be looked at again after a hundred.
+@pytest.mark.parametrize(
+    ("took_ns", "rest_ns"),
+    [(0, MS), (MS, 20 * MS), (400 * MS, 8 * SECOND), (4500 * MS, 10 * SECOND), (HOUR, 10 * SECOND)],
+)
+def test_question_that_takes_long_is_asked_less_often_but_never_forgotten(took_ns: int, rest_ns: int) -> None:
+    machine = HandMachine()
+    feed = Feed(RecordedSource(state()), machine)
+    wake = Wake(feed)
+    question = AskedQuestion("slow", MS, machine, lambda: machine.pass_time(took_ns))
+    feed._asking(question, cast("Event", wake))()
+    assert wake.rested_s == rest_ns / SECOND

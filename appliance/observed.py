@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable
-from timeagent.units import SECOND
+from timeagent.units import SECOND, span_text
 
 from .givingway import kept_by
 from .lease.showing import lease_fields, shard_fields
@@ -82,9 +82,13 @@ class Observed:
         if self.stopping:
             found.append("the node is stopping")
         found += [self._awaited(shard) for shard in self.own_shards if self._host.hosted(shard) is None]
-        radius = self.radius_ns()
-        if radius is None or radius > self._policy.radius_ns_max:
-            found.append("no usable time")
+        try:
+            radius, allowed = self._time.now().radius, self._policy.radius_ns_max
+        except BadTime as problem:
+            found.append(f"no usable time: {problem.message}")
+        else:
+            if radius > allowed:
+                found.append(f"no usable time: known to {span_text(radius)}; the policy allows {span_text(allowed)}")
         return found
 
     def _awaited(self, shard: int) -> str:

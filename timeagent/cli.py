@@ -243,7 +243,7 @@ def _show_sources(asking: _Asking, options: argparse.Namespace) -> None:
 
 
 def _source_lines(views: list[SourceView]) -> list[str]:
-    lines = []
+    lines = [] if views else ["no source is asked: time.toml of this node switches them off, and no radius is stated"]
     for view in views:
         if view.interval is None:
             lines.append(f"{view.source:10}  no bound: {view.reason}")

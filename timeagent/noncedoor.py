@@ -189,5 +189,7 @@ class NonceClient:
                 hint="does it run? leasehold time run",
             ) from None
         raise BadTime(
-            "door-silent", f"the time agent does not answer at {self._path}", hint="it stands still, or is overloaded"
+            "door-silent",
+            f"the time agent does not answer at {self._path}",
+            hint="does it stand still, or get no processor time (docs/operators.md)? Else kill -9, and start it again",
         )

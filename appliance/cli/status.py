@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from appliance.cluster import Cluster
     from appliance.doctor.check import Check
+    from timeagent.errors import BadTime
 
 
 def run_status(options: argparse.Namespace) -> int:
@@ -35,6 +36,7 @@ def run_status(options: argparse.Namespace) -> int:
 
 def _time(cluster: Cluster) -> list[Check]:
     from appliance.cli.node import time_words
+    from appliance.doctor.check import Verdict, unsure
     from appliance.doctor.machine import ASSUMED_WORDS, judge_clock
     from timeagent.errors import BadTime
     from timeagent.signedtime import TimeFlags
@@ -44,7 +46,28 @@ def _time(cluster: Cluster) -> list[Check]:
     except BadTime as problem:
         return [judge_clock(None, problem.message, "", cluster.policy.radius_ns_max)]
     source = ASSUMED_WORDS if token.flags & TimeFlags.ASSUMED else time_words(cluster)
-    return [judge_clock(radius, "", source, cluster.policy.radius_ns_max)]
+    judged = judge_clock(radius, "", source, cluster.policy.radius_ns_max)
+    silent = None if cluster.time_by_agent else _silent_agent(cluster)
+    if silent is not None and judged.verdict is Verdict.PASS:
+        reason = f"{judged.reason}; but {silent.message}: what began with it has no time meanwhile"
+        return [unsure("clock", reason, silent.hint)]
+    return [judged]
+
+
+def _silent_agent(cluster: Cluster) -> BadTime | None:
+    """Return what there is to say of an agent that ran here and does not answer; None where none was, or it does."""
+    from appliance.cluster import runtime_of
+    from timeagent.errors import BadTime
+    from timeagent.noncedoor import DOOR_NAME, NonceClient
+
+    runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
+    if not (runtime / DOOR_NAME).exists():
+        return None
+    try:
+        NonceClient(runtime).report()
+    except BadTime as problem:
+        return problem
+    return None
 
 
 def _daemon(cluster: Cluster) -> list[Check]:
@@ -62,7 +85,10 @@ def _daemon(cluster: Cluster) -> list[Check]:
     status, body = answer
     if status != 200:  # noqa: PLR2004 - OK
         said = "; ".join(body.decode("utf-8", "replace").split("\n")).strip("; ")
-        return [failed("daemon", f"{node} is not ready: {said}", "wait; journalctl -u says more")]
+        way_out = "wait; journalctl -u says more"
+        if "no usable time" in said:
+            way_out = "leasehold time sources says why; one that began with a time agent needs it: leasehold time run"
+        return [failed("daemon", f"{node} is not ready: {said}", way_out)]
     return [passed("daemon", f"{node} is ready")]
 
 

@@ -60,7 +60,8 @@ ASSUMED_WORDS: Final = "assumed: the policy states it, nothing measures it"
 def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = RADIUS_NS_MAX) -> Check:
     """Say whether this machine's clock has a bound. ``radius``: None where nothing bounds it, and ``why``."""
     if radius is None:
-        way_out = "run chrony with rtcsync, or the time agent: leasehold time run; or state one: init --assume-radius"
+        way_out = "run chrony with rtcsync, or the time agent: leasehold time run; or state one: init --assume-radius,"
+        way_out += " and of a cluster that is there policy set --assumed-radius"
         return failed("clock", f"no bound: {why}", way_out)
     if radius > radius_max:
         return failed(

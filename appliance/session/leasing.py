@@ -393,7 +393,9 @@ class Leasing:
                 return ShardUnavailable(
                     obstacle.code,
                     f"no lease on {obstacle.domain!r} within {waited}: {obstacle.message}",
-                    hint="leasehold lease ls shows which shards answer",
+                    hint="leasehold time sources, at that node, says why"
+                    if obstacle.code == "bad-time"
+                    else "leasehold lease ls shows which shards answer",
                 )
             case _:
                 return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")

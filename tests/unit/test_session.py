@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from appliance.bag.outcome import Committed
-from appliance.lease.wire import Acquire, Relinquish, Renew
+from appliance.lease.wire import Acquire, Relinquish, Renew, Unavailable
 from tests.support.cluster import HandSite, hand_sites
-from timeagent.errors import BadRequest, LeaseLost, TryAgain
+from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from appliance.lease.shard import Shard
+    from appliance.lease.wire import Reply, Request
     from appliance.session.session import Session
 from tests.support.session_world import LOG, Planted, payloads, publish, sent
 
@@ -28,6 +30,21 @@ def site(tmp_path: Path) -> Iterator[HandSite]:
 @pytest.fixture
 def mount(site: HandSite) -> Planted:
     return Planted(site.storage)
+
+
+class Clockless:
+    """A shard whose node's clock has no bound."""
+
+    def turn(self, requests: list[Request]) -> list[Reply]:
+        return [Unavailable(each.request_id, "bad-time", "no usable time at node b: planted") for each in requests]
+
+
+def test_shard_without_time_is_told_with_the_way_out_for_clocks(site: HandSite) -> None:
+    site.transports[0].shard = cast("Shard", Clockless())
+    with pytest.raises(ShardUnavailable) as refused:
+        site.session().acquire("a", timeout_ns=0)
+    assert refused.value.code == "bad-time"
+    assert "leasehold time sources" in refused.value.hint
 
 
 # -- renewing ----------------------------------------------------------------------------------------------------------

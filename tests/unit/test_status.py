@@ -16,6 +16,8 @@ from appliance.trust import move_node
 from tests.support.cluster import Site, sites
 from tests.support.daemons import free_port
 from tests.support.spoken import Said, speaker
+from timeagent import noncedoor
+from timeagent.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,3 +68,31 @@ def test_daemon_that_stands_still_is_no_daemon_that_is_not_there(
     assert "runs node1, and does not answer" in found["reason"]
     assert "kill -9" in found["way_out"]
     assert "here a daemon that does not answer runs" in upgrade.err
+
+
+def test_daemon_without_time_is_no_reason_to_wait(
+    site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "asked", lambda *_: (503, b"no usable time: the time page is 7 s old\n"))
+    found = line(say("status", "--json", *site.options()), "daemon")
+    assert (found["verdict"], "7 s old" in found["reason"]) == ("FAIL", True)
+    assert "leasehold time sources" in found["way_out"]
+
+
+# What begins while the agent stands still makes its own time; what began with it has none: that must be known.
+def test_time_agent_that_stands_still_or_died_is_told(
+    site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noncedoor, "TIMEOUT_NS", 50 * MS)
+    assert line(say("status", "--json", *site.options()), "clock")["verdict"] == "PASS"
+    runtime = site.settings["node1"].runtime
+    assert runtime is not None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        door.bind(str(ensure_runtime(runtime) / noncedoor.DOOR_NAME))
+        still = line(say("status", "--json", *site.options()), "clock")
+    died = line(say("status", "--json", *site.options()), "clock")
+    assert (still["verdict"], died["verdict"]) == ("UNSURE", "UNSURE")
+    assert "the time agent does not answer" in still["reason"]
+    assert "start it again" in still["way_out"]
+    assert "the time agent cannot be asked" in died["reason"]
+    assert "leasehold time run" in died["way_out"]

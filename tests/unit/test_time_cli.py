@@ -317,3 +317,9 @@ def test_agent_is_not_run_without_a_cluster(bench: Bench) -> None:
     with pytest.raises(BadRequest) as refused:
         bench.run("run")
     assert refused.value.code == "no-cluster"
+
+
+def test_node_that_asks_no_source_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    command = time_command(lambda: 0, machine=HandMachine(), sources=lambda _: [])
+    assert command.run(parsed(command, "sources")) == 0
+    assert "no source is asked" in capsys.readouterr().out

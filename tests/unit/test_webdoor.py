@@ -16,8 +16,9 @@ from appliance.webdoor import Answer, WebDoor
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import free_port
 from timeagent.clock import SystemClock
-from timeagent.errors import BadRequest, Environment, ShardUnavailable
-from timeagent.units import SECOND
+from timeagent.errors import BadRequest, BadTime, Environment, ShardUnavailable
+from timeagent.interval import TimeInterval
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -239,6 +240,23 @@ def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> No
         assert b'leasehold_shard_up{shard="0"} 0.0' in shown(place, "/metrics")[1]
         assert b"leasehold_node_healthy 0.0" in shown(place, "/metrics")[1]
         assert shown(place, "/v1/leases")[0] == 503
+    node.close()
+
+
+def test_node_without_usable_time_says_why(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> TimeInterval:
+        raise BadTime("page-stale", "the time page is 7 s old; 250 ms are allowed", hint="does the time agent run?")
+
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        observed = node._observed
+        assert observed is not None
+        with monkeypatch.context() as planted:
+            planted.setattr(cluster.time, "now", refuse)
+            assert observed.unready() == ["no usable time: the time page is 7 s old; 250 ms are allowed"]
+            planted.setattr(cluster.time, "now", lambda: TimeInterval.around(10**18, 30 * MS))
+            assert observed.unready() == ["no usable time: known to 30 ms; the policy allows 20 ms"]
     node.close()
 
 

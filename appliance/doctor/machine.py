@@ -90,7 +90,9 @@ def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> Check:
             f"{len(answers)} answer; no answer from {where}",
             "is leasehold-node running there, and may this machine reach that port? leasehold trust move corrects it",
         )
-    return passed("other nodes", f"{len(answers)} answer" if answers else "none has an address: all work by the mount")
+    return passed(
+        "other nodes", f"{len(answers)} answer" if answers else "no other has an address and a key that counts"
+    )
 
 
 def judge_releases(known: Mapping[str, str | None]) -> Check:

@@ -131,8 +131,9 @@ class SocketTransport(ABC):
                 self.close()  # whatever befell this connection befell the idle ones too, if the shard has died
             if isinstance(problem, ShardUnavailable) or not isinstance(problem, OSError | LeaseholdError):
                 raise
-            code = problem.code if isinstance(problem, NotTrusted) else "no-answer"
-            raise self._unavailable(code, timeout_ns, str(getattr(problem, "message", problem))) from None
+            if isinstance(problem, NotTrusted):
+                raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
+            raise self._unavailable(timeout_ns, str(getattr(problem, "message", problem))) from None
         with self._lock:
             if closings == self._closings and len(self._idle) < IDLE_MAX:
                 self._idle.append(connection)
@@ -157,9 +158,9 @@ class SocketTransport(ABC):
                 return closings, connection
             connection.close()
 
-    def _unavailable(self, code: str, timeout_ns: Span, why: str) -> ShardUnavailable:
+    def _unavailable(self, timeout_ns: Span, why: str) -> ShardUnavailable:
         return ShardUnavailable(
-            code,
+            "no-answer",
             f"no answer from the shard at {self} within {span_text(timeout_ns)}: {why}",
             hint="see whether a node serves this shard; ask again with the same request ids",
         )
@@ -304,4 +305,8 @@ class TlsTransport(SocketTransport):
             why = f"its key is that of node {owner}"
         if why is not None:
             self._trust.look()
-            raise NotTrusted("peer-not-trusted", f"whoever answers at {self} is not trusted: {why}")
+            raise NotTrusted(
+                "peer-not-trusted",
+                f"whoever answers at {self} is not trusted: {why}",
+                hint=f"leasehold trust ls shows whose keys count; on {self._node}, trust rotate --purpose tls makes one",
+            )

@@ -136,6 +136,8 @@ def test_holder_leaves_a_server_whose_key_was_revoked(world: DoorWorld) -> None:
     with pytest.raises(ShardUnavailable) as caught:
         transport.call([hello("node-b")], PATIENCE_NS)
     assert caught.value.code == "peer-not-trusted"
+    assert caught.value.message.startswith("whoever answers at node-a")  # it did answer
+    assert "trust rotate --purpose tls" in caught.value.hint
     assert transport._idle == []
 
 

@@ -308,5 +308,5 @@ class TlsTransport(SocketTransport):
             raise NotTrusted(
                 "peer-not-trusted",
                 f"whoever answers at {self} is not trusted: {why}",
-                hint=f"leasehold trust ls shows whose keys count; on {self._node}, trust rotate --purpose tls makes one",
+                hint=f"leasehold trust ls says whose keys count; on {self._node}, trust rotate --purpose tls makes one",
             )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import COVERED, NOW_NS, ROOT_KEY, TIME_KEY, nonce_token, page_token
-from timeagent.cli import COMMANDS, time_command
+from timeagent.cli import COMMANDS, _source_lines, time_command
 from timeagent.clock import AgentClock
 from timeagent.console import Command
 from timeagent.errors import BadConfiguration, BadRequest, BadTime, Damaged, Environment
@@ -319,7 +319,5 @@ def test_agent_is_not_run_without_a_cluster(bench: Bench) -> None:
     assert refused.value.code == "no-cluster"
 
 
-def test_node_that_asks_no_source_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    command = time_command(lambda: 0, machine=HandMachine(), sources=lambda _: [])
-    assert command.run(parsed(command, "sources")) == 0
-    assert "no source is asked" in capsys.readouterr().out
+def test_agent_that_asks_no_source_says_so() -> None:
+    assert _source_lines([])[0].startswith("no source is asked: time.toml")

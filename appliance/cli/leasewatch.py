@@ -31,28 +31,31 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 def run_watch(cluster: Cluster, options: argparse.Namespace) -> int:
     """Show each change, from what there is at first. A shard that does not answer is said so once, and asked again.
 
-    69 if it never answered.
+    Interrupting is how it is left. 69 if it never answered.
     """
     time = cluster.time
     until = None if options.seconds is None else time.boot_ns() + parse_span(options.seconds)
     before: Sequence[LeaseView] = ()
     answered, silent = False, False
-    while True:
-        try:
-            _, views = cluster.routes.inspect(cluster.map.shard_of(options.domain), options.domain)
-        except ShardUnavailable as problem:
-            if not silent:
-                note(f"leasehold: {problem.message}; asking again")
-            silent = True
-        else:
-            if not answered and not views and not options.json:
-                say(f"{options.domain}: nobody has it")
-            for what, view in changes(before, views):
-                _show(what, view, options, time.now().midpoint)
-            before, answered, silent = views, True, False
-        if until is not None and time.boot_ns() >= until:
-            return 0 if answered else ShardUnavailable.exit_status
-        time.sleep(BEAT_NS)
+    try:
+        while True:
+            try:
+                _, views = cluster.routes.inspect(cluster.map.shard_of(options.domain), options.domain)
+            except ShardUnavailable as problem:
+                if not silent:
+                    note(f"leasehold: {problem.message}; asking again")
+                silent = True
+            else:
+                if not answered and not views and not options.json:
+                    say(f"{options.domain}: nobody has it")
+                for what, view in changes(before, views):
+                    _show(what, view, options, time.now().midpoint)
+                before, answered, silent = views, True, False
+            if until is not None and time.boot_ns() >= until:
+                return 0 if answered else ShardUnavailable.exit_status
+            time.sleep(BEAT_NS)
+    except KeyboardInterrupt:
+        return 0 if answered else ShardUnavailable.exit_status  # that is how it is left
 
 
 def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator[Change]:

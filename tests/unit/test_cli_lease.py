@@ -22,6 +22,7 @@ from appliance.formats.ledger import open_block
 from appliance.formats.policy import check_policy
 from appliance.formats.witness import Revoked
 from appliance.lease.wire import LeaseView
+from appliance.routes import ShardRoutes
 from leasehold.__main__ import main
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from tests.support.shards import HOLDER
@@ -297,6 +298,21 @@ def test_watching_streams_what_happens(say: Say, node: Cluster) -> None:
         ("leasehold.lease-change", "over", lease),
     ]
     assert say("watch", "a", "--seconds", "0").out == "a: nobody has it\n"
+
+
+@pytest.mark.usefixtures("node")
+def test_watching_is_left_by_an_interrupt_as_every_watch_is(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    inspect, looks = ShardRoutes.inspect, []
+
+    def interrupt(self: ShardRoutes, shard: int, domain: str | None = None) -> object:
+        looks.append(domain)
+        if len(looks) > 1:
+            raise KeyboardInterrupt
+        return inspect(self, shard, domain)
+
+    monkeypatch.setattr(ShardRoutes, "inspect", interrupt)
+    said = say("watch", "a")
+    assert (said.out, said.err) == ("a: nobody has it\n", "")
 
 
 def test_watching_where_no_shard_answers_is_exit_code_69(site: Site, capfd: pytest.CaptureFixture[str]) -> None:

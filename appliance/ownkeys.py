@@ -47,5 +47,5 @@ def check_trusted_now(registers: Registers, settings: Settings, time: NodeTime) 
         raise NotTrusted(
             "key-not-trusted",
             f"what this node signs is accepted by nobody: {reason}",
-            hint="after a rotation start the node's processes again; what is revoked stays so: leasehold trust ls",
+            hint="after a rotation start the node's processes again; revoked ones stay so: trust rotate makes others",
         )

@@ -23,6 +23,7 @@ from .lease.server import ShardServer
 from .lease.shard import Shard
 from .lease.succession import Succession, newest_record
 from .machinery import Machinery
+from .ownkeys import check_trusted_now
 from .registers import StoredChain, StoredLedger
 from .runtime import group_id, shard_socket
 
@@ -200,8 +201,8 @@ class ShardHost:
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
         """Run a shard here unless another process of this machine does, or another node still may. True: it runs, here.
 
-        One that has ended here by itself is replaced: a new incarnation with an empty database. Raises BadTime,
-        Environment, Damaged, ShardUnavailable when it cannot be started. Hosts nothing once closed.
+        One that has ended here is replaced: a new incarnation, an empty database. Hosts nothing once closed. Raises
+        BadTime, Environment, Damaged, ShardUnavailable, NotTrusted (keys that are revoked: it would be in the way).
         """
         with self._lock:
             if shard in self._hosted:
@@ -225,6 +226,7 @@ class ShardHost:
                 if self.waits_for(shard, shard_map) is not None:
                     lock.release()
                     return False
+                check_trusted_now(self._registers, self._settings, self._time)
                 self._hosted[shard] = (self._start(shard, shard_map), lock)
             except BaseException:
                 lock.release()

@@ -30,7 +30,7 @@ def run_status(options: argparse.Namespace) -> int:
             "node": cluster.settings.node,
             "map": cluster.map.number,
         }
-        checks = [*_time(cluster), *_daemon(cluster), *_shards(cluster), *_nodes(cluster)]
+        checks = [*_time(cluster), *_keys(cluster), *_daemon(cluster), *_shards(cluster), *_nodes(cluster)]
         return told("leasehold.status", fields, checks, options)
 
 
@@ -52,6 +52,17 @@ def _time(cluster: Cluster) -> list[Check]:
         reason = f"{judged.reason}; but {silent.message}: what began with it has no time meanwhile"
         return [unsure("clock", reason, silent.hint)]
     return [judged]
+
+
+def _keys(cluster: Cluster) -> list[Check]:
+    from appliance.doctor.check import failed, passed
+    from timeagent.errors import NotTrusted
+
+    try:
+        cluster.check_trusted_now()
+    except NotTrusted as problem:
+        return [failed("keys", problem.message, problem.hint)]
+    return [passed("keys", f"those of {cluster.settings.node} count")]
 
 
 def _silent_agent(cluster: Cluster) -> BadTime | None:

@@ -68,7 +68,11 @@ def approve(
 
     def with_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         if any(entry.node == node for entry in known):
-            raise NotTrusted("node-exists", f"the cluster has a node {node} already", hint="choose another --node name")
+            raise NotTrusted(
+                "node-exists",
+                f"the cluster has a node {node} already",
+                hint="choose another --node name; one that had left comes back, on its machine, with trust rotate",
+            )
         return known + entries
 
     return _publish(registers, root_key, with_node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,13 @@ LEDGER_CODES = frozenset({"chain-gap", "ledger-gap", "missing-ledger", "truncate
 """What may be doubted where ledger blocks did not reach the mount."""
 
 
+@contextmanager
+def place_in_memory() -> Iterator[Path]:
+    """Make a directory, where there is one of memory in it, and remove it."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+        yield Path(name)
+
+
 def write_tree(world: World, root: Path) -> None:
     """Write what the file server holds into a directory, as a copy of the root would have it."""
     for directory in world.server.directories:
@@ -41,10 +49,15 @@ def write_tree(world: World, root: Path) -> None:
 
 def audited(world: World) -> Audit:
     """Return the audit of a finished run."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
-        write_tree(world, Path(name))
-        signatures = Signatures() if world.founded.real else FastSignatures()
-        return audit(Tree(Path(name)), root_key=world.founded.root.public, signatures=signatures)
+    with place_in_memory() as root:
+        write_tree(world, root)
+        return audit_at(world, root)
+
+
+def audit_at(world: World, root: Path) -> Audit:
+    """Return the audit of what was written of a run."""
+    signatures = Signatures() if world.founded.real else FastSignatures()
+    return audit(Tree(root), root_key=world.founded.root.public, signatures=signatures)
 
 
 def false_alarms(world: World) -> Iterator[str]:

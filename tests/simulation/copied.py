@@ -11,43 +11,34 @@ directory as it was a while ago, for no longer than racks wait to be sealed.
 
 from __future__ import annotations
 
-import argparse
-import gc
 import os
 import random
 import sys
-import tempfile
-from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from multiprocessing import get_context
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import auditor.chains
 import auditor.rules.chains
 from appliance.lease import ceiling
-from auditor.audit import audit
 from auditor.finding import Verdict
-from auditor.load import Tree
-from auditor.verification import Signatures
 from tests.simulation import scenarios
-from tests.simulation.audited import CLOCK_CODES, MEMORY
-from tests.simulation.keys import FastSignatures
-from tests.simulation.run import _as_a_worker, scenario_of
+from tests.simulation.audited import CLOCK_CODES, audit_at, place_in_memory
+from tests.simulation.measurement import Count, Measurement, over_seeds, spans_of_seeds
+from tests.simulation.run import scenario_of
 from tests.simulation.scheduler import Machine, Process
 from timeagent.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from auditor.audit import Audit
     from auditor.finding import Finding
     from tests.simulation.world import World
 
-BATCH = 25
-SHOWN_MAX = 20
 STEPS_MORE = 2_000
 """So many steps a copier may take beside those of all others."""
 RECORDS_KEPT = 4
@@ -196,10 +187,9 @@ def pruning_early(records: int) -> Iterator[None]:
 
 def audit_of(world: World, copier: Copier) -> Audit:
     """Return the audit of a copy."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
-        copier.write(Path(name))
-        signatures = Signatures() if world.founded.real else FastSignatures()
-        return audit(Tree(Path(name)), root_key=world.founded.root.public, signatures=signatures)
+    with place_in_memory() as root:
+        copier.write(root)
+        return audit_at(world, root)
 
 
 def accusations(world: World, result: Audit) -> Iterator[Finding]:
@@ -208,21 +198,6 @@ def accusations(world: World, result: Audit) -> Iterator[Finding]:
         lied = world.lying and finding.code in CLOCK_CODES
         if finding.verdict is Verdict.VIOLATION and not lied:
             yield finding
-
-
-@dataclass(slots=True)
-class Count:
-    """What a number of copies came to."""
-
-    things: Counter[str] = field(default_factory=Counter)
-    told: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Findings by verdict and code."""
-    alarms: list[str] = field(default_factory=list)
-
-    def add(self, other: Count) -> None:
-        self.things.update(other.things)
-        self.told.update(other.told)
-        self.alarms += other.alarms
 
 
 def judge(seed: int, count: Count) -> None:
@@ -234,43 +209,21 @@ def judge(seed: int, count: Count) -> None:
             return
         result = audit_of(world, copier)
     summary = result.summary
-    count.things.update(
-        copies=1, files=len(copier.files), bags=summary.bags, open=summary.provisional, after=bool(copier.after)
-    )
+    count.cases[scenario] += 1
+    count.things.update(files=len(copier.files), bags=summary.bags, open=summary.provisional, after=bool(copier.after))
     count.told.update((finding.verdict.value, finding.code) for finding in result.findings)
     for finding in accusations(world, result):
-        count.alarms.append(f"{scenario} {seed}: {finding.code}: {finding.explanation}")
+        count.wrong.append(f"{scenario} {seed}: {finding.code}: {finding.explanation}")
     world.forget()
-
-
-def batch(span: tuple[int, int]) -> Count:
-    """Audit the copies of some seeds."""
-    count = Count()
-    for seed in range(*span):
-        judge(seed, count)
-    gc.collect()
-    return count
-
-
-def measure(copies: int, first: int = 0, processes: int = 1) -> Count:
-    """Make so many copies at least."""
-    total = Count()
-    spans = [(start, start + BATCH) for start in range(first, first + 2 * copies + BATCH, BATCH)]
-    with get_context("fork").Pool(processes, _as_a_worker) as pool:
-        for count in pool.imap(batch, spans):
-            total.add(count)
-            if total.things["copies"] >= copies:
-                break
-    return total
 
 
 def lines(total: Count) -> Iterator[str]:
     """Yield what it came to."""
     things = total.things
     yield (
-        f"{things['copies']:,} copies made while everybody worked on ({things['after']:,} of them ended later), "
+        f"{total.cases.total():,} copies made while everybody worked on ({things['after']:,} of them ended later), "
         f"{things['files']:,} files, {things['bags']:,} bags, {things['open']:,} of them open in the copy: "
-        f"{len(total.alarms)} accuse somebody."
+        f"{len(total.wrong)} accuse somebody."
     )
     told: dict[str, list[str]] = {}
     for (verdict, code), number in sorted(total.told.items()):
@@ -279,18 +232,7 @@ def lines(total: Count) -> Iterator[str]:
         yield f"{verdict}: {', '.join(codes)}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--copies", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args(arguments)
-    total = measure(options.copies, options.first, options.processes)
-    for alarm in total.alarms[:SHOWN_MAX]:
-        print(f"ALARM {alarm}")
-    print(*lines(total), sep="\n")
-    return 1 if total.alarms else 0
-
+MEASUREMENT = Measurement(__doc__ or "", "copies", spans_of_seeds, partial(over_seeds, judge), lines)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(MEASUREMENT.main())

@@ -16,25 +16,20 @@ import argparse
 import gc
 import os
 import random
-import signal
 import sys
 import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.simulation import scenarios
 from tests.simulation.audited import false_alarms
 from tests.simulation.checkers.catalogue import violations
+from tests.simulation.measurement import spread
 from tests.simulation.mutation import deaths, table
 from tests.simulation.world import silence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BATCH = 50
 BENCH_SEEDS = 2_000
@@ -126,7 +121,7 @@ def run_all(first: int, count: int, processes: int, one_in: int = AUDITED_ONE_IN
     """
     spans = [(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
     total, began, live = Tally(), time.perf_counter(), sys.stderr.isatty()
-    results = enumerate(_spread(spans, processes, one_in), 1)
+    results = enumerate(spread(partial(batch, one_in=one_in), spans, processes), 1)
     while True:
         try:
             done, tally = next(results)
@@ -151,21 +146,6 @@ def run_all(first: int, count: int, processes: int, one_in: int = AUDITED_ONE_IN
     if live:
         print(file=sys.stderr)
     return total
-
-
-def _spread(spans: list[tuple[int, int]], processes: int, one_in: int) -> Iterator[Tally]:
-    run = partial(batch, one_in=one_in)
-    if processes == 1:
-        yield from map(run, spans)
-        return
-    with get_context("fork").Pool(processes, _as_a_worker) as pool:
-        yield from pool.imap_unordered(run, spans)
-
-
-def _as_a_worker() -> None:
-    """Leave Ctrl-C to the parent; end at its SIGTERM, whatever handler the parent had when it forked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def summary(tally: Tally, seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from auditor.finding import Verdict
 from auditor.rules.registry import RULES
-from tests.simulation.copied import RECORDS_KEPT, accusations, audit_of, copied, measure, pruning_early
+from tests.simulation.copied import MEASUREMENT, RECORDS_KEPT, accusations, audit_of, copied, pruning_early
 
 if TYPE_CHECKING:
     import pytest
@@ -20,11 +20,11 @@ PRUNED_MEANWHILE = ("outside", 9)
 
 
 def test_no_copy_of_a_tree_at_work_accuses_anybody() -> None:
-    count = measure(COPIES, processes=2)
-    assert count.alarms == []
+    count = MEASUREMENT.measure(COPIES, processes=2)
+    assert count.wrong == []
     # What they were made for did happen: bags open, files gone before they were read, records of different instants.
     assert count.things["open"] > COPIES
-    assert count.things["after"] < count.things["copies"]
+    assert count.things["after"] < count.cases.total()
     assert count.told[Verdict.INDETERMINATE.value, "lost-file"] > 0
 
 

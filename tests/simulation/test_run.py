@@ -146,7 +146,7 @@ def test_who_is_interrupted_is_told_what_is_done_and_ends_with_1(
         yield tally
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "_spread", interrupted)
+    monkeypatch.setattr(run, "spread", interrupted)
     assert main(["--seeds", "1000"]) == 1
     printed = capsys.readouterr()
     assert "interrupted: 50 of 1,000 seeds are done" in printed.err

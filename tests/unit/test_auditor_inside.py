@@ -86,8 +86,11 @@ def test_histories_at_random_are_clean_and_no_two_alike(tmp_path: Path) -> None:
 def test_measurement_tells_a_rule_that_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [each for each in injected.stories() if each[0] in ("sequence-reused", "r1-breach")]
     monkeypatch.setattr(injected, "stories", lambda: wanted)
-    assert injected.measure(2 * len(wanted)).wrong == []
+    assert injected.MEASUREMENT.measure(2 * len(wanted)).wrong == []
     monkeypatch.setattr("auditor.rules.sequences.reused_sequences", lambda _: iter(()))
-    blind = injected.measure(2 * len(wanted))
+    blind = injected.MEASUREMENT.measure(2 * len(wanted))
     assert {wrong.split()[0] for wrong in blind.wrong} == {"sequence-reused"}
-    assert (blind.found["sequence-reused"], blind.found["r1-breach"]) == (0, blind.planted["r1-breach"])
+    assert [blind.told[injected.FOUND, code] for code in ("sequence-reused", "r1-breach")] == [
+        0,
+        blind.cases["r1-breach"],
+    ]

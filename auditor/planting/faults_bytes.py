@@ -18,7 +18,7 @@ from timeagent.units import MS, SECOND
 
 from .plants import plants
 from .shard import Shard
-from .stories import Story, flip, only_file, small_tree
+from .stories import Story, flip, only_file, rack_not_sealed, small_tree
 from .tree import ClusterTree, seed
 
 if TYPE_CHECKING:
@@ -116,11 +116,8 @@ def damaged_lock(root: Path) -> ClusterTree:
 
 @plants("damaged-lock")
 def damaged_lock_of_an_open_rack(root: Path) -> ClusterTree:
-    story = Story(root)
-    lease, _ = story.written()
-    story.shard.end(lease)
-    tree = story.done(seal=False)
-    flip(tree, only_file(tree, "logs/*/*/*/*/lock"), 60)
+    tree, lock = rack_not_sealed(root)
+    flip(tree, lock, 60)
     return tree
 
 
@@ -271,12 +268,8 @@ def restamped(tree: ClusterTree, kind: Kind, path: str) -> Stamped:
 
 @plants("forged-time")
 def forged_lock(root: Path) -> ClusterTree:
-    story = Story(root)
-    lease, _ = story.written()
-    story.shard.end(lease)
-    tree = story.done(seal=False)
-    path = only_file(tree, "logs/orders/*/*/*/lock")
-    tree.put(path, pack(Kind.LOCK, encode(restamped(tree, Kind.LOCK, path))))
+    tree, lock = rack_not_sealed(root)
+    tree.put(lock, pack(Kind.LOCK, encode(restamped(tree, Kind.LOCK, lock))))
     return tree
 
 

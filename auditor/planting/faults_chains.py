@@ -159,10 +159,8 @@ def ceiling_record_signed_before_the_one_that_it_follows(root: Path) -> ClusterT
     story = Story(root)
     story.tree.advance(SECOND)
     story.shard.extend()
-    time = story.tree.nodes["n2"].time
-    time.midpoint_ns -= 700 * MS
-    Shard(story.tree, "n2")
-    time.midpoint_ns += 700 * MS
+    with story.tree.nodes["n2"].time.set_back(700 * MS):
+        Shard(story.tree, "n2")
     return story.done()
 
 

@@ -276,11 +276,9 @@ def renewed_after_it_was_relinquished(root: Path) -> ClusterTree:
 def ended_before_the_time_in_its_watermark(root: Path) -> ClusterTree:
     story = Story(root)
     lease, _ = story.written()
-    early = story.tree.nodes["n1"].time
-    early.midpoint_ns -= 400 * MS
     lease.written_time = story.tree.nodes["n2"].time.token().encode()
-    story.shard.end(lease)
-    early.midpoint_ns += 400 * MS
+    with story.tree.nodes["n1"].time.set_back(400 * MS):
+        story.shard.end(lease)
     return story.done()
 
 

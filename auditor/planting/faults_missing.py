@@ -10,7 +10,7 @@ from appliance.formats.framing import Kind
 from timeagent.units import MS, SECOND
 
 from .plants import plants
-from .stories import Story, only_file, small_tree
+from .stories import Story, only_file, rack_not_sealed, small_tree
 from .tree import ClusterTree, changed
 
 if TYPE_CHECKING:
@@ -120,13 +120,9 @@ def pipe_instead_of_a_file(root: Path) -> ClusterTree:
 
 @plants("unreadable")
 def directory_instead_of_a_lock(root: Path) -> ClusterTree:
-    story = Story(root)
-    lease, _ = story.written()
-    story.shard.end(lease)
-    tree = story.done(seal=False)
-    path = only_file(tree, "logs/*/*/*/*/lock")
-    tree.remove(path)
-    (tree.root / path).mkdir()
+    tree, lock = rack_not_sealed(root)
+    tree.remove(lock)
+    (tree.root / lock).mkdir()
     return tree
 
 

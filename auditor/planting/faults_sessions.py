@@ -225,10 +225,8 @@ def dropped_before_the_time_in_its_watermark(root: Path) -> ClusterTree:
     story, session, (lease,) = kept_together(root)
     story.tree.advance(600 * MS)
     story.writer.publish(story.grid, lease)
-    clock = story.tree.nodes["n1"].time
-    clock.midpoint_ns -= 400 * MS
-    sessions.end(session)
-    clock.midpoint_ns += 400 * MS
+    with story.tree.nodes["n1"].time.set_back(400 * MS):
+        sessions.end(session)
     return story.done()
 
 

@@ -66,9 +66,8 @@ def session_lease_for_longer_than_the_policy_that_is_named(root: Path) -> Cluste
 def message_signed_before_its_witness(root: Path) -> ClusterTree:
     story = Story(root)
     lease = story.lease()
-    story.tree.nodes["n2"].time.midpoint_ns -= 400 * MS
-    story.writer.publish(story.grid, lease, at=story.tree.now_ns + MS)
-    story.tree.nodes["n2"].time.midpoint_ns += 400 * MS
+    with story.tree.nodes["n2"].time.set_back(400 * MS):
+        story.writer.publish(story.grid, lease, at=story.tree.now_ns + MS)
     return story.done()
 
 
@@ -78,9 +77,8 @@ def frame_signed_before_the_one_that_it_names(root: Path) -> ClusterTree:
     lease = story.lease()
     story.tree.advance(600 * MS)
     story.writer.publish(story.grid, lease)
-    story.tree.nodes["n2"].time.midpoint_ns -= 400 * MS
-    story.writer.publish(story.grid, lease, at=story.tree.now_ns + MS)
-    story.tree.nodes["n2"].time.midpoint_ns += 400 * MS
+    with story.tree.nodes["n2"].time.set_back(400 * MS):
+        story.writer.publish(story.grid, lease, at=story.tree.now_ns + MS)
     return story.done()
 
 
@@ -88,9 +86,8 @@ def frame_signed_before_the_one_that_it_names(root: Path) -> ClusterTree:
 def batch_signed_before_the_one_before(root: Path) -> ClusterTree:
     story = Story(root)
     story.lease()
-    story.tree.nodes["n1"].time.midpoint_ns -= 400 * MS
-    story.shard.grant("bob", story.writer)
-    story.tree.nodes["n1"].time.midpoint_ns += 400 * MS
+    with story.tree.nodes["n1"].time.set_back(400 * MS):
+        story.shard.grant("bob", story.writer)
     return story.done()
 
 

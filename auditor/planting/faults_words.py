@@ -148,14 +148,11 @@ def stopped_with_a_floor_below_a_watermark(root: Path) -> ClusterTree:
 
 @plants("floor-fell")
 def stopped_with_a_floor_below_a_fence(root: Path) -> ClusterTree:
-    def forget(story: Story, lease: Lease) -> None:
-        memory = story.shard.memories["alice"]
-        memory.fence, memory.floor_ns = 0, lease.witness.fence - 1
-
     story = Story(root)
     lease = story.lease()
     story.shard.end(lease)
-    forget(story, lease)
+    memory = story.shard.memories["alice"]
+    memory.fence, memory.floor_ns = 0, lease.witness.fence - 1
     story.shard.stop_orderly()
     return story.done()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from timeagent.interval import TimeInterval
@@ -9,6 +10,8 @@ from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.units import MS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from timeagent.keys import Signer
     from timeagent.units import Instant, Span
 
@@ -36,6 +39,13 @@ class HandTime:
         assert span >= 0, "set midpoint_ns to step back"
         self.midpoint_ns += span
         self._boot_ns += span
+
+    @contextmanager
+    def set_back(self, span: Span) -> Iterator[None]:
+        """Show an earlier time for a while, as a clock does that was set wrongly and then right again."""
+        self.midpoint_ns -= span
+        yield
+        self.midpoint_ns += span
 
     def sleep(self, span: Span) -> None:
         if span > 0:

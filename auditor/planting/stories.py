@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.paths import Grid
-from appliance.formats.witness import (
-    WitnessKind,
-)
+from appliance.formats.witness import WitnessKind
 from timeagent.units import MS, SECOND
 
 from . import sessions
 from .shard import Lease, Shard
 from .tree import ClusterTree
 from .writer import Writer
-
-if TYPE_CHECKING:
-    pass
 
 
 def small_tree(root: Path) -> ClusterTree:
@@ -171,6 +165,15 @@ class Story:
         lease = self.lease()
         self.tree.advance(50 * MS)
         return lease, self.writer.publish(self.grid, lease, change=change or None)
+
+
+def rack_not_sealed(root: Path) -> tuple[ClusterTree, str]:
+    """One lease and its frame in a rack that is not sealed yet; and the lock file of its bag."""
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    tree = story.done(seal=False)
+    return tree, only_file(tree, "logs/*/*/*/*/lock")
 
 
 def flip(tree: ClusterTree, path: str, offset: int) -> None:

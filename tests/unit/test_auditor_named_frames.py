@@ -33,9 +33,8 @@ def stepped(root: Path, back: int, *, commits: bool = True) -> ClusterTree:
     lease, clock = story.lease(), story.tree.nodes["n2"].time
     story.tree.advance(700 * MS)
     story.writer.publish(story.grid, lease, commits=commits)
-    clock.midpoint_ns -= back
-    story.writer.publish(story.grid, lease, at=story.tree.now_ns + 2 * MS)
-    clock.midpoint_ns += back
+    with clock.set_back(back):
+        story.writer.publish(story.grid, lease, at=story.tree.now_ns + 2 * MS)
     return story.done()
 
 
@@ -86,9 +85,8 @@ def test_forged_time_accuses_no_other_frame(tmp_path: Path, options: Options) ->
     lease, clock = story.lease(), story.tree.nodes["n2"].time
     story.tree.advance(700 * MS)
     story.writer.publish(story.grid, lease)
-    clock.midpoint_ns -= 400 * MS
-    forged = bytearray(clock.token().encode())
-    clock.midpoint_ns += 400 * MS
+    with clock.set_back(400 * MS):
+        forged = bytearray(clock.token().encode())
     forged[-1] ^= 1
     story.writer.publish(story.grid, lease, at=story.tree.now_ns + 2 * MS, change={"time": bytes(forged)})
     assert set(codes(story.done(), options)) == {"forged-time"}
@@ -102,9 +100,8 @@ def test_another_clock_epoch_within_its_bounds_is_no_finding(tmp_path: Path) -> 
     story.writer.publish(story.grid, lease)
     clock.clock_epoch += 1
     clock.radius_ns = 200 * MS
-    clock.midpoint_ns -= 190 * MS
-    story.writer.publish(story.grid, lease, at=story.tree.now_ns + 2 * MS)
-    clock.midpoint_ns += 190 * MS
+    with clock.set_back(190 * MS):
+        story.writer.publish(story.grid, lease, at=story.tree.now_ns + 2 * MS)
     assert codes(story.done(), Options()) == []
 
 

@@ -64,6 +64,13 @@ def new_seal(tree: ClusterTree) -> None:
     tree.seal(rack)
 
 
+def close_late(tree: ClusterTree, **change: object) -> None:
+    """Close a bag long after it was due."""
+    bag = tree.grids["orders"].bag(tree.now_ns)
+    tree.until(bag.due_ns + 10 * SECOND)
+    tree.close(bag, change=change)
+
+
 DEEDS = [new_run, new_seal]
 
 
@@ -99,10 +106,7 @@ def test_key_that_nobody_knew_of_later_is_a_forgers(
     tree = later_tree(tmp_path)
     deed(tree)
     tree.remove(TRUST)
-    grid = tree.grids["orders"]
-    bag = grid.bag(tree.now_ns)
-    tree.until(bag.due_ns + 10 * SECOND)
-    tree.close(bag, node="n2")
+    close_late(tree)
     accused = {code for code, verdict in told(tree) if verdict is Verdict.VIOLATION}
     assert bool(accused & {"forged-witness", "forged-record", "forged-time"}) is not mutant
 
@@ -143,9 +147,7 @@ def test_term_that_nobody_knew_of_later_is_against_the_policy(
         plant(monkeypatch, policies, "Policies.doubt", "token.interval.latest < self.until_ns", "False")
     tree = longer_tree(tmp_path)
     tree.remove(POLICY)
-    bag = tree.grids["orders"].bag(tree.now_ns)
-    tree.until(bag.due_ns + 10 * SECOND)
-    tree.close(bag, change={"policy_number": 1})
+    close_late(tree, policy_number=1)
     expected = "unverifiable-policy" if mutant else "term-above-policy"
     assert expected in {code for code, _ in told(tree)}
 
@@ -160,9 +162,7 @@ def test_record_that_nobody_closed_a_bag_under_excuses_no_forger(
     tree = later_tree(tmp_path)
     new_run(tree)
     tree.remove(TRUST)
-    bag = tree.grids["orders"].bag(tree.now_ns)
-    tree.until(bag.due_ns + 10 * SECOND)
-    tree.close(bag, node="n2")
+    close_late(tree)
     tree.put_register(Kind.TRUST, msgspec.structs.replace(tree.trust, number=2))
     accused = {code for code, verdict in told(tree) if verdict is Verdict.VIOLATION}
     assert bool(accused & {"forged-witness", "forged-record"}) is not mutant
@@ -171,8 +171,6 @@ def test_record_that_nobody_closed_a_bag_under_excuses_no_forger(
 def test_policy_that_nobody_closed_a_bag_under_excuses_no_term(tmp_path: Path) -> None:
     tree = longer_tree(tmp_path)
     tree.remove(POLICY)
-    bag = tree.grids["orders"].bag(tree.now_ns)
-    tree.until(bag.due_ns + 10 * SECOND)
-    tree.close(bag, change={"policy_number": 1})
+    close_late(tree, policy_number=1)
     tree.put_register(Kind.POLICY, msgspec.structs.replace(tree.policy, number=2))
     assert {code for code, _ in told(tree)} == {"term-above-policy"}

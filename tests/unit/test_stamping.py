@@ -151,10 +151,8 @@ def make_stale(desk: Desk, age_ns: int) -> None:
     real = desk.time.token
 
     def stale() -> SignedTime:
-        desk.time.midpoint_ns -= age_ns
-        token = real()
-        desk.time.midpoint_ns += age_ns
-        return token
+        with desk.time.set_back(age_ns):
+            return real()
 
     desk.time.token = stale  # type: ignore[method-assign]
 

@@ -32,6 +32,18 @@ def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return speaker(capsys, monkeypatch)
 
 
+@pytest.fixture
+def small(
+    site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Path, list[str]]]:
+    """A cluster on a mount of 256 KiB: its root, and the options that name it to every command."""
+    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
+    with small_mount(tmp_path / "mount", "256k") as root:
+        rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
+        assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
+        yield root, ["--root", str(root), *rest]
+
+
 class Refusing(WrappedStorage):
     """Every verb that writes is refused as the operating system would."""
 
@@ -95,42 +107,34 @@ def test_init_on_a_mount_that_takes_nothing_leaves_nothing_behind(
 
 @pytest.mark.parametrize("state", ["full", "read-only"])
 def test_publishing_to_a_mount_that_takes_nothing_is_named(
-    site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+    small: tuple[Path, list[str]], say: Callable[..., Said], state: str
 ) -> None:
-    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
-    with small_mount(tmp_path / "mount", "256k") as root:
-        rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
-        assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
-        options = ["--root", str(root), *rest]
-        assert say(*PUBLISH, *options, stdin=b"1\n").status == 0
-        if state == "full":
-            fill(root)
-        else:
-            make_read_only(root)
-        before = {path: data for path, data in tree(root).items() if data is not None}
-        said = say(*PUBLISH, *options, stdin=b"2\n")
-        assert said.is_error(74, "chain-in-doubt"), said.err
-        assert ("No space left" if state == "full" else "Read-only") in said.err
-        assert {path: data for path, data in tree(root).items() if data is not None} == before
-        assert say("read", "log", "--level", "latest", *options).out == "1\n"
+    root, options = small
+    assert say(*PUBLISH, *options, stdin=b"1\n").status == 0
+    if state == "full":
+        fill(root)
+    else:
+        make_read_only(root)
+    before = {path: data for path, data in tree(root).items() if data is not None}
+    said = say(*PUBLISH, *options, stdin=b"2\n")
+    assert said.is_error(74, "chain-in-doubt"), said.err
+    assert ("No space left" if state == "full" else "Read-only") in said.err
+    assert {path: data for path, data in tree(root).items() if data is not None} == before
+    assert say("read", "log", "--level", "latest", *options).out == "1\n"
 
 
 @pytest.mark.parametrize("kind", ["maildir", "log"])
 def test_mount_that_becomes_read_only_is_read_and_closes_nothing(
-    site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    small: tuple[Path, list[str]], say: Callable[..., Said], kind: str
 ) -> None:
-    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
-    with small_mount(tmp_path / "mount", "256k") as root:
-        rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
-        assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0
-        options = ["--root", str(root), *rest]
-        assert say(*PUBLISH, "--kind", kind, *options, stdin=b"1\n").status == 0
-        make_read_only(root)
-        before = tree(root)
-        assert say("read", "log", "--level", "latest", *options).out == "1\n"
-        assert say("read", "log", *options).status == 0
-        assert say("bag", "ls", "log", *options).status == 0
-        said = say("bag", "settle", "log", *options)
-        assert said.is_error(74, "mount-refused"), said.err
-        assert "Read-only file system" in said.err
-        assert tree(root) == before
+    root, options = small
+    assert say(*PUBLISH, "--kind", kind, *options, stdin=b"1\n").status == 0
+    make_read_only(root)
+    before = tree(root)
+    assert say("read", "log", "--level", "latest", *options).out == "1\n"
+    assert say("read", "log", *options).status == 0
+    assert say("bag", "ls", "log", *options).status == 0
+    said = say("bag", "settle", "log", *options)
+    assert said.is_error(74, "mount-refused"), said.err
+    assert "Read-only file system" in said.err
+    assert tree(root) == before

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY_ID_BYTES: Final = 16
-SIGNATURE_BYTES: Final = 64
 
 
 def key_id(public: bytes) -> bytes:

@@ -57,11 +57,6 @@ class Leases(Sequence["LeaseRow"]):
         return np.fromiter((row.expiry_ns for row in self._rows), np.int64, len(self._rows))
 
     @cached_property
-    def resumptions(self) -> NDArray[np.int64]:
-        """When the domain of each can be used by others, at the latest."""
-        return np.fromiter((row.resumes_ns for row in self._rows), np.int64, len(self._rows))
-
-    @cached_property
     def fading(self) -> NDArray[np.int64]:
         """Which of them nobody will renew: the holder's process is gone, or the shard does not answer for it."""
         return np.array(

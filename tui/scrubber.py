@@ -111,11 +111,6 @@ def cell_of(instant: Instant, first: Instant, last: Instant, cells: int) -> int:
     return max(0, min(cells - 1, (instant - first) * cells // (last - first)))
 
 
-def instant_of(cell: int, first: Instant, last: Instant, cells: int) -> Instant:
-    """Return where a part begins."""
-    return first + (last - first) * cell // cells
-
-
 def _height(count: int, highest: int) -> int:
     """Nothing is nothing, and one event among thousands is still to be seen."""
     return 0 if not count else 1 + (count - 1) * (len(HEIGHTS) - 2) // max(1, highest - 1)

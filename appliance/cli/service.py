@@ -78,11 +78,6 @@ def stop(unit: str) -> None:
     _systemctl("stop", unit)
 
 
-def is_active(unit: str) -> bool:
-    """Whether a unit runs, or is about to."""
-    return _run("is-active", unit).stdout.strip() in ("active", "activating", "reloading")
-
-
 def _systemctl(*words: str) -> None:
     done = _run(*words)
     if done.returncode:

@@ -32,8 +32,6 @@ AMOUNT_MAX: Final = 40
 WAIT_NS: Final = SECOND
 """How long a teller waits for a pair of accounts before it serves another customer."""
 
-UNRESOLVED_WAIT_NS: Final = 10 * SECOND
-
 
 class Teller:
     """Serves one customer after the other."""

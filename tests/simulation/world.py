@@ -50,8 +50,6 @@ class Conditions:
     network: NetworkMishaps = NO_NETWORK_MISHAPS
     lies: str = "none"
     """How wrong the clocks are: none, slight, seconds, hours, steps; closers: the scenario sets them."""
-    spread_ns: Span = 0
-    """How far apart closers' clocks are made to be, so that they meet writers."""
     partitions: bool = False
     outages: bool = False
     embedded: bool = False

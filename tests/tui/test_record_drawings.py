@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from rich.cells import cell_len
 
@@ -28,9 +26,6 @@ from tui.gantt import CLASH, Bar, LeaseBars, Window, bars_within
 from tui.lensing import GRACES, SHIFTS, Switches, lens_words, switch_rows
 from tui.replaying import Place, Step, Wish, accused, at_instant, at_position, moment_of, stepped, window_of
 from tui.words import Cell
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONG_TERM = signer("interop")
-DRAFT = 0x8000000C
 CLOCK = SystemClock()
 
 

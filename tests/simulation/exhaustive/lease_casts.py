@@ -39,8 +39,6 @@ DUE: Instant = START + 6 * SECOND
 """A lease that was granted at the start has to be renewed."""
 OVER: Instant = START + 13 * SECOND
 """It is over, unless it was renewed."""
-LATER: Instant = START + 19 * SECOND
-"""It is over, though it was renewed."""
 
 
 class RoomTime(HandTime):

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from .columns.frames import FrameColumns
     from .finding import Finding
     from .frames import FrameReader
-    from .index import Rows
     from .load import Tree
     from .parts import Part
     from .records import ClusterRecords
+    from .rows import Rows
     from .verification import Signatures
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from .chains import Run
     from .finding import Evidence
-    from .index import Index, Use
+    from .index import Index
+    from .rows import Use
     from .sessions import SessionHistory, SessionName, SessionTold
 
 GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -21,13 +20,13 @@ from timeagent.errors import BadRequest, Environment
 from .columns.layout import ENTRIES, USES, Bucket, Place, names_in
 from .columns.spool import Spool
 from .finding import Evidence, printable
+from .rows import RANKED, Rows, Use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from .columns.layout import Chunk
-
-type Value = str | bytes | int | None
+    from .rows import Value
 
 _APPLICATION: Final = 0x4C484C44
 """Names a file as an index of ours."""
@@ -69,47 +68,12 @@ CREATE INDEX chunk_of ON chunk (kind, bucket, part);
 """
 READ_CACHE_KIB: Final = 8 * 1024
 """What a file that is only read may take of memory."""
-RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, incarnation, sequence, position, head)"}
-"""Tables where one fact may be told at several places; of these the place with the lowest rank counts."""
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 _TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag", "whole", "chunk")
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One frame written under one lease."""
-
-    where: Evidence
-    messages: int
-    accepted: int
-    """How many of them readers accept."""
-    first_ns: int
-    last_ns: int
-    """The lowest and the highest timestamp that is accepted; of all of them where none is."""
-    proven: bool
-    """Whether its signatures hold. One that is not proven counts for nothing but as a reason to doubt a count."""
-    settle_to_ns: int
-    """What the witness that the frame carries asks its holder to settle a log to."""
-    signed_ns: int
-    """The latest instant at which the frame can have been stamped, by its signed time."""
-    sequence: int = 0
-    """The frame's, in its writer's run."""
-    digest: bytes | None = None
-    """The frame's; None where it is not known."""
-
-    @property
-    def log(self) -> str:
-        """The log that it was written to."""
-        return self.where.path.split("/")[1]
-
-
-def encode_rows(rows: Sequence[tuple[Value, ...]]) -> bytes:
-    """Return a chunk of rows as bytes, as ``Index.take`` reads them."""
-    return msgspec.msgpack.encode(rows)
 
 
 def _numbers(place: Place) -> tuple[int, int, int, int]:
@@ -126,48 +90,6 @@ def _insertion(table: str, columns: int, base: int = 0) -> str:
         f"INSERT INTO {table} VALUES ({marks} + {base}) ON CONFLICT {RANKED[table]} DO UPDATE SET "  # noqa: S608 - the names of tables and columns are ours
         f"{', '.join(f'{name} = excluded.{name}' for name in told)} WHERE excluded.rank < rank"
     )
-
-
-class Rows:
-    """The writing half of an index: what the walks tell."""
-
-    def __init__(self) -> None:
-        """Know nothing yet."""
-        self._closed_to: dict[str, int] = {}
-        self._last = ("", "")
-
-    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
-        raise NotImplementedError
-
-    def shown(self, path: str) -> str:
-        """Return a path as it is shown; most rows in a row are of one file."""
-        if path != self._last[0]:
-            self._last = path, printable(path)
-        return self._last[1]
-
-    def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = (), rank: int = 0) -> None:
-        """Insert a row: its values, its place, and what follows.
-
-        ``rank``: which place counts where the same is told at several, the lowest. Frames come in the order in which
-        they are read, from 0 up; ledgers below 0, and those read last below all.
-        """
-        row = (*values, self.shown(where.path), where.offset, where.length, *rest)
-        self._insert(table, (*row, rank) if table in RANKED else row)
-
-    def add_bag(
-        self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool, closed_ns: int = 0
-    ) -> None:
-        """Insert a bag. ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not before."""
-        row = (printable(path), printable(log), start_ns, end_ns, closed, blind, closed_ns)
-        self._insert("bag", row)
-
-    def add_whole(self, log: str, start_ns: int, end_ns: int) -> None:
-        """Say that nothing comes any more into a span of a log, but into bags that are told of: its rack is sealed."""
-        self._insert("whole", (printable(log), start_ns, end_ns))
-
-    def closed_to(self, log: str, instant: int) -> None:
-        """Say that a log is closed up to an instant, at least."""
-        self._closed_to[log] = max(instant, self._closed_to.get(log, 0))
 
 
 def open_index(path: Path) -> apsw.Connection:

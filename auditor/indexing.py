@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .finding import Evidence
     from .frames import FrameEvidence, HeldSession, HeldWitness
-    from .index import Rows
+    from .rows import Rows
 
 
 INSTANT_MAX: Final = 2**63 - 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .columns.frames import FrameColumns, ListedFile
     from .finding import Finding
     from .frames import FrameEvidence, FrameReader
-    from .index import Rows
+    from .rows import Rows
     from .seals import BagCounts
 
 

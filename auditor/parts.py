@@ -13,15 +13,15 @@ import msgspec
 
 from .columns.layout import Chunk
 from .finding import Evidence, Finding
-from .index import Rows, encode_rows
+from .rows import Rows, encode_rows
 from .seals import BagCounts
 from .strangers import Stranger
 
 if TYPE_CHECKING:
     from appliance.formats.paths import Rack
 
-    from .index import Value
     from .load import LedgerFile
+    from .rows import Value
 
 
 @dataclass(frozen=True, slots=True)

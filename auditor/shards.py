@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from .columns.ledgers import LedgerColumns
     from .finding import Finding
-    from .index import Rows
     from .load import ChainFile, LedgerFile, Tree
     from .records import ClusterRecords
+    from .rows import Rows
     from .verification import Signatures
 
 IN_LEDGER: Final = 1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Bag, DataName
     from appliance.formats.policy import Policy
     from auditor.frames import FrameReader
-    from auditor.index import Rows as IndexRows
+    from auditor.rows import Rows as IndexRows
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
 

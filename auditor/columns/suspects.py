@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from auditor.index import Index, Value
+    from auditor.index import Index
+    from auditor.rows import Value
     from auditor.rules.leases import Cluster
 
     from .heads import Heads

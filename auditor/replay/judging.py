@@ -14,8 +14,9 @@ from auditor.chains import CeilingChain, CeilingFact, Run
 from auditor.coverage import Coverage
 from auditor.finding import Evidence, NamedInterval, in_order
 from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
-from auditor.index import Index, Use
+from auditor.index import Index
 from auditor.records import load_records
+from auditor.rows import Use
 from auditor.rules.chains import check_heads
 from auditor.rules.leases import Cluster, check_domain
 from auditor.rules.registry import found

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from auditor.audit import Audit
     from auditor.chains import HeadFact
     from auditor.finding import Finding
-    from auditor.index import Value
     from auditor.load import Tree
+    from auditor.rows import Value
     from auditor.verification import Signatures
     from timeagent.units import Instant
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from auditor.chains import ShardName
     from auditor.finding import Evidence
-    from auditor.index import Value
+    from auditor.rows import Value
     from timeagent.units import Instant
 
     from .events import Event

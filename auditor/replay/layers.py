@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Any
 
-    from auditor.index import Value
+    from auditor.rows import Value
     from timeagent.units import Instant
 
     from .coding import Coding

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from auditor.finding import Finding
     from auditor.history import DomainHistory
-    from auditor.index import Use
+    from auditor.rows import Use
     from auditor.sessions import SessionHistory, SessionOver, SessionTold
 
     from .leases import Cluster

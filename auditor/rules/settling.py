@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from auditor.finding import Finding
     from auditor.history import DomainHistory, LeaseHistory
-    from auditor.index import Use
+    from auditor.rows import Use
 
 
 class Closings:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import open_ceiling
+from appliance.formats.framing import Piece
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, TMP, parse_data_name
@@ -18,7 +19,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
 from .finding import Evidence, NamedInterval, Verdict, in_order
-from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest
 from .rules.registry import found
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 5
 """Log, day, rack, bag, file."""
-TOPS: Final = ("policy", "trust", "map", "shards", "ledger", LOGS)
 _ONCE: Final = frozenset({LOCK, SEAL, PACK, BIRTH})
 _DAMAGED: Final = frozenset(
     {
@@ -65,7 +65,7 @@ def compared(one: Audit, other: Audit, tree: Tree, twin: Tree) -> Audit:
 def contradictions(tree: Tree, twin: Tree) -> Iterator[Finding]:
     """forked-history: yield whatever is written once, or only appended to, and differs."""
     yield from _file(tree, twin, MARKER)
-    for top in TOPS:
+    for top in sorted(TOPS):
         yield from _directory(tree, twin, top, 0)
 
 
@@ -93,12 +93,19 @@ def _file(tree: Tree, twin: Tree, path: str) -> Iterator[Finding]:
         return
     sizes = tree.size(path), twin.size(path)
     at = _differs_at(tree, twin, path, min(sizes))
-    if at is None and (grows or sizes[0] == sizes[1]):
+    if at is None:  # the one is how the other begins: it is not there, was cut short, or had not grown yet
         return
-    at = min(sizes) if at is None else at
+    if path != MARKER and not all(_whole_at(copy, path, at) for copy in (tree, twin)):
+        return
     what = "they are only appended to" if grows else "it is written once"
     reason = f"the two copies of {path} ({sizes[0]} and {sizes[1]} bytes) differ from offset {at} on; {what}"
     yield found("forked-history", path, reason, [Evidence(path, 0, sizes[0])], _times(tree, twin, path))
+
+
+def _whole_at(copy: Tree, path: str, at: int) -> bool:
+    """Whether the record that holds an offset is as it was written: what no audit read may be damaged too."""
+    each = next((each for each in copy.pieces(path) if isinstance(each, Rest) or each.end > at), None)
+    return isinstance(each, Piece)
 
 
 def _differs_at(tree: Tree, twin: Tree, path: str, size: int) -> int | None:

@@ -59,6 +59,8 @@ _TEMPLATE: Final = pack(Kind.LEDGER, b"")[:8]
 _MAGIC: Final = _TEMPLATE[:4]
 OF_A_RACK: Final = frozenset({PRELOCK, SEAL, PACK, RETAINED})
 """Files that stand in a rack's directory."""
+TOPS: Final = frozenset({LOGS, "ledger", "shards", "policy", "trust", "map"})
+"""A directory with one of these is taken for a part of a tree, also without a marker."""
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 NOT_REGULAR: Final = "it is not a regular file"
 LINK: Final = "it is a link: none is followed"

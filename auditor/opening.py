@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.marker import FORMAT, format_of
-from appliance.formats.paths import LOGS, MARKER
+from appliance.formats.paths import MARKER
 from timeagent.errors import Damaged
 
-from .load import Tree, find_root
+from .load import TOPS, Tree, find_root
 from .tarred import TarTree
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_TOPS: Final = (LOGS, "ledger", "shards", "policy", "trust", "map")
-"""A directory with one of these is taken for a part of a tree, also without a marker."""
-
 
 OTHER_FORMAT: Final = "other-format"
 
@@ -39,6 +35,6 @@ def open_tree(path: Path) -> Tree:
     except Damaged as problem:
         if problem.code == OTHER_FORMAT:
             raise
-        if any((path / name).is_dir() for name in _TOPS):
+        if any((path / name).is_dir() for name in TOPS):
             return Tree(path)
         raise

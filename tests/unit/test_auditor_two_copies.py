@@ -10,7 +10,7 @@ import pytest
 from auditor.against import compared
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.stories import Story, flip
+from auditor.planting.stories import Story, flip, only_file, small_tree
 from auditor.verification import Signatures
 from timeagent.units import MS, SECOND
 
@@ -26,6 +26,14 @@ def codes(one: ClusterTree, other: Path) -> list[str]:
     mine, theirs = Tree(one.root), Tree(other)
     result = compared(audit(mine, signatures=SIGNATURES), audit(theirs, signatures=SIGNATURES), mine, theirs)
     return sorted(each.code for each in result.findings)
+
+
+def forks(one: Path, other: Path) -> list[str]:
+    """Return what one copy is said to tell otherwise than another, whichever is held against which."""
+    trees = Tree(one), Tree(other)
+    first, second = (audit(each, signatures=SIGNATURES) for each in trees)
+    both = compared(first, second, *trees).findings + compared(second, first, *reversed(trees)).findings
+    return [each.subject for each in both if each.code == "forked-history"]
 
 
 def forked_ledger(root: Path, other: Path) -> tuple[ClusterTree, str]:
@@ -72,3 +80,25 @@ def test_file_that_is_damaged_in_one_copy_is_no_fork(which: str, tmp_path: Path)
     flip(tree, ledger, 60)
     tree.root = tmp_path / "tree"
     assert "forked-history" not in codes(tree, tmp_path / "other")
+
+
+def test_copy_without_the_marker_is_no_fork(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    shutil.copytree(tree.root, tmp_path / "other")
+    tree.remove("LEASEHOLD")
+    assert forks(tree.root, tmp_path / "other") == []
+
+
+# Of a log without its birth record no audit says what is damaged in it.
+@pytest.mark.parametrize("pattern", ["logs/*/*/*/*/lock", "logs/*/*/*/*/*.msg"])
+@pytest.mark.parametrize("damage", ["cut", "garbled"])
+def test_damage_where_no_audit_read_is_no_fork(tmp_path: Path, pattern: str, damage: str) -> None:
+    tree = small_tree(tmp_path / "tree")
+    shutil.copytree(tree.root, tmp_path / "other")
+    tree.remove("logs/orders/log")
+    path = only_file(tree, pattern)
+    if damage == "cut":
+        tree.put(path, tree.get(path)[:-20])
+    else:
+        flip(tree, path, 40)
+    assert forks(tree.root, tmp_path / "other") == []

@@ -61,7 +61,7 @@ def make_bundle(finding: Finding, tree: Tree, context: Context, root_key: bytes 
     tried: set[str] = set()
     for paths in _choices(finding, tree, context):
         chosen = sorted(path for path in paths if _exists(tree, path))
-        if tried.issuperset(chosen):
+        if tried and tried.issuperset(chosen):
             continue
         tried.update(chosen)
         file = NamedTemporaryFile(suffix=".tar")  # noqa: SIM115 - handed to the caller
@@ -98,7 +98,10 @@ def shows(result: Audit, identifier: str) -> bool:
 
 
 def _shows(path: Path, finding: Finding, root_key: bytes | None) -> bool:
-    result = audit(TarTree(path), root_key=root_key)
+    try:
+        result = audit(TarTree(path), root_key=root_key)
+    except Damaged:  # nothing of what it rests on is a file that can be read
+        return False
     same = any(each.id == finding.id and each.verdict is finding.verdict for each in result.findings)
     return same and shows(result, finding.id)
 
@@ -156,12 +159,13 @@ def _companions(path: str) -> Iterator[str]:
 
 
 def _everything(tree: Tree, directory: str, depth: int = 0) -> Iterator[str]:
+    """Yield every file below a directory, and what is empty there."""
     for name, is_directory in tree.names(directory):
         path = f"{directory}/{name}" if directory else name
-        if not is_directory:
-            yield path
-        elif depth < _DEPTH_MAX:
+        if is_directory and depth < _DEPTH_MAX and tree.names(path):
             yield from _everything(tree, path, depth + 1)
+        else:
+            yield path
 
 
 # The file.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from appliance.formats.paths import MARKER
 from timeagent.errors import Damaged, Environment
 
-from .load import LINK, NOT_REGULAR, Tree, is_hidden, open_at
+from .load import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ class TarTree(Tree):
         except OSError as problem:
             raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
         self._identity = f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
-        root = self._root([each.name for each in members], path)
+        root = self._root(members, path)
         self._others: dict[str, str] = {}
         """Why a member that is no directory cannot be read."""
         stands: dict[str, tuple[int, int] | str] = {}
@@ -107,12 +107,13 @@ class TarTree(Tree):
                 self._places[name] = place
 
     @staticmethod
-    def _root(names: list[str], path: Path) -> str:
-        """Return the directory in the tar file that holds the marker, nearest to the top."""
-        marked = [name for name in map(posixpath.normpath, names) if posixpath.basename(name) == MARKER]
-        if not marked:
+    def _root(members: list[tarfile.TarInfo], path: Path) -> str:
+        """Return the directory that holds the marker, nearest to the top; without one, that of a part of a tree."""
+        marked = [name for each in members if posixpath.basename(name := posixpath.normpath(each.name)) == MARKER]
+        parts = [part for part in map(_part, members) if part is not None]
+        if not marked and not parts:
             raise Damaged("not-a-tree", f"{path} holds no file {MARKER}", hint="name a tar file of a leasehold root")
-        return posixpath.dirname(min(marked, key=lambda name: (name.count("/"), name)))
+        return posixpath.dirname(min(marked, key=lambda name: (name.count("/"), name))) if marked else min(parts)
 
     def _add(self, name: str, *, is_directory: bool) -> None:
         if is_directory:
@@ -168,6 +169,13 @@ def _place(member: tarfile.TarInfo, stands: dict[str, tuple[int, int] | str]) ->
     if member.issparse():
         return "it is stored with holes (tar --sparse): unpack the tar file, and name the directory"
     return member.offset_data, member.size
+
+
+def _part(member: tarfile.TarInfo) -> str | None:
+    """Return the directory of which a member would be the part of a tree: at the top, or in its only directory."""
+    plain = posixpath.normpath(member.name).lstrip("/")
+    inner = (plain if member.isdir() else posixpath.dirname(plain)).split("/")
+    return next(("/".join(inner[:depth]) for depth in (0, 1) if TOPS.intersection(inner[depth : depth + 1])), None)
 
 
 def _inside(name: str, root: str) -> str:

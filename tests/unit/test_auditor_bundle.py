@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -16,8 +17,11 @@ from auditor.bundle import make_bundle
 from auditor.cli import COMMANDS
 from auditor.context import context_of
 from auditor.load import Tree
+from auditor.opening import open_tree
 from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.plants import all_plants
+from auditor.planting.stories import small_tree
+from auditor.planting.tree import ClusterTree
 from auditor.replay.reading import read_timeline
 from auditor.tarred import TarTree
 from auditor.verification import Signatures
@@ -195,3 +199,35 @@ def test_every_kind_of_finding_is_bundled_and_found_again(tmp_path: Path) -> Non
             if not bundle.confirmed:
                 unshown.append(code)
     assert unshown == ["unreadable"]
+
+
+def unwitnessed(root: Path) -> ClusterTree:
+    """A part of a tree: neither marker nor records, and of the only log nothing but its directory."""
+    tree = small_tree(root)
+    shutil.rmtree(root / "logs/orders")
+    (root / "logs/orders").mkdir()
+    for name in ("policy", "trust", "map", "shards", "ledger"):
+        shutil.rmtree(root / name)
+    tree.remove("LEASEHOLD")
+    return tree
+
+
+def test_finding_of_a_part_of_a_tree_is_bundled_and_found_again(tmp_path: Path) -> None:
+    tree = Tree(unwitnessed(tmp_path / "tree").root)
+    findings = audit(tree, signatures=SIGNATURES).findings
+    assert {each.code for each in findings} == {"unverifiable-log", "unverifiable-trust", "unverifiable-policy"}
+    timeline = read_timeline(tree, signatures=SIGNATURES, findings=findings)
+    for finding in findings:
+        with make_bundle(finding, tree, context_of(finding, timeline), None).file as file:
+            file.seek(0)
+            (tmp_path / "x.tar").write_bytes(file.read())
+        there = audit(open_tree(tmp_path / "x.tar"), signatures=SIGNATURES).findings
+        assert finding.id in {each.id for each in there}
+
+
+def test_bundle_is_refused_where_a_tar_file_can_show_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    (root / "logs").mkdir(parents=True)
+    (root / "LEASEHOLD").symlink_to("elsewhere")
+    finding = next(each for each in audit(Tree(root)).findings if each.code == "unreadable")
+    assert run("bundle", finding.id, root, "--output", tmp_path / "x.tar") == 3

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from auditor.audit import audit
+from auditor.load import Tree
 from auditor.opening import open_tree
 from auditor.planting.stories import small_tree
 from auditor.tarred import LEVELS_MAX, TarTree
@@ -103,3 +105,14 @@ def test_path_of_very_many_parts_is_one_directory(copy: bytes, tmp_path: Path) -
     tree = TarTree(tmp_path / "copy.tar")
     assert len(tree._children) < 2 * LEVELS_MAX + 40
     assert audit(tree).findings == ()
+
+
+@pytest.mark.parametrize("inside", [".", "copy"])
+def test_part_of_a_tree_is_the_same_in_a_tar_file(tmp_path: Path, inside: str) -> None:
+    tree = small_tree(tmp_path / "copy")
+    tree.remove("LEASEHOLD")
+    base = tree.root if inside == "." else tmp_path
+    name = shutil.make_archive(str(tmp_path / "x"), "tar", base, inside)
+    there = audit(open_tree(tmp_path / name))
+    assert there.summary == audit(Tree(tree.root)).summary
+    assert there.summary.messages == 3

@@ -419,7 +419,8 @@ class BagWalk:
 
     def _missing(self, kind: Kind, number: int, what: str) -> None:
         word = kind.name.lower()
-        reason = f"{what} is judged by {word} record {number}, which is not there; others were used instead"
+        instead = "others were used instead" if kind is Kind.TRUST else "what it allows is not checked"
+        reason = f"{what} is judged by {word} record {number}, which is not there; {instead}"
         self._report(found(f"unverifiable-{word}", f"{word}/{number:08d}", reason, [Evidence(f"{word}/{number:08d}")]))
 
     def _policy_of(self, named: int, limit: int) -> Policy | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from appliance.formats.framing import Kind
 from appliance.formats.marker import Marker, decode_marker
@@ -15,6 +18,7 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.keys import Verifier
 from timeagent.trust import Keyring, TrustRecord
+from timeagent.units import INSTANT_MAX
 
 from .finding import Evidence
 from .rules.registry import found
@@ -46,7 +50,7 @@ HOLES_MAX: Final = 100
 """A number that somebody made up is looked behind so far, and so many are told."""
 
 
-@dataclass(slots=True)
+@dataclass
 class ClusterRecords:
     """The records that hold, and the numbers of those that do not."""
 
@@ -70,18 +74,34 @@ class ClusterRecords:
         return self.policies[max(self.policies)] if self.policies else None
 
     @property
+    def lacks_policy(self) -> bool:
+        """Whether some policy before the newest is not there: what it allowed is not known."""
+        return any(number not in self.policies for number in range(1, max(self.policies, default=1)))
+
+    @property
     def term_ns_max(self) -> int | None:
-        """The longest term of any policy."""
-        return max((policy.lease_term_max_ns for policy in self.policies.values()), default=None)
+        """The longest term of any policy; None where one that is not there may allow more."""
+        terms = (policy.lease_term_max_ns for policy in self.policies.values())
+        return None if self.lacks_policy else max(terms, default=None)
 
     @property
     def r1_tolerance_ns(self) -> int | None:
-        """The widest tolerance of any policy: what a watermark was stamped under is not known."""
-        return max((policy.r1_tolerance_ns for policy in self.policies.values()), default=None)
+        """The widest tolerance of any policy, or None likewise: what a watermark was stamped under is not known."""
+        tolerances = (policy.r1_tolerance_ns for policy in self.policies.values())
+        return None if self.lacks_policy else max(tolerances, default=None)
 
     def keyring(self, number: int) -> Keyring | None:
-        """Return the keys of a trust record; where it is missing, all keys there are."""
-        return self.keyrings.get(number, self.keys)
+        """Return the keys of a trust record; where it is missing, all there are, from whenever until whenever.
+
+        A later record may have revoked a key from an earlier instant: what was judged by the one before stands.
+        """
+        return self.keyrings.get(number, self._undated)
+
+    @cached_property
+    def _undated(self) -> Keyring | None:
+        always = {"valid_from_ns": 0, "valid_until_ns": INSTANT_MAX, "revoked_from_ns": None}
+        entries = [msgspec.structs.replace(entry, **always) for entry in self.entries.values()]
+        return PartialKeyring(entries) if self.keyrings else None
 
     def doubt_keys(self) -> None:
         """Say that a trust record cannot be read: of a key that no other record names nothing is known."""
@@ -89,8 +109,8 @@ class ClusterRecords:
             self.keys = PartialKeyring(self.entries.values())
 
     def policy(self, number: int) -> Policy | None:
-        """Return a policy; where it is missing, the newest."""
-        return self.policies.get(number, self.newest_policy)
+        """Return a policy; None where it is missing: no other says what it allowed."""
+        return self.policies.get(number)
 
     def judging(self, named: int, limit: int | None = None) -> Policy | None:
         """Return the policy by which readers judge a frame: the one that it names.

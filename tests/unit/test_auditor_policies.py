@@ -81,3 +81,40 @@ def test_policy_that_a_frame_names_and_that_is_missing_is_said(tmp_path: Path, *
     story = changed(tmp_path, lease_term_max_ns=20 * SECOND)
     story.tree.remove("policy/00000001")
     assert set(codes(story, by_columns=by_columns)) == {"unverifiable-policy"}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("narrower", [{"r1_tolerance_ns": 760 * MS}, {"lease_term_max_ns": 5 * SECOND}])
+def test_policy_that_is_missing_may_have_allowed_what_no_other_does(
+    tmp_path: Path, narrower: dict[str, int], *, by_columns: bool
+) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    time = story.tree.nodes["n2"].time.token()
+    story.tree.advance(900 * MS)
+    story.writer.publish(story.grid, lease, change={"time": time.encode()})
+    story.tree.change_policy(**narrower)
+    story.shard.end(lease)
+    story.done()
+    assert codes(story, by_columns=by_columns) == []
+    story.tree.remove("policy/00000001")
+    assert set(codes(story, by_columns=by_columns)) == {"unverifiable-policy"}
+
+
+# By the first policy the rack could be sealed before the bag was closed; the second asks for a longer wait.
+def test_policy_that_is_missing_may_have_let_racks_be_sealed_sooner(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    rack = story.grid.rack(story.tree.now_ns)
+    story.tree.until(rack.end_ns + 6 * SECOND)
+    story.tree.close_due(story.grid)
+    bag = story.grid.bag(rack.end_ns - SECOND)
+    story.writer.publish(story.grid, payloads=[b"late"], at=bag.start_ns, bag=bag, commits=False)
+    story.tree.close(bag)
+    story.tree.change_policy(seal_delay_ns=10 * SECOND)
+    story.tree.advance(10 * SECOND)
+    story.tree.seal(rack, omit=[bag.path.rpartition("/")[2]])
+    assert set(codes(story)) == {"ghost-bag"}
+    story.tree.remove("policy/00000001")
+    assert set(codes(story)) == {"ghost-bag", "unverifiable-policy"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from auditor.audit import audit
+from appliance.formats.framing import Kind
+from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
 from auditor.planting.faults_trust import (
@@ -18,9 +20,10 @@ from auditor.planting.faults_trust import (
     revocation_that_the_next_record_does_not_know,
     revoked_key_that_is_left_out_and_comes_back,
 )
+from auditor.planting.stories import Story
 from auditor.rules import trust
 from tests.support.mutants import plant
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
     from auditor.planting.tree import ClusterTree
 
 
-def findings(tree: ClusterTree) -> tuple[Finding, ...]:
-    return audit(Tree(tree.root)).findings
+def findings(tree: ClusterTree, *, by_columns: bool = True) -> tuple[Finding, ...]:
+    return audit(Tree(tree.root), options=Options(columns=by_columns)).findings
 
 
 # A rotation shortens what a key is valid for, a revocation may be moved to an earlier instant, nodes answer elsewhere.
@@ -123,3 +126,23 @@ def test_each_part_of_the_rule_is_needed(tmp_path: Path, mutant: str, monkeypatc
     plant(monkeypatch, trust, function, old, new)
     monkeypatch.setattr("auditor.records.check_trust", trust.check_trust)
     assert len(findings(tree)) != 1
+
+
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_revocation_from_an_earlier_instant_judges_no_bag_of_a_record_that_is_missing(
+    tmp_path: Path, *, by_columns: bool
+) -> None:
+    story = Story(tmp_path)
+    began = story.tree.now_ns
+    lease, _ = story.written()
+    story.shard.end(lease)
+    first = story.tree.trust
+    story.tree.put_register(Kind.TRUST, msgspec.structs.replace(first, number=2))
+    story.tree.advance(4 * SECOND)
+    story.tree.close(story.grid.bag(began + 50 * MS), node="n1", change={"trust_number": 2})
+    revoked = [msgspec.structs.replace(key, revoked_from_ns=began) if key.node == "n2" else key for key in first.keys]
+    story.tree.put_register(Kind.TRUST, msgspec.structs.replace(first, number=3, keys=tuple(revoked)))
+    story.tree.settle(story.grid, node="n1")
+    assert {each.code for each in findings(story.tree, by_columns=by_columns)} == set()
+    story.tree.remove("trust/00000002")
+    assert {each.code for each in findings(story.tree, by_columns=by_columns)} == {"unverifiable-trust"}

@@ -1,8 +1,9 @@
 """How far a copy reaches: whether what is missing from it is gone, or was not there yet when the copy passed by.
 
 A copy is made one file after another while the cluster goes on, so each log, rack and bag is copied at another
-instant, and ledgers and frames may tell of what came after. What is in no bag is surely gone only where every bag that
-could hold it is in the copy and closed, or its rack is sealed.
+instant, and ledgers and frames may tell of what came after. What is in no bag is told where every bag of the copy that
+could hold it is there and closed, or its rack is sealed; and it is never proved to be gone. It may be in a log that the
+copy lacks whole: one that was born after the names of the logs had been listed, or that the copying never reached.
 """
 
 from __future__ import annotations
@@ -43,9 +44,8 @@ class Coverage:
     def missing_frame(self, first_ns: int, last_ns: int) -> Verdict | None:
         """Return what it means that a frame with timestamps in [first, last] is in no bag; None: nothing yet."""
         _, blind = self.index.bags_within(first_ns, last_ns)
-        if not blind and self.index.all_closed(first_ns, last_ns):
-            return Verdict.VIOLATION
-        return Verdict.INDETERMINATE if last_ns < self.settled_ns else None
+        closed = not blind and self.index.all_closed(first_ns, last_ns)
+        return Verdict.INDETERMINATE if closed or last_ns < self.settled_ns else None
 
     def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:
         """The same of a message, of which nothing is said either where a bag that is there may hold it unseen."""

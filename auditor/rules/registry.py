@@ -115,7 +115,7 @@ _ALL: Final = (
     Rule(425, "lease-changed", "a shard said of one lease now one thing, now another"),
     Rule(426, "last-frame-mismatch", "a holder relinquished with another last frame than there is"),
     # sequences
-    Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record"),
+    Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record", Verdict.INDETERMINATE),
     Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),
     Rule(503, "sequence-disorder", "a writer's later frame has a timestamp that is not above that of an earlier one"),
     # copies

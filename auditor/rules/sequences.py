@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from auditor.finding import NamedInterval, Verdict
+from auditor.finding import NamedInterval
 from auditor.sequences import disordered_frames, frames_before_named, lost_frames, reused_sequences
 from timeagent.units import rfc3339
 
@@ -35,9 +35,8 @@ def check_sequences(index: Index, coverage: Coverage) -> Iterator[Finding]:
         verdict = coverage.missing_frame(first_ns, last_ns)
         if verdict is None:
             continue
-        nowhere = "it is in no bag" if verdict is Verdict.VIOLATION else "it is not in this copy"
         subject = run.frame(sequence)
-        reason = f"a later frame of its writer says that {subject} was committed; {nowhere}"
+        reason = f"a later frame of its writer says that {subject} was committed; it is in no bag of this copy"
         yield found("lost-frame", subject, reason, [where], verdict=verdict)
     yield from _signed_before_named(index)
 

@@ -21,6 +21,7 @@ from timeagent.trust import Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX
 
 from .finding import Evidence
+from .origin import named_clusters
 from .rules.registry import found
 from .rules.trust import check_trust
 from .verification import PartialKeyring
@@ -140,7 +141,7 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
         for kind, directory, form in REGISTERS
         for number, path, length, body in _register(tree, signatures, kind, directory, form, root, findings)
     ]
-    cluster_id = _cluster_id(marker, [body for *_, body in bodies], findings)
+    cluster_id = _cluster_id(tree, marker, [body for *_, body in bodies], findings)
     records = ClusterRecords(cluster_id, root, pinned_key is not None)
     row: list[tuple[TrustRecord, Evidence]] = []
     for finding in findings:
@@ -220,8 +221,8 @@ def _register(
         yield number, path, len(data), body
 
 
-def _cluster_id(marker: Marker | None, bodies: list[Register], findings: list[Finding]) -> bytes:
-    """The marker's word, unless every record of the tree says otherwise."""
+def _cluster_id(tree: Tree, marker: Marker | None, bodies: list[Register], findings: list[Finding]) -> bytes:
+    """The marker's word, unless every record of the tree says otherwise; of a part without either, what is in it."""
     told = {body.cluster_id for body in bodies}
     if len(told) == 1 and (marker is None or marker.cluster_id not in told):
         (one,) = told
@@ -229,7 +230,9 @@ def _cluster_id(marker: Marker | None, bodies: list[Register], findings: list[Fi
             reason = f"the marker names cluster {marker.cluster_id.hex()}, every record names {one.hex()}"
             findings.append(found("damaged-record", MARKER, reason, [Evidence(MARKER)]))
         return one
-    return marker.cluster_id if marker else min(told, default=bytes(16))
+    if marker is not None:
+        return marker.cluster_id
+    return min(told) if told else next(named_clusters(tree), bytes(16))
 
 
 def _remember_rejected(records: ClusterRecords, finding: Finding) -> None:

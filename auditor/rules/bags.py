@@ -169,10 +169,10 @@ def hidden_bag(
 
 
 def pack_without_seal(rack: Rack) -> Iterator[Finding]:
-    """lost-file: a pack is made from its rack's seal, minutes after it: whoever lists a rack sees both."""
+    """lost-file: a pack is made from its rack's seal, minutes after it. A copy that was broken off may lack it."""
     pack, seal = Evidence(f"{rack.path}/{PACK}"), Evidence(f"{rack.path}/{SEAL}")
-    reason = f"{pack.path} was made from a seal, and {seal.path} is not there"
-    yield found("lost-file", seal.path, reason, [seal, pack], verdict=Verdict.VIOLATION)
+    reason = f"{pack.path} was made from a seal, and {seal.path} is not there: nobody can say what the pack has to hold"
+    yield found("lost-file", seal.path, reason, [seal, pack])
 
 
 def missing_prelock(path: str, what: str) -> Iterator[Finding]:

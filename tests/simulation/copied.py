@@ -6,7 +6,8 @@ A copier is one more actor. Each directory that it lists and each file that it r
 all others may do anything: files grow, bags are closed, sealed, packed and removed, chains are pruned. In which order
 it goes is up to the seed: name by name as rsync and tar do, as a file system's hash has it (cp), or in no order at all;
 once, or again and again, as rsync brings a copy up to date, with deletion or without. And a client may be shown a
-directory as it was a while ago, for no longer than racks wait to be sealed.
+directory as it was a while ago, for no longer than racks wait to be sealed. Each copy is judged, and once more with
+parts of it missing: what is not there proves nothing either way.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from appliance.lease import ceiling
 from auditor.finding import Verdict
 from tests.simulation import scenarios
 from tests.simulation.audited import CLOCK_CODES, audit_at, place_in_memory
+from tests.simulation.incomplete import left_of
 from tests.simulation.measurement import Count, Measurement, over_seeds, spans_of_seeds
 from tests.simulation.run import scenario_of
 from tests.simulation.scheduler import Machine, Process
@@ -43,6 +45,8 @@ STEPS_MORE = 2_000
 """So many steps a copier may take beside those of all others."""
 RECORDS_KEPT = 4
 """How many ceiling records shards keep in every other round of the mix."""
+MISSING = "missing"
+"""Under which it is counted how the files were chosen that are missing."""
 ORDERS = ("names", "hashes", "any", "any", "any")
 
 
@@ -100,6 +104,11 @@ class Copier:
         self.after = len(self._waiting)
         while self._waiting:
             self._take(self._next())
+
+    def lose(self) -> str:
+        """Let parts of the copy be missing; return which."""
+        what, self.directories, self.files = left_of(self.directories, self.files, self.chance)
+        return what
 
     def write(self, root: Path) -> None:
         """Write the copy."""
@@ -208,12 +217,23 @@ def judge(seed: int, count: Count) -> None:
         if world.rotting:
             return
         result = audit_of(world, copier)
+        files = len(copier.files)
+        missing = copier.lose()
+        partial = audit_of(world, copier)
     summary = result.summary
     count.cases[scenario] += 1
-    count.things.update(files=len(copier.files), bags=summary.bags, open=summary.provisional, after=bool(copier.after))
+    count.things.update(
+        files=files,
+        bags=summary.bags,
+        open=summary.provisional,
+        after=bool(copier.after),
+        missing=files - len(copier.files),
+    )
     count.told.update((finding.verdict.value, finding.code) for finding in result.findings)
-    for finding in accusations(world, result):
-        count.wrong.append(f"{scenario} {seed}: {finding.code}: {finding.explanation}")
+    count.told[MISSING, missing] += 1
+    for what, judged in (("", result), (f", {missing} missing", partial)):
+        for finding in accusations(world, judged):
+            count.wrong.append(f"{scenario} {seed}{what}: {finding.code}: {finding.explanation}")
     world.forget()
 
 
@@ -225,6 +245,7 @@ def lines(total: Count) -> Iterator[str]:
         f"{things['files']:,} files, {things['bags']:,} bags, {things['open']:,} of them open in the copy: "
         f"{len(total.wrong)} accuse somebody."
     )
+    yield f"Judged once more with {things['missing']:,} of the files missing."
     told: dict[str, list[str]] = {}
     for (verdict, code), number in sorted(total.told.items()):
         told.setdefault(verdict, []).append(f"{code} {number:,}")

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from auditor import records
 from auditor.finding import Verdict
+from auditor.rules import bags
 from auditor.rules.registry import RULES
-from tests.simulation.copied import MEASUREMENT, RECORDS_KEPT, accusations, audit_of, copied, pruning_early
+from tests.simulation.copied import MEASUREMENT, MISSING, RECORDS_KEPT, accusations, audit_of, copied, pruning_early
+from tests.simulation.incomplete import CHOICES
+from tests.support.mutants import plant
 
 if TYPE_CHECKING:
     import pytest
@@ -26,6 +30,8 @@ def test_no_copy_of_a_tree_at_work_accuses_anybody() -> None:
     assert count.things["open"] > COPIES
     assert count.things["after"] < count.cases.total()
     assert count.told[Verdict.INDETERMINATE.value, "lost-file"] > 0
+    assert count.things["missing"] > COPIES
+    assert all(count.told[MISSING, choice.__name__.strip("_")] for choice in CHOICES)
 
 
 def lost(scenario: str, seed: int) -> tuple[set[str], int]:
@@ -51,6 +57,35 @@ def test_judge_that_takes_what_is_missing_for_a_crime_is_noticed(monkeypatch: py
     assert lost(*PACKED_MEANWHILE)[1] > 0
     with pruning_early(RECORDS_KEPT):
         assert lost(*PRUNED_MEANWHILE)[1] > 0
+
+
+UNNAMED = ("packs", 102)
+"""The marker and all records signed by the root key are missing: what is left says of which cluster it is."""
+UNSEALED = ("packs", 156)
+"""A pack is there, and the seal is missing that it was made from."""
+
+
+def accused_in_part(scenario: str, seed: int) -> set[str]:
+    """Return the codes of what accuses somebody when parts of a schedule's copy are missing."""
+    world, copier = copied(scenario, seed)
+    copier.lose()
+    return {finding.code for finding in accusations(world, audit_of(world, copier))}
+
+
+def test_missing_parts_are_no_proof() -> None:
+    assert accused_in_part(*UNNAMED) == set()
+    assert accused_in_part(*UNSEALED) == set()
+
+
+def test_judge_of_a_part_that_takes_it_for_another_clusters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "named_clusters", lambda _: iter(()))
+    assert accused_in_part(*UNNAMED) == {"damaged-record"}
+
+
+def test_judge_who_takes_a_pack_for_proof_of_its_seal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "found('lost-file', seal.path, reason, [seal, pack])"
+    plant(monkeypatch, bags, "pack_without_seal", said, f"{said[:-1]}, verdict=Verdict.VIOLATION)")
+    assert accused_in_part(*UNSEALED) == {"lost-file"}
 
 
 def test_same_seed_makes_the_same_copy() -> None:

@@ -282,6 +282,17 @@ def ended_before_the_time_in_its_watermark(root: Path) -> ClusterTree:
     return story.done()
 
 
+@plants("r2-breach")
+def granted_by_a_clock_that_stepped_back_since_the_lease_had_run_out(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.until(lease.witness.expiry_ns + 300 * MS)
+    story.shard.end(lease, LeaseOutcome.EXPIRED)
+    with story.tree.nodes["n1"].time.set_back(2 * SECOND):
+        story.shard.grant("alice", story.other)
+    return story.done()
+
+
 @plants("fence-not-growing")
 def fence_below_the_shards_own_floor(root: Path) -> ClusterTree:
     story = Story(root)

@@ -186,7 +186,10 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
     if ended is None and not _would_be_known(earlier, lease, told, cluster):
         return None, True
     if same_run and outcome not in (LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED):
-        verdict = _too_early(told, earlier.expiry_ns)
+        verdict = _too_early(told.token, earlier.expiry_ns)
+        if verdict is not None and ended is not None and outcome is LeaseOutcome.EXPIRED:
+            # It was past when the shard said so. A clock that stepped back since is told of its signed times.
+            verdict = _too_early(ended.token, earlier.expiry_ns)
         if ended is not None and _broken_early(earlier, ended):
             return None, True  # it is told there; what was granted after it follows from it
         if verdict is not None:
@@ -194,7 +197,7 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
             return _overlap("early-grant", earlier, lease, told, what, verdict), True
     if earlier.held and told.witness.floor_ns < earlier.expiry_ns:
         what = f"it could be written under until {rfc3339(earlier.expiry_ns)}"
-        code = "grant-overlap" if _too_early(told, earlier.expiry_ns) is None else "early-grant"
+        code = "grant-overlap" if _too_early(told.token, earlier.expiry_ns) is None else "early-grant"
         return _overlap(code, earlier, lease, told, what), True
     if earlier.held and told.witness.settle_to_ns < earlier.expiry_ns:
         reason = (
@@ -223,15 +226,14 @@ def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, clus
     return earlier.run in cluster.finished and run.whole(first, run.highest)
 
 
-def _too_early(told: Told, expiry_ns: int) -> Verdict | None:
-    """Whether a grant was made before an expiry was surely past, by the shard's own clock.
+def _too_early(token: SignedTime, expiry_ns: int) -> Verdict | None:
+    """Whether something was signed before an expiry was surely past, by the shard's own clock.
 
     Its signed time may have been handed out up to its staleness after it was signed, so that much is allowed for.
     """
-    interval = told.token.interval
-    if interval.latest + told.token.staleness_ns <= expiry_ns:
+    if token.interval.latest + token.staleness_ns <= expiry_ns:
         return Verdict.VIOLATION
-    return Verdict.INDETERMINATE if interval.earliest + told.token.staleness_ns <= expiry_ns else None
+    return Verdict.INDETERMINATE if token.interval.earliest + token.staleness_ns <= expiry_ns else None
 
 
 def _overlap(

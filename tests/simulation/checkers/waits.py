@@ -50,7 +50,14 @@ def _concerns(death: Death, turn: Turn, history: History) -> bool:
         return True
     if death.what == "taker died":
         return death.tentative == turn.domain
+    if any(each.process is death.process and _asked(each, turn.domain, death.true_ns) for each in history.turns):
+        return True
     return any(hold.process is death.process and _had(hold, turn.domain, death.true_ns) for hold in history.holds)
+
+
+def _asked(turn: Turn, domain: str, true_ns: Instant) -> bool:
+    """Whether who died was asking for the domain: its request may still be granted, to nobody."""
+    return turn.domain == domain and turn.over_ns is None and turn.began_ns <= true_ns
 
 
 def _had(hold: Hold, domain: str, true_ns: Instant) -> bool:

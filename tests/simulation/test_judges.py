@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.simulation.checkers import waits
 from tests.simulation.checkers.catalogue import violations
+from tests.simulation.history import Death, History, Turn
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.scheduler import Machine, Process
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.simulation.checkers.record import Record
 
 SEEDS = 40
 
@@ -36,3 +45,16 @@ def test_lease_that_was_lost_is_judged_up_to_the_instant_of_its_loss() -> None:
     for hold in world.history.holds:
         hold.lost_ns = None
     assert "overlap" not in {checker for checker, _ in violations(world)}
+
+
+# A request that is on its way is granted to a holder who is dead already.
+@pytest.mark.parametrize(("asked", "objections"), [("acct/0", 0), ("acct/1", 1)])
+def test_who_dies_while_it_asks_may_be_in_the_way_for_a_term(asked: str, objections: int) -> None:
+    dead, alive = (Process(Machine(name), name) for name in ("dead", "alive"))
+    dead.dead = True
+    history = History(
+        turns=[Turn(dead, asked, 0), Turn(alive, "acct/0", 10 * MS, over_ns=4 * SECOND)],
+        deaths=[Death(dead, 5 * MS, "holder died")],
+    )
+    policy = SimpleNamespace(takeover_ns=lambda: 3 * SECOND, restart_ns=lambda: SECOND)
+    assert len(list(waits.check(history, cast("Record", SimpleNamespace(policy=policy))))) == objections

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from timeagent.units import INSTANT_MAX
 
 if TYPE_CHECKING:
     from .finding import Evidence
     from .frames import FrameEvidence, HeldSession, HeldWitness
     from .rows import Rows
-
-
-INSTANT_MAX: Final = 2**63 - 1
-"""What a column holds. An end of an interval above it is kept as this: nothing lies above either."""
 
 
 def index_frame(
@@ -33,6 +31,7 @@ def index_frame(
     timestamps = frame.frame.timestamps
     stamps = (int(timestamps[0]), int(timestamps[-1]))
     token, proven = frame.token, frame.refusal is None
+    # An end of an interval above what a column holds is kept as that: nothing lies above either.
     interval = (token.interval.earliest, min(token.interval.latest, INSTANT_MAX)) if proven else (None, None)
     index.add("frame", *writer, head.sequence, digest, where=where, rest=(*stamps, *interval))
     if head.committed is not None:

@@ -268,6 +268,8 @@ class History:
     tenants: list[Tenant] = field(default_factory=list)
     visits: list[tuple[Instant, str, int]] = field(default_factory=list)
     """When a node was asked for a shard that it did not run."""
+    stops: list[tuple[str, Instant, Span]] = field(default_factory=list)
+    """When a node's clocks stood still, and for how long: what it counted by them took so much longer."""
     faults: list[Fault] = field(default_factory=list)
     answering: tuple[str, ...] = ()
     """The nodes that answer others."""

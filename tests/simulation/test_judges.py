@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.simulation.checkers import waits
+from tests.simulation.checkers import heirs, waits
 from tests.simulation.checkers.catalogue import violations
-from tests.simulation.history import Death, History, Turn
+from tests.simulation.history import Death, History, Tenant, Turn
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.scheduler import Machine, Process
@@ -58,3 +58,16 @@ def test_who_dies_while_it_asks_may_be_in_the_way_for_a_term(asked: str, objecti
     )
     policy = SimpleNamespace(takeover_ns=lambda: 3 * SECOND, restart_ns=lambda: SECOND)
     assert len(list(waits.check(history, cast("Record", SimpleNamespace(policy=policy))))) == objections
+
+
+# A node whose clocks stood still counts by them, and has heard of it for longer than it knows.
+@pytest.mark.parametrize(("stopped", "objections"), [("n2", 0), ("n1", 1)])
+def test_who_was_asked_is_remembered_for_longer_by_clocks_that_stood_still(stopped: str, objections: int) -> None:
+    taken = 100 * SECOND
+    history = History(
+        tenants=[Tenant(1, 0, "n2", b"", taken, taken)],
+        visits=[(taken - 17 * SECOND, "n2", 0)],
+        owners={1: ("n1", "n2")},
+        stops=[(stopped, taken - 5 * SECOND, 3 * SECOND)],
+    )
+    assert len(list(heirs.check(history, cast("Record", None)))) == objections

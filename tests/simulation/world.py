@@ -227,7 +227,7 @@ class World:
                 clock.set_forward(amount)
                 continue
             for _ in range(chance.choice((1, 1, 2, 3))):
-                self.scheduler.call_at(self._some_time(chance.random()), self._stepper(clock, amount, chance.random()))
+                self.scheduler.call_at(self._some_time(chance.random()), self._stepper(name, amount, chance.random()))
 
     def _plan_machines(self, lies: str) -> None:
         """Set clocks, which who looks at them notices; or, if they lie, let sources lie and machines stand still."""
@@ -256,15 +256,16 @@ class World:
                 clock.lie(amount)
             elif kind < 0.8:
                 self.scheduler.note("  clocks stand still:", f"{clock.name} for {abs(amount) / SECOND:.3f} s")
-                clock.freeze()
-                self.scheduler.call_at(self.scheduler.now + abs(amount), lambda: clock.thaw(right=True))
+                self._stop(clock.name, abs(amount), right=True)
             else:
                 self.scheduler.note("  a time source is silent:", clock.name)
                 clock.silent = True
 
         return begin
 
-    def _stepper(self, clock: SimulatedTime | MachineNode, amount: Span, kind: float) -> Callable[[], None]:
+    def _stepper(self, name: str, amount: Span, kind: float) -> Callable[[], None]:
+        clock = self.times[name]
+
         def step() -> None:
             self.scheduler.note("  a clock is set", f"by {amount / SECOND:.3f} s, {kind:.2f}")
             if kind < 0.5:
@@ -272,12 +273,18 @@ class World:
             elif kind < 0.7:
                 clock.silent = not clock.silent
             elif kind < 0.85:
-                clock.freeze()
-                self.scheduler.call_at(self.scheduler.now + abs(amount), lambda: clock.thaw(right=kind < 0.75))
+                self._stop(name, abs(amount), right=kind < 0.75)
             else:
                 clock.set_forward(-amount // 2)
 
         return step
+
+    def _stop(self, name: str, span: Span, *, right: bool) -> None:
+        """Let a node's clocks stand still; ``right``: whether they go on from what they would show."""
+        clock, now = self.times[name], self.scheduler.now
+        clock.freeze()
+        self.history.stops.append((name, now, span))
+        self.scheduler.call_at(now + span, lambda: clock.thaw(right=right))
 
     def _some_time(self, where: float) -> Instant:
         return self.scheduler.start_ns + int(where * self.conditions.lasts_ns)

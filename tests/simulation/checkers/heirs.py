@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import Fault, History, Tenant
 
 COUNTS_NS = 16 * SECOND
-"""So long it counts that somebody asked; and a little for what the decision takes."""
+"""So long it counts that somebody asked, by the node's own clocks; and a little for what the decision takes."""
 
 BEFORE_NS = 2 * SECOND
 """So long before it was decided that a shard begins, others may have been asked."""
@@ -28,7 +28,8 @@ def check(history: History, _: Record) -> Iterator[str]:
         owner = history.owners[tenant.map_number][tenant.shard]
         if tenant.node == owner:
             continue
-        since = tenant.considered_ns - COUNTS_NS
+        still = sum(span for node, from_ns, span in history.stops if node == tenant.node and from_ns < tenant.from_ns)
+        since = tenant.considered_ns - COUNTS_NS - still
         if not any(
             since <= when <= tenant.from_ns and (node, shard) == (tenant.node, tenant.shard)
             for when, node, shard in history.visits

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from appliance.formats.shardmap import ShardMap
     from appliance.formats.witness import BatchHead
     from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
     from .archive import LeaseTrace
     from .frames import FrameEvidence, HeldSession, HeldWitness
-    from .replay.events import CeilingLinked, LeaseTold
+    from .replay.events import CeilingLinked, ClockReading, LeaseEnded, LeaseTold
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def after_checks(earlier: LeaseTrace, told: LeaseTold, head: BatchHead) -> Itera
     fence = f"> {before.fence}"
     yield Check("fence-not-growing", "fence above that before", str(witness.fence), fence, witness.fence > before.fence)
     ended = earlier.ended
-    known = ended is not None and ended.instant_ns <= told.instant_ns
+    known = ended is not None and (ended.instant_ns <= told.instant_ns or _said_before(ended, told))
     outcome = ended.ending.outcome if ended is not None and known else None
     modes = [each.witness.mode for each in earlier.told if each.instant_ns <= told.instant_ns]
     if outcome is LeaseOutcome.WITHDRAWN or (outcome is None and not any(conflicts(m, witness.mode) for m in modes)):
@@ -175,28 +175,45 @@ def after_checks(earlier: LeaseTrace, told: LeaseTold, head: BatchHead) -> Itera
     elif outcome is None and over is not None and over.instant_ns <= told.instant_ns:
         watermark, given_back = over.ending.watermark_ns, over.ending.outcome in GIVEN_BACK
     if not given_back:
-        yield from _after_expiry(earlier, told, head, outcome)
+        yield from _after_expiry(earlier, told, head, ended if known else None)
     elif watermark is not None:
         floor, limit = clock(witness.floor_ns), f"≥ {clock(watermark)}"
         yield Check("grant-overlap", "floor at its watermark", floor, limit, witness.floor_ns >= watermark)
 
 
-def _after_expiry(
-    earlier: LeaseTrace, told: LeaseTold, head: BatchHead, outcome: LeaseOutcome | None
-) -> Iterator[Check]:
+def _said_before(ended: LeaseEnded, told: LeaseTold) -> bool:
+    """Whether one run of a shard said the one before the other, whatever its clock showed."""
+    return ended.place[:2] == told.place[:2] and ended.place[2:] < told.place[2:]
+
+
+def _after_expiry(earlier: LeaseTrace, told: LeaseTold, head: BatchHead, ended: LeaseEnded | None) -> Iterator[Check]:
     """Yield the checks of a grant after a lease that nobody gave back. Each breach has one code: the first's."""
-    witness, token, expiry = told.witness, head.signed_time(), earlier.expiry_ns
-    latest, earliest = (end + token.staleness_ns for end in (token.interval.latest, token.interval.earliest))
-    over = True if earliest > expiry else False if latest <= expiry else None
+    witness, expiry, staleness = told.witness, earlier.expiry_ns, head.signed_time().staleness_ns
+    granted = over = _past(expiry, told.clock, staleness)
+    value = f"granted by {clock(_latest(told.clock, staleness))}"
+    outcome = ended.ending.outcome if ended is not None else None
+    if ended is not None and outcome is LeaseOutcome.EXPIRED and not granted:
+        over = _past(expiry, ended.clock, staleness)
+        value = f"said to have run out by {clock(_latest(ended.clock, staleness))}"
     if earlier.told[0].place[:2] == told.place[:2] and outcome not in (LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED):
-        limit = f"after its expiry {clock(expiry)}"
-        yield Check("early-grant", "the lease before was over", f"granted by {clock(latest)}", limit, over)
-    code, limit = "grant-overlap" if over else "early-grant", f"≥ {clock(expiry)}"
+        yield Check("early-grant", "the lease before was over", value, f"after its expiry {clock(expiry)}", over)
+    code, limit = "grant-overlap" if granted else "early-grant", f"≥ {clock(expiry)}"
     holds = witness.floor_ns >= expiry
     yield Check(code, "floor at its expiry", clock(witness.floor_ns), limit, holds)
     code = "floor-fell" if over and holds else code
     settle = clock(witness.settle_to_ns)
     yield Check(code, "settle_to at its expiry", settle, limit, witness.settle_to_ns >= expiry)
+
+
+def _past(expiry: Instant, reading: ClockReading, staleness: Span) -> bool | None:
+    """Whether what was signed so was signed after an expiry; None where that is not sure."""
+    latest = _latest(reading, staleness)
+    earliest = latest - 2 * reading.radius_ns
+    return True if earliest > expiry else False if latest <= expiry else None
+
+
+def _latest(reading: ClockReading, staleness: Span) -> Instant:
+    return reading.midpoint_ns + reading.radius_ns + staleness
 
 
 def ending_checks(trace: LeaseTrace) -> Iterator[Check]:

@@ -167,7 +167,7 @@ MUTANTS = [
     ("grant_checks", "value <= below", "below > 0"),
     ("after_checks", "any(conflicts(m, witness.mode) for m in modes)", "True"),
     ("after_checks", "witness.floor_ns >= watermark", "witness.floor_ns >= 0"),
-    ("_after_expiry", "True if earliest > expiry else False if latest <= expiry else None", "True"),
+    ("_past", "True if earliest > expiry else False if latest <= expiry else None", "True"),
     ("ending_checks", "watermark >= top", "watermark > 0"),
     ("ending_checks", "watermark < trace.expiry_ns", "watermark > 0"),
     ("_order", "r2_holds(cause, effect)", "True"),

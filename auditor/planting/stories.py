@@ -173,7 +173,7 @@ def rack_not_sealed(root: Path) -> tuple[ClusterTree, str]:
     lease, _ = story.written()
     story.shard.end(lease)
     tree = story.done(seal=False)
-    return tree, only_file(tree, "logs/*/*/*/*/lock")
+    return tree, only_file(tree, "logs/orders/*/*/*/lock")
 
 
 def flip(tree: ClusterTree, path: str, offset: int) -> None:

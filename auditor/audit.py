@@ -226,36 +226,37 @@ def _judge(
     newest, ledgers = loaded.newest, loaded.ledgers
     ceilings = ceiling_chains(index)
     policy = records.newest_policy
-    for fact, _ in head_facts(index):
+    for fact in head_facts(index):
         newest = later(newest, fact.token)
     for chain in ceilings.values():
         for each in chain.facts:
             newest = later(newest, each.token)
     coverage = Coverage.of(index, policy, newest)
+    policies = Policies(records.widest)
+    if policy:
+        policies = Policies(records.widest, policy.number, known_until(loaded.policy_closed, policy.number))
     cluster = Cluster(
         runs=known_runs,
         ceilings=ceilings,
         finished=frozenset(ledgers.stopped),
         maps=records.maps,
-        term_ns_max=records.term_ns_max,
-        r1_tolerance_ns=records.r1_tolerance_ns,
-        policies=Policies(policy.number, known_until(loaded.policy_closed, policy.number)) if policy else Policies(),
+        policies=policies,
         coverage=coverage,
         closings=Closings(index.closings()),
     )
     if options.narrowing.domains:
         check_asked(options.narrowing, index.all_domains())
-    in_columns = spread_suspects(
-        index, lambda: Heads((fact for fact, _ in head_facts(index)), cluster), cluster, options.jobs
-    )
-    findings = list(check_heads((fact for fact, _ in head_facts(index)), ceilings))
-    findings += check_ceilings(ceilings)
+    in_columns = spread_suspects(index, lambda: Heads(head_facts(index), cluster), cluster, options.jobs)
+    findings = [policies.judged(each.finding, each.signed_ns) for each in loaded.beyond_policy]
+    findings += check_heads(head_facts(index), ceilings, policies)
+    findings += check_ceilings(ceilings, policies)
     findings += check_layouts(ceilings, records.maps)
     if tree.names("shards"):
         findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
-    heads = (fact for fact, _ in head_facts(index))
     findings += (
-        each for each in check_ledgers(heads, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
+        each
+        for each in check_ledgers(head_facts(index), ceilings, ledgers, newest, known_runs)
+        if not tree.hides(each.subject)
     )
     findings += check_sequences(index, coverage)
     sessions, notes = session_histories(index, known_runs), list[SessionNote]()

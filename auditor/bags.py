@@ -5,14 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from appliance.formats.birth import LogBirth, check_grid
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
-from appliance.formats.names import check_log
 from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid, parse_data_name
-from appliance.formats.stamped import open_stamped
-from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
@@ -24,8 +20,9 @@ from .hidden import hidden_bag
 from .listed import FrameJudge
 from .load import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from .packs import RackPack, packed_names, retained_files
-from .records import RECORD_BYTES_MAX
+from .records import RECORD_BYTES_MAX, open_birth
 from .rules import bags as bag_rules
+from .rules.policies import Policies, signed_by
 from .rules.registry import found
 from .rules.signatures import of_unknown_key, stamp_findings
 from .seals import BagCounts, SealFacts, damaged_inside, first_unlisted
@@ -79,7 +76,8 @@ class BagWalk:
         self.counts = BagCounts()
         self.newest: SignedTime | None = None
         """The latest signed time that holds, of all frames, lock files and seals."""
-        self.trust_named: set[int] = set()
+        self._judge = FrameJudge(frames, index, report, records, self.counts, columns, hashed=hashed)
+        self.trust_named = self._judge.trust_named
         self.trust_closed: dict[int, int] = {}
         self.policy_closed: dict[int, int] = {}
         """By record, when the last bag was closed, at the earliest, whose lock file names it."""
@@ -87,9 +85,10 @@ class BagWalk:
         """Whether a lock file named a trust record that is not there."""
         self._log: Grid | None = None
         """The log that is being walked."""
-        self.unknown_keys: list[Stranger] = []
-        """Stamps of births and seals by a key of no trust record: these do not say which record they go by."""
-        self._judge = FrameJudge(frames, index, report, self.counts, self.trust_named, columns, hashed=hashed)
+        self.unknown_keys = self._judge.doubts[Kind.TRUST]
+        """Stamps of births and seals by a key of no trust record, too: these do not say which record they go by."""
+        self.beyond_policy = self._judge.doubts[Kind.POLICY]
+        """What no policy of the copy allows, too."""
 
     def begin(self, log: str) -> Grid | None:
         """Read a log's birth record. None where there is none that holds: then all that the log holds is unread."""
@@ -159,7 +158,14 @@ class BagWalk:
             self.unknown_keys += [Stranger(finding, signed_ns) for finding in findings]
         else:
             self._report_all(findings)
+        self._check_radius(token, where)
         return token
+
+    def _check_radius(self, token: SignedTime | None, where: Evidence) -> None:
+        widest = self._records.widest
+        if token is not None and widest is not None:
+            beyond = Policies(widest).check_radius(where.path, token, where)
+            self.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
 
     def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> None:
         for finding in findings:
@@ -180,16 +186,9 @@ class BagWalk:
             return None
         where = Evidence(path, 0, len(data))
         try:
-            stamped = open_stamped(Kind.BIRTH, data, path)
-            birth = decode(LogBirth, stamped.body, path)
-            check_log(birth.log)
-            if birth.log != log or birth.cluster_id != self._records.cluster_id:
-                says = f"{path} is the birth record of log {birth.log} of cluster {birth.cluster_id.hex()}"
-                raise Damaged("misplaced", says)
-            check_grid(birth.span_ns, birth.grace_ns, birth.rack_ns)
-        except (LeaseholdError, ArithmeticError) as problem:
-            reason = problem.message if isinstance(problem, LeaseholdError) else f"{path} states no grid"
-            self._report(found("damaged-record", path, reason, [where]))
+            birth, stamped = open_birth(data, log, self._records.cluster_id)
+        except LeaseholdError as problem:
+            self._report(found("damaged-record", path, problem.message, [where]))
             return None
         self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         return Grid(birth)
@@ -349,8 +348,10 @@ class BagWalk:
         self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
         if seal is not None:
             self._report_all(bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
-        closed_ns = token.interval.earliest if token else 0
-        self._index_closed(bag, blind=self._listed(listing, lock, where, token, pack), closed_ns=closed_ns)
+        # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
+        counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
+        blind = self._listed(listing, lock, where, token, pack, counts=counts)
+        self._index_closed(bag, blind=blind, closed_ns=token.interval.earliest if token and counts else 0)
 
     def _prelock(self, directory: str, *, begun: bool, closed: str | None) -> None:
         path = f"{directory}/{PRELOCK}"
@@ -413,6 +414,8 @@ class BagWalk:
         token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
         self._report_all(findings)
         if token is not None:
+            # Its closer had just looked for the newest policy, and names it: there was no later one.
+            self._report_all(list(Policies(self._records.widest).check_radius(f"{bag.path}/{LOCK}", token, where)))
             take_latest(self.trust_closed, {lock.trust_number: token.interval.earliest})
             take_latest(self.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token
@@ -430,13 +433,20 @@ class BagWalk:
         return self._records.judging(named, limit)
 
     def _listed(
-        self, listing: BagListing, lock: LockFile, lock_where: Evidence, token: SignedTime | None, pack: RackPack | None
+        self,
+        listing: BagListing,
+        lock: LockFile,
+        lock_where: Evidence,
+        token: SignedTime | None,
+        pack: RackPack | None,
+        *,
+        counts: bool,
     ) -> bool:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
         bag, blind = listing.bag, False
         keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
         assert self._log is not None
-        by = BagRules(bag, lock, token, keyring, policy)
+        by = BagRules(bag, lock, token, keyring, policy, counts)
         seen: set[bytes] = set()
         after: dict[int, SignedTime] = {}
         policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
@@ -464,9 +474,7 @@ class BagWalk:
                 continue
             place = Evidence(*(packed_at or (path, 0)))
             data = data if len(data) == entry.size else data[: entry.size]
-            term_ns_max = self._records.term_ns_max
-            listed = ListedFile(by, name, lock_where, seen, after, data, place, policy_of, term_ns_max)
-            self._judge.file(listed)
+            self._judge.file(ListedFile(by, name, lock_where, seen, after, data, place, policy_of))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:

@@ -39,6 +39,8 @@ class HeadFact:
     digest: bytes
     token: SignedTime
     where: Evidence
+    in_ledger: bool
+    """Whether it stands in the ledger of its run: then ``where`` is there."""
 
 
 @dataclass(slots=True)
@@ -81,24 +83,24 @@ class Run:
         return any(low <= first and last <= high for low, high in self.stretches)
 
 
-def head_facts(index: Index) -> Iterator[tuple[HeadFact, bool]]:
-    """Yield every head and whether the ledger has it, run by run, in order of sequence."""
+def head_facts(index: Index) -> Iterator[HeadFact]:
+    """Yield every head, run by run, in order of sequence."""
     for _, _, digest, in_ledger, raw, where in index.heads():
         head = decode(BatchHead, raw)
-        yield HeadFact(head, digest, head.signed_time(), where), in_ledger
+        yield HeadFact(head, digest, head.signed_time(), where, in_ledger)
 
 
 def runs(index: Index) -> dict[bytes, Run]:
     """Return every run by incarnation."""
     found: dict[bytes, Run] = {}
-    for fact, in_ledger in head_facts(index):
+    for fact in head_facts(index):
         head = fact.head
         run = found.get(head.incarnation)
         if run is None:
             run = Run(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
             found[head.incarnation] = run
         run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
-        run.take(head.sequence, in_ledger=in_ledger)
+        run.take(head.sequence, in_ledger=fact.in_ledger)
     return found
 
 

@@ -59,7 +59,7 @@ def frame_checks(
     """Yield the checks of a frame alone. ``bag``: beginning and end of the one it lies in, where that is known."""
     timestamps, token, head = evidence.frame.timestamps, evidence.token, evidence.frame.head
     first, last = int(timestamps[0]), int(timestamps[-1])
-    refused = evidence.refusal.reason if evidence.refusal else evidence.stranger
+    refused = evidence.refusal.reason if evidence.refusal else None
     limit = f"signed by a time key of {head.writer}"
     yield Check("forged-time", "signed time", refused or _interval(token), limit, refused is None)
     if policy is not None and evidence.refusal is None:
@@ -67,6 +67,10 @@ def frame_checks(
         off = max(abs(first - token.midpoint_ns), abs(last - token.midpoint_ns))
         limit = f"at most {span_text(allowed)}"
         yield Check("r1-breach", "timestamp − signed time", span_text(off), limit, off <= allowed)
+        yield _radius("radius of the signed time", token, policy)
+    if not evidence.unreadable:
+        carried = len(evidence.witnesses)
+        yield Check("leaseless-write", "leases that it names", str(carried), "at least 1", carried > 0)
     if bag is not None:
         inside = bag[0] <= first <= last < bag[1]
         limit = f"{clock(bag[0])} ≤ t < {clock(bag[1])}"
@@ -135,12 +139,13 @@ def file_checks(entry: LockEntry, data: bytes | None, *, readable: bool = True) 
 
 
 def grant_checks(
-    told: LeaseTold, head: BatchHead, term_ns_max: int | None, ceiling: CeilingLinked | None, shards: ShardMap | None
+    told: LeaseTold, head: BatchHead, widest: Policy | None, ceiling: CeilingLinked | None, shards: ShardMap | None
 ) -> Iterator[Check]:
     """Yield the checks of what a shard said of a lease, alone. ``ceiling``, ``shards``: those it names, if there."""
     witness, token = told.witness, head.signed_time()
-    if term_ns_max is not None:
-        latest = token.midpoint_ns + term_ns_max + token.radius_ns
+    if widest is not None:
+        yield _radius("radius of the shard's clock", token, widest)
+        latest = token.midpoint_ns + widest.lease_term_max_ns + token.radius_ns
         expiry, limit = clock(witness.expiry_ns), f"≤ {clock(latest)}"
         yield Check("term-above-policy", "expiry within the longest term", expiry, limit, witness.expiry_ns <= latest)
     value, below = max(witness.expiry_ns, witness.fence), head.ceiling_ns
@@ -250,6 +255,12 @@ def clock(instant: Instant) -> str:
     return rfc3339(instant)[11:26] if instant else "none"
 
 
+def _radius(what: str, token: SignedTime, policy: Policy) -> Check:
+    limit = policy.radius_ns_max
+    holds = token.radius_ns <= limit
+    return Check("radius-above-policy", what, span_text(token.radius_ns), f"at most {span_text(limit)}", holds)
+
+
 def _range(first: Instant, last: Instant) -> str:
     return clock(first) if first == last else f"{clock(first)} .. {clock(last)}"
 
@@ -263,14 +274,8 @@ def _signature(held: HeldWitness | HeldSession) -> Check:
         return Check(
             held.refusal.code, "signed by the shard", held.refusal.reason, "a signature that verifies", holds=False
         )
-    value = held.stranger or "verifies"
-    return Check(
-        "forged-witness" if held.stranger is None else "forged-time",
-        "signed by the shard",
-        value,
-        f"a witness key of {held.head.node}",
-        held.stranger is None,
-    )
+    limit = f"a witness key of {held.head.node}"
+    return Check("forged-witness", "signed by the shard", "verifies", limit, holds=True)
 
 
 def _order(what: str, cause: SignedTime, effect: SignedTime) -> Check:

@@ -47,8 +47,6 @@ class HeldWitness:
     head: BatchHead
     token: SignedTime
     refusal: Refusal | None
-    stranger: str | None
-    """Why the signed time is not that of the shard's node, though it verifies. Readers do not ask."""
     head_digest: bytes
     """What the next head names this one by."""
 
@@ -62,7 +60,6 @@ class HeldSession:
     head: BatchHead
     token: SignedTime
     refusal: Refusal | None
-    stranger: str | None
     head_digest: bytes
 
     @property
@@ -81,8 +78,6 @@ class FrameEvidence:
     token: SignedTime
     refusal: Refusal | None
     """Of the frame's own signed time."""
-    stranger: str | None
-    """Why the signed time is not the writer's own, though it verifies. Readers do not ask."""
     witnesses: tuple[HeldWitness, ...]
     unreadable: tuple[str, ...]
     """Why some of the bytes that stand for witnesses are none."""
@@ -90,13 +85,8 @@ class FrameEvidence:
     """Witnesses of session leases."""
 
     @property
-    def sound(self) -> bool:
-        """Whether nothing at all is wrong with who signed what."""
-        return self.proven and self.stranger is None and all(w.stranger is None for w in self.witnesses)
-
-    @property
     def proven(self) -> bool:
-        """Whether every signature that readers ask for holds."""
+        """Whether every signature holds, and is of whom the frame says."""
         held = all(each.refusal is None for each in self.witnesses) and all(s.refusal is None for s in self.sessions)
         return self.refusal is None and not self.unreadable and held
 
@@ -113,7 +103,6 @@ class KnownToken:
 
     token: SignedTime
     refusal: Refusal | None
-    stranger: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +112,6 @@ class KnownHead:
     head: BatchHead
     token: SignedTime
     refusal: Refusal | None
-    stranger: str | None
     digest: bytes
     paths: KnownPaths
 
@@ -178,9 +166,7 @@ class FrameReader:
                 sessions.append(witness)
             else:
                 held.append(witness)
-        return FrameEvidence(
-            frame, where, known.token, known.refusal, known.stranger, tuple(held), tuple(unreadable), tuple(sessions)
-        )
+        return FrameEvidence(frame, where, known.token, known.refusal, tuple(held), tuple(unreadable), tuple(sessions))
 
     def token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str = "a frame") -> KnownToken:
         """Return what a signed time is worth in a frame of a writer. Raises Damaged."""
@@ -189,8 +175,8 @@ class FrameReader:
     def _token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str) -> KnownToken:
         token = SignedTime.decode(raw, where)
         reason = self._signatures.refuses_time(keyring, token) if keyring else None
-        refusal = Refusal("forged-time", reason) if reason else None
-        known = KnownToken(token, refusal, misattributed(keyring, token, writer))
+        reason = reason or misattributed(keyring, token, writer)
+        known = KnownToken(token, Refusal("forged-time", reason) if reason else None)
         if len(self._tokens) >= WITNESSES_KEPT:
             self._tokens.clear()
         self._keyrings[id(keyring)] = keyring
@@ -217,8 +203,8 @@ class FrameReader:
         if not known.paths.holds(signed.entry, signed.index, signed.path):
             refusal = Refusal("forged-witness", "the witness is not in the batch that its head signs")
         if isinstance(witness, SessionWitness):
-            return HeldSession(signed, witness, known.head, known.token, refusal, known.stranger, known.digest)
-        return HeldWitness(signed, witness, known.head, known.token, refusal, known.stranger, known.digest)
+            return HeldSession(signed, witness, known.head, known.token, refusal, known.digest)
+        return HeldWitness(signed, witness, known.head, known.token, refusal, known.digest)
 
     def head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
         """Return what the batch head of a witness is worth. Raises Damaged."""
@@ -230,8 +216,7 @@ class FrameReader:
         token, refusal = head.signed_time(), None
         if keyring is not None:
             refusal = head_refusal(self._signatures, keyring, self._cluster_id, signed.head, head, signed.signature)
-        stranger = misattributed(keyring, token, head.node)
-        known = KnownHead(head, token, refusal, stranger, head_digest(signed.head), KnownPaths(head.count, head.root))
+        known = KnownHead(head, token, refusal, head_digest(signed.head), KnownPaths(head.count, head.root))
         if len(self._heads) >= HEADS_KEPT:
             self._heads.clear()
         self._keyrings[id(keyring)] = keyring
@@ -252,5 +237,5 @@ def head_refusal(
     reason = signatures.refuses(keyring, head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature)
     if reason:
         return Refusal("forged-witness", reason)
-    reason = signatures.refuses_time(keyring, token)
+    reason = signatures.refuses_time(keyring, token) or misattributed(keyring, token, head.node)
     return Refusal("forged-time", reason) if reason else None

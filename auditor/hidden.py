@@ -39,7 +39,5 @@ def hidden_bag(
     token, wrong = stamp_findings(signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
     if keyring is None or wrong or bag_rules.misplaced_lock(lock, listing.bag, records.cluster_id):
         return []
-    delays = [0] if records.lacks_policy else [each.seal_delay_ns for each in records.policies.values()]
-    delay = min(delays, default=0)
-    sealable = listing.bag.rack.end_ns + delay
+    sealable = records.sealable_ns(listing.bag.rack)
     return list(bag_rules.hidden_bag(listing.bag, lock, (token, seal.token), sealable, [where, seal.where]))

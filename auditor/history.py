@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import LeaseOutcome, Phase
-from appliance.formats.witness import BatchHead, Ended, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import BatchHead, Ended, Revoked, Witness, WitnessKind, decode_entry
 from timeagent.canonical import decode
 
 if TYPE_CHECKING:
@@ -165,6 +165,10 @@ class DomainHistory:
 
     domain: str
     leases: list[LeaseHistory]
+    ends: Mapping[Position, tuple[Ended, Evidence]] = MappingProxyType({})
+    """What ledgers hold of ends, also of leases of which nothing else is known."""
+    revocations: Mapping[Position, tuple[Revoked, Evidence]] = MappingProxyType({})
+    """What ledgers hold of who revoked a lease."""
 
     def by_id(self) -> Mapping[bytes, LeaseHistory]:
         """Return the leases by correlation id."""
@@ -187,12 +191,17 @@ def domain_history(
     """Build the history of a domain from the index. ``sessions``: all session leases that are known."""
     leases: dict[bytes, LeaseHistory] = {}
     endings: list[EndedFact] = []
+    ends: dict[Position, tuple[Ended, Evidence]] = {}
+    revocations: dict[Position, tuple[Revoked, Evidence]] = {}
     for raw_head, place, raw, where in index.entries(domain):
         head, token = _opened(raw_head)
         run = runs[head.incarnation]
         position = (head.map_number, run.first_ceiling, head.incarnation, head.sequence, place)
         entry = decode_entry(raw)
-        if isinstance(entry, Ended):
+        if isinstance(entry, Revoked):
+            revocations[position] = entry, where
+        elif isinstance(entry, Ended):
+            ends[position] = entry, where
             endings.append(EndedFact(entry.ending, position, token, where, entry))
         elif isinstance(entry, Witness):
             lease = leases.setdefault(entry.correlation_id, LeaseHistory(entry.correlation_id))
@@ -219,4 +228,4 @@ def domain_history(
         if lease.session is not None:
             lease.endings += lease.session.ends_of(lease, runs[lease.run])
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
-    return DomainHistory(domain, ordered)
+    return DomainHistory(domain, ordered, ends, revocations)

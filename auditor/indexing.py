@@ -21,10 +21,12 @@ def index_frame(
     rank: int,
     *,
     hashed: bool = True,
+    counts: bool = True,
 ) -> None:
     """Remember a frame. ``accepted``: how many of its messages are in the record; ``span``: their first and last.
 
-    ``rank``: how many frames were read before it; ``hashed``: whether frames are known by their digests.
+    ``rank``: how many frames were read before it; ``hashed``: whether frames are known by their digests. ``counts``:
+    whether it is known that the list that it is in counts.
     """
     head, where = frame.frame.head, frame.where
     writer = (head.writer, head.incarnation)
@@ -48,7 +50,8 @@ def index_frame(
         witness = held.witness
         if witness.correlation_id not in counted:
             counted.add(witness.correlation_id)
-            numbers = (len(timestamps), accepted, first, last, held.refusal is None, witness.settle_to_ns, stamped)
+            sure = counts and held.refusal is None
+            numbers = (len(timestamps), accepted, first, last, sure, witness.settle_to_ns, stamped)
             itself = (head.sequence, digest if hashed else None)
             index.add("use", witness.domain, witness.correlation_id, where=where, rest=(*numbers, *itself))
         if held.refusal is not None:

@@ -314,7 +314,7 @@ class _Reading:
         if head is not None:
             records = self._archive.records
             ceiling = self._archive.ceiling((head.map_number, head.shard), head.ceiling_number)
-            checks += grant_checks(told, head, records.term_ns_max, ceiling, records.maps.get(head.map_number))
+            checks += grant_checks(told, head, records.widest, ceiling, records.maps.get(head.map_number))
             if deep:
                 for earlier in self._before(trace):
                     checks += after_checks(earlier, told, head)

@@ -15,15 +15,18 @@ from .rules import bags as bag_rules
 from .rules.registry import found
 from .rules.signatures import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
+from .strangers import Stranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from appliance.formats.lockfile import LockFile
     from timeagent.signedtime import SignedTime
 
     from .columns.frames import FrameColumns, ListedFile
     from .finding import Finding
     from .frames import FrameEvidence, FrameReader
+    from .records import ClusterRecords
     from .rows import Rows
     from .seals import BagCounts
 
@@ -40,13 +43,13 @@ class FrameJudge:
         frames: FrameReader,
         index: Rows,
         report: Callable[[Finding], None],
+        records: ClusterRecords,
         counts: BagCounts,
-        trust_named: set[int],
         columns: FrameColumns | None,
         *,
         hashed: bool = True,
     ) -> None:
-        """Take who reads frames, and who is told what of them. ``counts``, ``trust_named``: are added to.
+        """Take who reads frames, and who is told what of them. ``counts``: are added to.
 
         ``hashed``: know frames by their digests; else by their checksums, as they stand.
         """
@@ -54,8 +57,12 @@ class FrameJudge:
         self._frames = frames
         self._index = index
         self._report = report
+        self._records = records
         self._counts = counts
-        self._trust_named = trust_named
+        self.trust_named: set[int] = set()
+        """Trust records that frames name; of listed ones none beyond that of their lock file."""
+        self.doubts: dict[Kind, list[Stranger]] = {Kind.TRUST: [], Kind.POLICY: []}
+        """Frames that name a record beyond the newest of the copy, which may have come too early for it."""
         self._columns = columns
         self._rank = 0
         """How many frames were read."""
@@ -89,7 +96,7 @@ class FrameJudge:
             return
         first = self._rank
         self._counts.messages += read.messages
-        self._trust_named |= read.trust_numbers
+        self.trust_named |= read.trust_numbers
         for token in read.tokens:
             self.newest = later(self.newest, token)
         begins = list(itertools.accumulate(read.frames, initial=first))
@@ -115,9 +122,10 @@ class FrameJudge:
     def _frame(self, frame: FrameEvidence, file: ListedFile, rank: int) -> None:
         """Audit one frame of a listed file."""
         by, seen, after = file.by, file.seen, file.after
-        misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock, file.lock_where))
+        misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))
         self._report_all(misplaced)
-        if not frame.sound:
+        self._check_records(frame, by.lock, file.lock_where)
+        if not frame.proven:
             self._report_all(frame_findings(frame))
         if after.get(id(frame.token)) is not frame.token:  # many frames share one, and the answer
             broken = list(stamp_after_frame(frame, by.closed))
@@ -128,8 +136,8 @@ class FrameJudge:
             frame,
             by.bag,
             file.policy_of(frame.frame.head.policy_number),
-            misplaced=any(each.code == "damaged-frame" for each in misplaced),
-            term_ns_max=file.term_ns_max,
+            misplaced=bool(misplaced),
+            widest=self._records.widest,
         )
         self._report_all(judgement.findings)
         # An attempt that was repeated: equal frames within a bag count once.
@@ -141,21 +149,42 @@ class FrameJudge:
             seen.add(digest)
         self._counts.messages += accepted
         self._counts.rejected += len(judgement.accepted) - accepted
-        self._remember(frame, digest, accepted, (first, last), rank)
+        self.trust_named.add(min(frame.frame.head.trust_number, by.lock.trust_number))
+        self._remember(frame, digest, accepted, (first, last), rank, counts=by.counts)
+
+    def _check_records(self, frame: FrameEvidence, lock: LockFile, lock_where: Evidence) -> None:
+        """stale-lock, or unknown-record, of a frame that names a newer record than the list that it is in."""
+        head = frame.frame.head
+        named = {
+            Kind.TRUST: (head.trust_number, lock.trust_number),
+            Kind.POLICY: (head.policy_number, lock.policy_number),
+        }
+        for kind, (number, limit) in named.items():
+            if 1 <= number <= limit:
+                continue
+            if not self._records.unknown(kind, number):
+                self._report(bag_rules.stale_lock(frame, kind, number, limit, lock_where))
+            elif number < 1:
+                self._report(bag_rules.unknown_record(frame, kind, number))
+            else:
+                unknown = bag_rules.unknown_record(frame, kind, number)
+                self.doubts[kind].append(Stranger(unknown, frame.token.interval.latest))
 
     def take_open(self, frame: FrameEvidence, digest: bytes) -> None:
         """Remember a frame of a bag that is still open, as evidence only."""
         self.flush()
         timestamps = frame.frame.timestamps
-        self._remember(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank)
+        self.trust_named.add(frame.frame.head.trust_number)
+        self._remember(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank, counts=True)
         self._rank += 1
 
-    def _remember(self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int) -> None:
+    def _remember(
+        self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int, *, counts: bool
+    ) -> None:
         if frame.refusal is None and frame.token is not self._newest_of_frames:
             self._newest_of_frames = frame.token
             self.newest = later(self.newest, frame.token)
-        self._trust_named.add(frame.frame.head.trust_number)
-        index_frame(self._index, frame, digest, accepted, span, rank, hashed=self._hashed)
+        index_frame(self._index, frame, digest, accepted, span, rank, hashed=self._hashed, counts=counts)
 
     def _report_all(self, findings: Iterable[Finding]) -> None:
         for finding in findings:

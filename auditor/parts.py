@@ -65,6 +65,7 @@ class Part(msgspec.Struct, kw_only=True):
     newest: bytes | None = None
     """The latest signed time that holds, encoded."""
     unknown_keys: list[Stranger] = []
+    beyond_policy: list[Stranger] = []
     # of a rack
     counts: BagCounts = msgspec.field(default_factory=BagCounts)
     trust_named: list[int] = []

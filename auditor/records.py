@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from appliance.formats.birth import LogBirth, check_grid
 from appliance.formats.framing import Kind
 from appliance.formats.marker import Marker, decode_marker
-from appliance.formats.paths import MARKER, record_name
+from appliance.formats.names import check_log
+from appliance.formats.paths import BIRTH, LOGS, MARKER, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.stamped import CONTEXTS, open_signed
+from appliance.formats.stamped import CONTEXTS, open_signed, open_stamped
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
 from timeagent.keys import Verifier
@@ -29,7 +31,10 @@ from .verification import PartialKeyring
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from appliance.formats.paths import Rack
+    from appliance.formats.stamped import Stamped
     from timeagent.trust import KeyEntry
+    from timeagent.units import Instant
 
     from .finding import Finding
     from .load import Tree
@@ -79,17 +84,28 @@ class ClusterRecords:
         """Whether some policy before the newest is not there: what it allowed is not known."""
         return any(number not in self.policies for number in range(1, max(self.policies, default=1)))
 
-    @property
-    def term_ns_max(self) -> int | None:
-        """The longest term of any policy; None where one that is not there may allow more."""
-        terms = (policy.lease_term_max_ns for policy in self.policies.values())
-        return None if self.lacks_policy else max(terms, default=None)
+    @cached_property
+    def widest(self) -> Policy | None:
+        """The newest policy with each limit as wide as in any policy; None where one that is missing may allow more.
 
-    @property
-    def r1_tolerance_ns(self) -> int | None:
-        """The widest tolerance of any policy, or None likewise: what a watermark was stamped under is not known."""
-        tolerances = (policy.r1_tolerance_ns for policy in self.policies.values())
-        return None if self.lacks_policy else max(tolerances, default=None)
+        By it is judged what does not say which policy it goes by.
+        """
+        newest = self.newest_policy
+        if newest is None or self.lacks_policy:
+            return None
+        limits = ("lease_term_max_ns", "r1_tolerance_ns", "radius_ns_max")
+        wide = {name: max(getattr(each, name) for each in self.policies.values()) for name in limits}
+        return msgspec.structs.replace(newest, **wide)
+
+    def sealable_ns(self, rack: Rack) -> Instant:
+        """Return the instant before which nobody begins to seal a rack, by the shortest delay of any policy."""
+        delays = [0] if self.lacks_policy else [each.seal_delay_ns for each in self.policies.values()]
+        return rack.end_ns + min(delays, default=0)
+
+    def unknown(self, kind: Kind, number: int) -> bool:
+        """Whether a number is none of a policy or trust record, as far as the copy goes: it lies beyond the newest."""
+        there = self.keyrings if kind is Kind.TRUST else self.policies
+        return not 1 <= number <= max(there.keys() | self.rejected.get(kind, set()), default=0)
 
     def keyring(self, number: int) -> Keyring | None:
         """Return the keys of a trust record; where it is missing, all there are, from whenever until whenever.
@@ -264,3 +280,19 @@ def _nothing_there(records: ClusterRecords) -> Iterator[Finding]:
             directory = kind.name.lower()
             reason = f"the directory {directory}/ holds no record: what depends on it is not checked"
             yield found(code, f"{directory}/{record_name(1)}", reason, [Evidence(directory)])
+
+
+def open_birth(data: bytes, log: str, cluster_id: bytes) -> tuple[LogBirth, Stamped]:
+    """Read the birth record of a log. Raises LeaseholdError for one that is damaged, of another log, or of no grid."""
+    path = f"{LOGS}/{log}/{BIRTH}"
+    stamped = open_stamped(Kind.BIRTH, data, path)
+    birth = decode(LogBirth, stamped.body, path)
+    check_log(birth.log)
+    if birth.log != log or birth.cluster_id != cluster_id:
+        says = f"{path} is the birth record of log {birth.log} of cluster {birth.cluster_id.hex()}"
+        raise Damaged("misplaced", says)
+    try:
+        check_grid(birth.span_ns, birth.grace_ns, birth.rack_ns)
+    except ArithmeticError:
+        raise Damaged("no-grid", f"{path} states no grid") from None
+    return birth, stamped

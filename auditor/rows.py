@@ -30,7 +30,7 @@ class Use:
     last_ns: int
     """The lowest and the highest timestamp that is accepted; of all of them where none is."""
     proven: bool
-    """Whether its signatures hold. One that is not proven counts for nothing but as a reason to doubt a count."""
+    """Whether its signatures hold, and its bag's list counts. Else it is nothing but a reason to doubt a count."""
     settle_to_ns: int
     """What the witness that the frame carries asks its holder to settle a log to."""
     signed_ns: int

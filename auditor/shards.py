@@ -10,7 +10,7 @@ from appliance.formats.framing import Kind
 from appliance.formats.ledger import open_block
 from appliance.formats.paths import record_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, decode_entry, head_digest
+from appliance.formats.witness import CeilingCopy, Ended, Revoked, Stopped, Witness, decode_entry, head_digest
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
@@ -23,7 +23,6 @@ from .rules.ledgers import LedgersSeen
 from .rules.registry import found
 from .rules.signatures import ceiling_findings
 from .strangers import Stranger
-from .verification import misattributed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,10 +265,6 @@ class ShardWalk:
             finding = found(refusal.code, f"{file.path} block {head.sequence}", reason, [where])
             self._refused(finding, head.time, head.key_id, where)
             return False
-        stranger = misattributed(keys, head.signed_time(), head.node)
-        if stranger:
-            reason = f"{file.path}, block {head.sequence}: {stranger}"
-            self._report(found("forged-time", f"{file.path} block {head.sequence}", reason, [where]))
         return True
 
     def _tell_head(self, each: _Block) -> tuple[_Place, bytes]:
@@ -290,6 +285,9 @@ class ShardWalk:
                 self._index.add("entry", *lease, *run, position, digest, raw, rest=(0,), **place)
             case Ended():
                 lease = (entry.domain, entry.ending.correlation_id)
+                self._index.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
+            case Revoked():
+                lease = (entry.domain, entry.correlation_id)
                 self._index.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
             case SessionWitness() | SessionEnded():
                 rest = (int(isinstance(entry, SessionEnded)),)

@@ -30,10 +30,10 @@ LAG_NS: Final = 2 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """What was signed with a key of no trust record, and by whose clock it was signed no later than when."""
+    """What goes by a record beyond those of the copy, by its key or its word, and when it was signed at the latest."""
 
     finding: Finding
-    """What is to be said if the key is a forger's."""
+    """What is to be said if there was no such record then."""
     signed_ns: int
 
 
@@ -99,5 +99,5 @@ class Strangers:
                 self._report(each.finding)
             elif path not in self._told:
                 self._told.add(path)
-                reason = f"{path} is signed with a key that may be in {which}: {each.finding.explanation}"
+                reason = f"{path} may go by {which}: {each.finding.explanation}"
                 self._report(found("unverifiable-trust", path, reason, each.finding.evidence, each.finding.times))

@@ -87,6 +87,6 @@ class Signatures:
 
 
 def misattributed(keyring: Keyring | None, token: SignedTime, node: str) -> str | None:
-    """Return why a signed time is not that of the node that is said to have made it, or None. Readers do not ask."""
+    """Return why a signed time is not that of the node that is said to have made it, or None."""
     owner = keyring.node_of(token.key_id) if keyring else None
     return None if owner in (None, node) else f"the signed time is of node {owner}, not of {node}"

@@ -23,7 +23,7 @@ from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_par
 from .pool import default_jobs, in_order
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
-from .strangers import Strangers, take_latest
+from .strangers import Stranger, Strangers, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +114,7 @@ class PartReader:
             trust_closed=bags.trust_closed,
             policy_closed=bags.policy_closed,
             unknown_keys=bags.unknown_keys,
+            beyond_policy=bags.beyond_policy,
             doubted=bags.doubted,
             has_seal=listing.sealed,
             seal=seal,
@@ -147,6 +148,8 @@ class Loaded:
     """Runs whose last ledger file ends in a torn block."""
     policy_closed: dict[int, int]
     """By policy, when the last bag was closed, at the earliest, whose lock file names it."""
+    beyond_policy: list[Stranger]
+    """What no policy of the copy allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,12 @@ class Walk:
         if self._store:
             self._store.keep_only([*(unit.name for unit in racks), *(unit.name for unit in ledgers)])
         return Loaded(
-            self._bags.counts, self._bags.newest, self._shards.ledgers, self._shards.torn, self._policy_closed
+            self._bags.counts,
+            self._bags.newest,
+            self._shards.ledgers,
+            self._shards.torn,
+            self._policy_closed,
+            self._bags.beyond_policy,
         )
 
     def _places(self, log: str) -> Iterator[Rack | str]:
@@ -279,6 +287,7 @@ class Walk:
             self._bags.take(part)
             self._strangers.take(part.unknown_keys, part.trust_closed, part.trust_named)
             take_latest(self._policy_closed, part.policy_closed)
+            self._bags.beyond_policy += part.beyond_policy
             for finding in order.take(place, part.seal, has_seal=part.has_seal):
                 self._report(finding)
 

@@ -24,7 +24,6 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.rules import r1_holds
 from timeagent.signedtime import SignedTime
-from timeagent.units import INSTANT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,9 +48,13 @@ class Refusal(StrEnum):
 
     A file may hold frames of any run of its writer: a node's writer batches those of all processes of its machine."""
     TIME_REFUSED = "time-refused"
-    """The signed time: a bad or untrusted signature."""
+    """The signed time: a bad or untrusted signature, or another node's than the writer's."""
     OUTSIDE_BAG = "outside-bag"
     R1 = "r1"
+    RADIUS = "radius"
+    """The signed time of the frame, or of a witness, knows the clock less well than the policy allows."""
+    NO_LEASE = "no-lease"
+    """The frame carries no witness of a lease."""
     WITNESS_REFUSED = "witness-refused"
     """A witness: damaged, or a bad or untrusted signature."""
     TENTATIVE = "tentative"
@@ -60,10 +63,10 @@ class Refusal(StrEnum):
     TERM = "term"
     """A witness whose expiry is beyond its signed time + the maximum term + its radius."""
     HOLDER = "holder"
-    """A witness of another incarnation than the frame's."""
+    """A witness of another node or incarnation than the frame's."""
     SESSION = "session"
     """A witness that counts only together with its session lease's: that is not there, or of another run or holder, or
-    names this lease as one that was ended alone."""
+    names this lease as one that was ended alone. Or a session lease's witness that no lease of the frame asks for."""
     EXPIRED = "expired"
     """At or after the expiry of a witness."""
     FLOOR = "floor"
@@ -73,9 +76,10 @@ class Refusal(StrEnum):
 class Standing(msgspec.Struct, frozen=True, gc=False):
     """What a frame's witnesses allow together: timestamps above every floor and below every expiry."""
 
-    domains: tuple[str, ...] = ()
-    floor_ns: Instant = -1
-    expiry_ns: Instant = INSTANT_MAX
+    domains: tuple[str, ...]
+    """At least one."""
+    floor_ns: Instant
+    expiry_ns: Instant
 
 
 type _Standing = tuple[int, int, bytes, bytes]
@@ -166,7 +170,7 @@ class Judge:
         head = frame.head
         if (head.cluster_id, head.log, head.writer) != (self._cluster_id, bag.log, name.writer):
             return Refusal.MISPLACED
-        token = self._time(head.time)
+        token = self._time(head.time, head.writer)
         if isinstance(token, Refusal):
             return token
         standing = self._standing(frame)
@@ -176,7 +180,7 @@ class Judge:
         leases: list[_LeaseRead] = []
         sessions: dict[_Standing, _SessionRead] = {}
         for raw in frame.head.witnesses:
-            read = self._witness(raw, frame.head.incarnation)
+            read = self._witness(raw, frame.head.writer, frame.head.incarnation)
             match read:
                 case Refusal():
                     return read
@@ -186,25 +190,32 @@ class Judge:
                     return Refusal.SESSION
                 case _SessionRead():
                     sessions[read.session] = read
-        floor, expiry = -1, INSTANT_MAX
+        if not leases:
+            return Refusal.NO_LEASE
+        if sessions.keys() - {lease.session for lease in leases}:
+            return Refusal.SESSION
+        expiries = []
         for lease in leases:
-            until = lease.expiry_ns
-            if lease.session is not None:
-                session = sessions.get(lease.session)
-                if session is None or not session.covers(lease):
-                    return Refusal.SESSION
-                until = session.expiry_ns
-            floor, expiry = max(floor, lease.floor_ns), min(expiry, until)
-        return Standing(tuple(lease.domain for lease in leases), floor, expiry)
+            if lease.session is None:
+                expiries.append(lease.expiry_ns)
+                continue
+            session = sessions.get(lease.session)
+            if session is None or not session.covers(lease):
+                return Refusal.SESSION
+            expiries.append(session.expiry_ns)
+        domains = tuple(lease.domain for lease in leases)
+        return Standing(domains, max(lease.floor_ns for lease in leases), min(expiries))
 
-    def _read_time(self, raw: bytes) -> SignedTime | Refusal:
+    def _read_time(self, raw: bytes, writer: str) -> SignedTime | Refusal:
         try:
             token = SignedTime.decode(raw)
         except Damaged:
             return Refusal.TIME_REFUSED
-        return Refusal.TIME_REFUSED if self._keyring.refuses_time(token) else token
+        if self._keyring.refuses_time(token) or self._keyring.node_of(token.key_id) != writer:
+            return Refusal.TIME_REFUSED
+        return Refusal.RADIUS if token.radius_ns > self._policy.radius_ns_max else token
 
-    def _read_witness(self, raw: bytes, incarnation: bytes) -> _LeaseRead | _SessionRead | Refusal:
+    def _read_witness(self, raw: bytes, writer: str, incarnation: bytes) -> _LeaseRead | _SessionRead | Refusal:
         try:
             signed = decode(SignedWitness, raw)
             witness, head = signed.statement(), signed.batch_head()
@@ -221,9 +232,11 @@ class Judge:
             return Refusal.TENTATIVE
         if isinstance(witness, Witness) and not witness.mode.may_write:
             return Refusal.MODE
+        if time.radius_ns > self._policy.radius_ns_max:
+            return Refusal.RADIUS
         if witness.expiry_ns > time.midpoint_ns + self._policy.lease_term_max_ns + time.radius_ns:
             return Refusal.TERM
-        if witness.holder.incarnation != incarnation:
+        if (witness.holder.node, witness.holder.incarnation) != (writer, incarnation):
             return Refusal.HOLDER
         name = witness.session_id
         session = None if name is None else (head.map_number, head.shard, head.incarnation, name)

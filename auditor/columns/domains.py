@@ -122,8 +122,9 @@ class _Chain:
         """Check what one witness may say."""
         rows, heads, head, told = self.rows, self.heads, self.head, self.told
         wrong = (rows["expiry"] > heads.ceiling[head]) | (rows["fence"] > heads.ceiling[head])
-        if cluster.term_ns_max is not None:
-            term = min(cluster.term_ns_max, NUMBER_MAX)
+        widest = cluster.policies.widest
+        if widest is not None:
+            term = min(widest.lease_term_max_ns, NUMBER_MAX)
             wrong |= rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]
         low = (rows["floor"] < heads.floor[head]) | (rows["settle_to"] < heads.settle_to[head])
         low |= rows["fence"] <= heads.floor[head]
@@ -132,6 +133,8 @@ class _Chain:
         granted = rows[self.start][self.lease]
         for column in ("fence", "floor", "settle_to", "holder"):
             wrong |= again & (rows[column] != granted[column])
+        wrong |= rows["cid"][:, 0].byteswap() != rows["fence"].astype(np.uint64)
+        wrong[1:] |= again[1:] & (rows["expiry"][1:] < rows["expiry"][:-1])
         self.suspect(wrong & told)
         names = list(self.entries.names.values)
         places: dict[tuple[int, int], int] = {}
@@ -152,11 +155,14 @@ class _Chain:
         later = np.flatnonzero(~first)
         before, after = grants[later - 1], grants[later]
         wrong = np.zeros(len(grants), np.bool_)
+        end: Rows = self.rows[self.last]
         wrong[later] = (
             (after["fence"] <= before["fence"])
-            | (after["floor"] < before["floor"])
-            | (after["settle_to"] < before["settle_to"])
-            | (after["floor"] < self.rows["watermark"][self.last[later - 1]])
+            | (after["floor"] < end["floor"][later - 1])
+            | (after["settle_to"] < end["settle_to"][later - 1])
+        )
+        wrong |= self.ended & (
+            (end["floor"] < np.maximum(grants["floor"], end["watermark"])) | (end["settle_to"] < grants["settle_to"])
         )
         self.suspect_leases(wrong)
         of_row, none_before = self.lease, first[self.lease]
@@ -165,10 +171,10 @@ class _Chain:
             other = none_before | (self.rows[which] != previous).any(axis=1)
             self.suspect(self.rows[says] & other & self.told)
         telling = np.flatnonzero(self.rows["tells"])
-        end = self.last[of_row[telling] - 1]
-        otherwise = (self.rows["chain_head"][telling] != self.rows["chain_head"][end]).any(axis=1)
+        told_of = end[of_row[telling] - 1]
+        otherwise = (self.rows["chain_head"][telling] != told_of["chain_head"]).any(axis=1)
         for column in ("ended", "watermark", "messages", "chained"):
-            otherwise |= self.rows[column][telling] != self.rows[column][end]
+            otherwise |= self.rows[column][telling] != told_of[column]
         self.bad[self.name[telling[otherwise]]] = True
         self.suspect(self.rows["sets"])  # told beside the last lease only where it is another
 
@@ -179,9 +185,11 @@ class _Chain:
         floor = np.maximum.reduceat(np.where(self.told, self.rows["floor"], 0), self.start)
         self.watermark: Column = np.where(ends["watermark"] == NOTHING, floor, ends["watermark"])
         wrong = self.watermark >= self.expiry
-        if cluster.r1_tolerance_ns is not None:
+        widest = cluster.policies.widest
+        if widest is not None:
+            wrong |= ends["radius"] > widest.radius_ns_max
             heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
-            allowed = ends["radius"] + min(cluster.r1_tolerance_ns, NUMBER_MAX)
+            allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
             wrong |= np.abs(self.watermark - ends["midpoint"]) > allowed
             latest = ends["midpoint"] + ends["radius"] + ends["staleness"]
             wrong |= latest < heads.midpoint[grant] - heads.radius[grant]

@@ -52,6 +52,8 @@ class BagRules:
     """The lock file's signed time, if it holds."""
     keyring: Keyring | None
     policy: Policy | None
+    counts: bool
+    """Whether the bag's list is the last word on it. Else its rack's seal is missing, which may leave the bag out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,6 @@ class ListedFile:
     """The file, or where in a pack it begins."""
     policy_of: Callable[[int], Policy | None]
     """The policy by which a frame is judged that names one with this number."""
-    term_ns_max: int | None
-    """The longest term of any policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class FrameColumns:
         something in some of the files is not for columns.
         """
         by = files[0].by
-        if by.keyring is None or by.policy is None or any(file.name is None for file in files):
+        if by.keyring is None or by.policy is None or any(file.name is None or not file.by.counts for file in files):
             return None
         if any(file.by.keyring is not by.keyring or file.by.policy is not by.policy for file in files):
             return None
@@ -136,7 +136,7 @@ class FrameColumns:
             return None
         clean = tokens.clean & batch.within_bags(tokens)
         clean[witnesses.frame[~_fit(batch, witnesses, tokens)]] = False
-        clean &= ~witnesses.several_of_a_lease(len(clean))
+        clean &= witnesses.once_each(len(clean))
         chosen = np.flatnonzero(clean)
         digests = numbers(b"".join(batch.cut.digests), 4)
         self._keep_frames(batch, tokens, chosen, digests, rank)
@@ -282,6 +282,7 @@ class _Batch:
             & (writer == wanted[file])
             & (log == wanted_log[file])
             & (self.incarnation == self.incarnation[self.begins][file])
+            & (self.trust_number >= 1)
             & (self.trust_number <= np.array([lock.trust_number for lock in locks])[file])
             # Where it names another, each frame is judged by the policy that it names.
             & (heads.number("policy_number") == np.array([lock.policy_number for lock in locks])[file])
@@ -307,6 +308,7 @@ class _Batch:
         return (
             (cut.first >= start)
             & (cut.last < end)
+            & (tokens.radius <= policy.radius_ns_max)
             & (cut.first >= tokens.midpoint - allowed)
             & (cut.last <= tokens.midpoint + allowed)
         )
@@ -334,7 +336,6 @@ class _Tokens:
             self._known.append(token)
             good.append(
                 known.refusal is None
-                and known.stranger is None
                 and (stamp is None or r2_holds(token, stamp, effect_covers_cause=True))
                 and max(token.midpoint_ns, token.radius_ns, token.staleness_ns) < NUMBER_MAX
             )
@@ -357,7 +358,7 @@ def _fit(batch: _Batch, witnesses: Witnesses, tokens: _Tokens) -> Flags:
         return np.zeros(0, np.bool_)
     policy = batch.files[0].by.policy
     assert policy is not None
-    good, signed = witnesses.good(policy.lease_term_max_ns)
+    good, signed = witnesses.good(policy)
     frame, which = witnesses.frame, witnesses.which
     numbered = {each: n for n, each in enumerate(batch.writer_names)}
     node = np.array([numbered.get(each, -1) for each in witnesses.nodes])[witnesses.holder]

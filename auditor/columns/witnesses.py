@@ -19,6 +19,7 @@ from .records import Shapes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from appliance.formats.policy import Policy
     from auditor.frames import FrameReader, KnownHead
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
@@ -94,12 +95,13 @@ class Witnesses:
             holds[each] = self.batches[int(self.batch[each])][0].paths.holds(one.entry, one.index, one.path)
         return holds
 
-    def good(self, term_ns_max: int) -> tuple[Flags, Column]:
+    def good(self, policy: Policy) -> tuple[Flags, Column]:
         """Say of each whether it holds by itself, and for each the earliest instant at which it was signed."""
         tokens_of = [known.token for known, _ in self.batches]
+        term_ns_max = policy.lease_term_max_ns
         sound = [
             known.refusal is None
-            and known.stranger is None
+            and token.radius_ns <= policy.radius_ns_max
             and max(token.midpoint_ns, token.radius_ns, term_ns_max) < NUMBER_MAX
             for (known, _), token in zip(self.batches, tokens_of, strict=True)
         ]
@@ -115,13 +117,14 @@ class Witnesses:
         )
         return good, midpoint - radius
 
-    def several_of_a_lease(self, count: int) -> Flags:
-        """Say which frames have several witnesses of one lease: which of these counts is left to the rules."""
+    def once_each(self, count: int) -> Flags:
+        """Say which frames have witnesses, of each lease one: of several, which counts is left to the rules."""
         found = np.zeros(count, np.bool_)
+        found[self.frame] = True
         lease = self.correlation[self.which]
         order = np.lexsort((lease[:, 1], lease[:, 0], self.frame))
         frame, lease = self.frame[order], lease[order]
-        found[frame[1:][(frame[1:] == frame[:-1]) & (lease[1:] == lease[:-1]).all(axis=1)]] = True
+        found[frame[1:][(frame[1:] == frame[:-1]) & (lease[1:] == lease[:-1]).all(axis=1)]] = False
         return found
 
 

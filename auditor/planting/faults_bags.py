@@ -108,6 +108,27 @@ def stale_lock(root: Path) -> ClusterTree:
     return story.done()
 
 
+@plants("unknown-record")
+def frame_under_a_policy_that_there_is_not(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.written(policy_number=7)
+    return story.done()
+
+
+@plants("unknown-record")
+def frame_under_a_trust_record_that_there_is_not(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.written(trust_number=2)
+    return story.done()
+
+
+@plants("unknown-record")
+def frame_under_trust_record_zero(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.written(trust_number=0)
+    return story.done()
+
+
 @plants("ghost-bag")
 def ghost_bag(root: Path) -> ClusterTree:
     tree = small_tree(root)
@@ -210,7 +231,7 @@ def newest_ceiling_record_removed(root: Path) -> ClusterTree:
 @plants("hidden-bag")
 def bag_left_out_of_its_racks_seal(root: Path) -> ClusterTree:
     story = Story(root)
-    path = story.writer.publish(story.grid)
+    path = story.writer.publish(story.grid, story.elsewhere())
     story.done(seal=False)
     rack = story.grid.rack(story.grid.first_ns)
     story.tree.until(rack.end_ns + story.tree.policy.seal_delay_ns + SECOND)

@@ -8,7 +8,7 @@ import msgspec
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
-from appliance.formats.framing import Kind, pack
+from appliance.formats.framing import Kind, pack, pieces
 from appliance.formats.lockfile import open_seal
 from appliance.formats.stamped import Stamped, open_stamped, sign, stamp
 from timeagent.canonical import decode, encode
@@ -162,6 +162,16 @@ def ledger_of_another_run(root: Path) -> ClusterTree:
     tree = small_tree(root)
     path = only_file(tree, "ledger/*/*/*")
     tree.put(path.replace(path.rpartition("/")[2], f"{'0' * 16}.ledger"), tree.get(path))
+    return tree
+
+
+@plants("ledger-disorder")
+def ledger_with_two_blocks_exchanged(root: Path) -> ClusterTree:
+    tree = small_tree(root)
+    path = only_file(tree, "ledger/*/*/*")
+    data = tree.get(path)
+    cut = [data[piece.offset : piece.end] for piece in pieces(data)[0]]
+    tree.put(path, b"".join([cut[0], cut[2], cut[1], *cut[3:]]))
     return tree
 
 
@@ -347,5 +357,7 @@ def witness_that_is_none(root: Path) -> ClusterTree:
 def forged_ledger_block(root: Path) -> ClusterTree:
     story = Story(root)
     story.lease(signer=Signer(seed("nobody")))
-    story.writer.publish(story.grid)  # whose bag is closed afterwards, under the trust record that has no such key
+    story.writer.publish(
+        story.grid, story.elsewhere()
+    )  # whose bag is closed afterwards, under the trust record that has no such key
     return story.done()

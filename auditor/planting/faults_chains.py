@@ -142,7 +142,7 @@ def grant_under_a_map_whose_chain_has_ended(root: Path) -> ClusterTree:
 def term_above_policy(root: Path) -> ClusterTree:
     story = Story(root)
     story.lease(change={"expiry_ns": story.tree.now_ns + 10 * SECOND + 6 * MS})
-    story.writer.publish(story.grid)  # whose bag is closed afterwards, under the same policy
+    story.writer.publish(story.grid, story.elsewhere())  # whose bag is closed afterwards, under the same policy
     return story.done()
 
 

@@ -6,13 +6,13 @@ import shutil
 from typing import TYPE_CHECKING
 
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from appliance.formats.witness import WitnessKind
+from appliance.formats.witness import Revoked, WitnessKind
 from timeagent.units import MS, SECOND
 
 from .plants import plants
 from .shard import Lease, Shard
 from .stories import Story
-from .tree import ClusterTree
+from .tree import ClusterTree, seed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -298,4 +298,98 @@ def fence_below_the_shards_own_floor(root: Path) -> ClusterTree:
     story = Story(root)
     story.shard = Shard(story.tree)
     story.lease(change={"fence": story.shard.floor_ns})
+    return story.done()
+
+
+@plants("leaseless-write")
+def message_under_no_lease(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.writer.publish(story.grid)
+    return story.done()
+
+
+@plants("leaseless-write")
+def witnesses_taken_out_of_a_frame(root: Path) -> ClusterTree:
+    """Before its bag was closed, with everything else in it unchanged."""
+    story = Story(root)
+    lease, _ = story.written(witnesses=())
+    lease.messages, lease.chain_head = 0, None
+    story.shard.end(lease)
+    return story.done()
+
+
+@plants("misnamed-lease")
+def correlation_id_of_another_fence(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.shard.end(story.lease(change={"correlation_id": seed("another")[:16]}))
+    return story.done()
+
+
+@plants("misnamed-lease")
+def renewal_with_a_fence_below_its_name(root: Path) -> ClusterTree:
+    """Of a run without a ledger, so that the grant is not known."""
+    story = Story(root)
+    lease = story.lease()
+    story.tree.remove(story.shard.ledger)
+    story.shard.keeps_ledger = False
+    story.shard.prolong(lease, change={"fence": lease.witness.fence - 1})
+    story.tree.advance(MS)
+    story.writer.publish(story.grid, lease)
+    return story.done(seal=False)
+
+
+@plants("expiry-fell")
+def renewed_to_an_earlier_expiry(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.advance(SECOND)
+    story.shard.prolong(lease, change={"expiry_ns": lease.witness.expiry_ns - MS})
+    story.tree.advance(MS)
+    story.shard.end(lease)
+    return story.done()
+
+
+@plants("floor-fell")
+def ended_with_a_floor_below_its_watermark(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    assert lease.written_ns is not None
+    story.shard.end(lease, states={"floor_ns": lease.written_ns - 1})
+    return story.done()
+
+
+@plants("floor-fell")
+def broken_with_a_settle_to_below_its_expiry(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.shard.extend()
+    story.tree.until(lease.witness.expiry_ns + SECOND)
+    story.shard.end(lease, LeaseOutcome.EXPIRED, states={"settle_to_ns": lease.witness.expiry_ns - 1})
+    return story.done()
+
+
+@plants("floor-fell")
+def ended_with_a_floor_below_that_of_an_end_before(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    after = story.lease()
+    story.shard.end(after, states={"floor_ns": after.witness.floor_ns - 1})
+    return story.done()
+
+
+@plants("revocation-incomplete")
+def revoked_by_nobody(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.shard.end(story.lease(), LeaseOutcome.REVOKED, says_who=False)
+    return story.done()
+
+
+@plants("revocation-incomplete")
+def revoked_and_not_ended(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    witness, operator = lease.witness, story.other.holder
+    story.shard.turn(Revoked(domain=witness.domain, correlation_id=witness.correlation_id, by=operator))
+    story.shard.end(lease)
     return story.done()

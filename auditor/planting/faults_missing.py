@@ -26,7 +26,7 @@ def committed_frame_that_is_nowhere(root: Path) -> ClusterTree:
     story = Story(root)
     _, path = story.written()
     story.tree.advance(MS)
-    story.writer.publish(story.grid)
+    story.writer.publish(story.grid, story.elsewhere())
     story.tree.remove(path)
     return story.done()
 
@@ -38,7 +38,7 @@ def sequence_reused(root: Path) -> ClusterTree:
     story.tree.advance(SECOND)
     story.writer.sequence = 0
     story.writer.committed = None
-    story.writer.publish(story.grid)
+    story.writer.publish(story.grid, story.elsewhere())
     return story.done()
 
 

@@ -103,10 +103,34 @@ def lease_granted_under_one_that_was_dropped(root: Path) -> ClusterTree:
 
 @plants("timestamp-after-expiry")
 def written_at_the_expiry_of_the_session_lease(root: Path) -> ClusterTree:
-    story, session, (lease,) = kept_together(root)
-    sessions.renew(session, {"expiry_ns": story.tree.now_ns + 200 * MS})
+    story = Story(root)
+    session = sessions.begin(story.shard, story.writer, {"expiry_ns": story.tree.now_ns + 200 * MS})
+    lease = sessions.under(session, "alice", story.writer, {"expiry_ns": story.tree.now_ns + SECOND})
     story.tree.advance(200 * MS)
     story.writer.publish(story.grid, lease, at=session.witness.expiry_ns)
+    return story.done()
+
+
+@plants("expiry-fell")
+def session_lease_renewed_to_an_earlier_expiry(root: Path) -> ClusterTree:
+    story, session, _ = kept_together(root)
+    story.tree.advance(SECOND)
+    sessions.renew(session, {"expiry_ns": session.witness.expiry_ns - MS})
+    return story.done()
+
+
+@plants("revocation-incomplete")
+def lease_under_a_session_lease_revoked_by_nobody(root: Path) -> ClusterTree:
+    story, session, (lease, _) = kept_together(root, "alice", "bob")
+    sessions.end_alone(lease, says_who=False)
+    sessions.renew(session)
+    return story.done()
+
+
+@plants("leaseless-write")
+def frame_with_the_witness_of_a_session_lease_only(root: Path) -> ClusterTree:
+    story, session, _ = kept_together(root)
+    story.writer.publish(story.grid, change={"witnesses": (encode(session.signed),)})
     return story.done()
 
 
@@ -180,7 +204,7 @@ def session_lease_for_longer_than_the_policy_allows(root: Path) -> ClusterTree:
     story.shard.extend()
     longer = story.tree.now_ns + story.tree.policy.lease_term_max_ns + SECOND
     sessions.begin(story.shard, story.writer, {"expiry_ns": longer})
-    story.writer.publish(story.grid)  # whose bag is closed afterwards, under the same policy
+    story.writer.publish(story.grid, story.elsewhere())  # whose bag is closed afterwards, under the same policy
     return story.done()
 
 

@@ -131,3 +131,119 @@ def message_below_floor(root: Path) -> ClusterTree:
     after = story.shard.grant("alice", story.other)
     story.other.publish(story.grid, after, at=after.witness.floor_ns)
     return story.done()
+
+
+HOUR = 3600 * SECOND
+
+
+def closed_afterwards(story: Story) -> ClusterTree:
+    """Write once more, and close that: until then no later policy can have allowed what was before."""
+    story.tree.advance(2 * SECOND)
+    story.shard.extend()
+    story.writer.publish(story.grid, story.elsewhere())
+    return story.done()
+
+
+@plants("radius-above-policy")
+def granted_by_a_clock_that_is_known_to_an_hour(root: Path) -> ClusterTree:
+    story = Story(root)
+    with story.tree.nodes["n1"].time.known_to(HOUR):
+        lease = story.lease()
+    story.tree.advance(50 * MS)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    return closed_afterwards(story)
+
+
+@plants("radius-above-policy")
+def granted_for_an_hour_by_a_clock_that_is_known_to_that(root: Path) -> ClusterTree:
+    """By its radius every term is short."""
+    story = Story(root)
+    story.shard.extend(change={"ceiling_ns": story.tree.now_ns + 2 * HOUR})
+    with story.tree.nodes["n1"].time.known_to(HOUR):
+        story.lease(change={"expiry_ns": story.tree.now_ns + HOUR})
+    return closed_afterwards(story)
+
+
+@plants("radius-above-policy")
+def written_by_a_clock_that_is_known_to_an_hour(root: Path) -> ClusterTree:
+    """By its radius every timestamp is near its signed time."""
+    story = Story(root)
+    lease = story.lease()
+    story.tree.advance(50 * MS)
+    with story.tree.nodes["n2"].time.known_to(HOUR):
+        story.writer.publish(story.grid, lease, at=story.tree.now_ns + 5 * SECOND)
+    return story.done()
+
+
+@plants("radius-above-policy")
+def bag_closed_by_a_clock_that_is_known_to_a_second(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.written()
+    story.tree.advance(5 * SECOND)
+    with story.tree.nodes["n2"].time.known_to(SECOND):
+        story.tree.close_due(story.grid)
+    return story.done()
+
+
+@plants("radius-above-policy")
+def rack_sealed_by_a_clock_that_is_known_to_a_second(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.written()
+    story.done(seal=False)
+    rack = story.grid.rack(story.grid.first_ns)
+    story.tree.until(rack.end_ns + story.tree.policy.seal_delay_ns + 3 * SECOND)
+    with story.tree.nodes["n1"].time.known_to(SECOND):
+        story.tree.seal(rack)
+    return closed_afterwards(story)
+
+
+@plants("radius-above-policy")
+def log_born_by_a_clock_that_is_known_to_a_second(root: Path) -> ClusterTree:
+    story = Story(root)
+    with story.tree.nodes["n1"].time.known_to(SECOND):
+        story.tree.log("invoices")
+    return closed_afterwards(story)
+
+
+@plants("radius-above-policy")
+def ceiling_record_by_a_clock_that_is_known_to_a_second(root: Path) -> ClusterTree:
+    story = Story(root)
+    with story.tree.nodes["n1"].time.known_to(SECOND):
+        wide = story.tree.nodes["n1"].time.token()
+    story.shard.extend(change={"time": wide.encode()})
+    return closed_afterwards(story)
+
+
+@plants("radius-above-policy")
+def watermark_by_a_clock_that_is_known_to_a_second(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    with story.tree.nodes["n2"].time.known_to(SECOND):
+        wide = story.tree.nodes["n2"].time.token()
+    story.shard.end(lease, change={"watermark_time": wide.encode()})
+    return story.done()
+
+
+@plants("radius-above-policy")
+def watermark_of_a_session_lease_by_a_clock_that_is_known_to_a_second(root: Path) -> ClusterTree:
+    story = Story(root)
+    session = sessions.begin(story.shard, story.writer)
+    lease = sessions.under(session, "alice", story.writer)
+    story.tree.advance(50 * MS)
+    story.writer.publish(story.grid, lease)
+    with story.tree.nodes["n2"].time.known_to(SECOND):
+        wide = story.tree.nodes["n2"].time.token()
+    sessions.end(session, change={"watermark_time": wide.encode()})
+    return story.done()
+
+
+@plants("policy-misnamed")
+def lease_by_a_clock_that_the_policy_that_is_named_does_not_allow(root: Path) -> ClusterTree:
+    story = Story(root)
+    with story.tree.nodes["n1"].time.known_to(100 * MS):
+        lease = story.lease()
+    number = story.tree.change_policy(radius_ns_max=50 * MS)
+    story.tree.advance(200 * MS)
+    story.writer.publish(story.grid, lease, change={"policy_number": number})
+    return story.done()

@@ -47,6 +47,13 @@ class HandTime:
         yield
         self.midpoint_ns += span
 
+    @contextmanager
+    def known_to(self, radius: Span) -> Iterator[None]:
+        """Know the time no better than this for a while, as a node does whose guard against that has failed."""
+        before, self.radius_ns = self.radius_ns, radius
+        yield
+        self.radius_ns = before
+
     def sleep(self, span: Span) -> None:
         if span > 0:
             self.advance(span)

@@ -47,14 +47,14 @@ def renew(session: Session, change: Change | None = None) -> None:
     session.signed = shard.turn(session.witness).signed_witness(0)
 
 
-def end_alone(lease: Lease, outcome: LeaseOutcome = LeaseOutcome.REVOKED) -> None:
+def end_alone(lease: Lease, outcome: LeaseOutcome = LeaseOutcome.REVOKED, *, says_who: bool = True) -> None:
     """End one lease while its session lives: floor and settle_to are the session's expiry as last renewed."""
     session = lease.session
     assert session is not None
     memory = lease.shard.memories[lease.witness.domain]
     memory.floor_ns = max(memory.floor_ns, session.witness.expiry_ns)
     memory.settle_to_ns = max(memory.settle_to_ns, session.witness.expiry_ns)
-    lease.shard.end(lease, outcome)
+    lease.shard.end(lease, outcome, says_who=says_who)
     session.leases.remove(lease)
     session.witness = changed(session.witness, {"ended": (*session.witness.ended, lease.witness.correlation_id)})
 

@@ -16,6 +16,7 @@ from appliance.formats.witness import (
     CeilingCopy,
     Ended,
     Entry,
+    Revoked,
     SignedWitness,
     Stopped,
     Witness,
@@ -178,7 +179,7 @@ class Shard:
         """Grant a domain, as if nobody had it."""
         now = self.node.time.midpoint_ns
         memory = self.memories.setdefault(domain, Memory(0, self.floor_ns, self.settle_to_ns))
-        fence = max(memory.fence, self.floor_ns, now) + 1
+        fence = (change or {}).get("fence", max(memory.fence, self.floor_ns, now) + 1)
         witness = changed(
             Witness(
                 kind=WitnessKind.GRANT,
@@ -215,9 +216,18 @@ class Shard:
         lease.signed = self.turn(lease.witness).signed_witness(0)
 
     def end(
-        self, lease: Lease, outcome: LeaseOutcome = LeaseOutcome.RELINQUISHED, change: Change | None = None
+        self,
+        lease: Lease,
+        outcome: LeaseOutcome = LeaseOutcome.RELINQUISHED,
+        change: Change | None = None,
+        *,
+        states: Change | None = None,
+        says_who: bool = True,
     ) -> Ending:
-        """End a lease: floor and settle_to follow from how it ended."""
+        """End a lease: floor and settle_to follow from how it ended.
+
+        ``states``: other numbers than these; ``says_who``: who revoked it stands behind that.
+        """
         told = outcome is LeaseOutcome.RELINQUISHED
         ending = changed(
             Ending(
@@ -232,15 +242,16 @@ class Shard:
             change,
         )
         memory = self.memories[lease.witness.domain]
-        if outcome is LeaseOutcome.EXPIRED:
+        if outcome in (LeaseOutcome.EXPIRED, LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED):
             memory.floor_ns = max(memory.floor_ns, lease.witness.expiry_ns)
             memory.settle_to_ns = max(memory.settle_to_ns, lease.witness.expiry_ns)
         memory.floor_ns = max(memory.floor_ns, ending.watermark_ns or 0)
         memory.previous_id, memory.last_ended = lease.witness.correlation_id, ending
-        entry = Ended(
-            domain=lease.witness.domain, ending=ending, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns
-        )
-        self.turn(entry)
+        numbers = {"floor_ns": memory.floor_ns, "settle_to_ns": memory.settle_to_ns}
+        entry = Ended(domain=lease.witness.domain, ending=ending, **(numbers | (states or {})))
+        name, operator = lease.witness.correlation_id, changed(lease.witness.holder, {"purpose": "in the way"})
+        revoked = Revoked(domain=lease.witness.domain, correlation_id=name, by=operator)
+        self.turn(entry, *([revoked] if outcome is LeaseOutcome.REVOKED and says_who else []))
         return ending
 
     def expire(self, lease: Lease) -> None:

@@ -41,7 +41,7 @@ def eventful_tree(root: Path) -> ClusterTree:
     _shards_come_and_go(tree, orders, alice, bob)
     tree.settle(orders)
     tree.settle(audit_log)
-    # A bag that is still open.
+    # A bag that is still open: what it holds is not judged yet.
     tree.advance(SECOND)
     alice.publish(orders, payloads=[b"open"])
     return tree
@@ -156,6 +156,10 @@ class Story:
 
     def lease(self, **change: object) -> Lease:
         return self.shard.grant("alice", self.writer, **change)  # type: ignore[arg-type]
+
+    def elsewhere(self) -> Lease:
+        """A lease of the first writer's on another domain: what it writes then has nothing to do with the story."""
+        return self.shard.grant("elsewhere", self.writer)
 
     def done(self, *, seal: bool = True) -> ClusterTree:
         self.tree.settle(self.grid, seal=seal)

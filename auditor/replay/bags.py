@@ -9,19 +9,16 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.birth import LogBirth, check_grid
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid
-from appliance.formats.stamped import open_stamped
 from auditor.finding import Evidence
 from auditor.load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from auditor.packs import RackPack
-from auditor.records import RECORD_BYTES_MAX
+from auditor.records import RECORD_BYTES_MAX, open_birth
 from auditor.rules.bags import misplaced_lock, misplaced_seal
 from auditor.rules.signatures import stamp_findings
 from auditor.rules.time import judge_frame
-from timeagent.canonical import decode
 from timeagent.errors import Damaged, LeaseholdError
 
 from .events import BagClosed, ClockReading, FrameWritten, LogBorn, RackSealed
@@ -104,13 +101,9 @@ class BagReading:
         try:
             if data is None:
                 return None
-            stamped = open_stamped(Kind.BIRTH, data, path)
-            birth = decode(LogBirth, stamped.body, path)
-            if birth.log != log or birth.cluster_id != self._records.cluster_id:
-                return None
-            check_grid(birth.span_ns, birth.grace_ns, birth.rack_ns)
+            birth, stamped = open_birth(data, log, self._records.cluster_id)
             token = stamped.signed_time(path)
-        except (LeaseholdError, ArithmeticError):
+        except LeaseholdError:
             return None
         grid, where = Grid(birth), Evidence(path, 0, len(data))
         clock = ClockReading.of(birth.created_by, self._lens.token(birth.created_by, token))

@@ -33,7 +33,7 @@ type Statement = tuple[bytes, int]
 class Gathering(Protocol):
     """Takes what is read. The order of the calls is the order of reading."""
 
-    def head(self, fact: HeadFact, *, in_ledger: bool) -> None:
+    def head(self, fact: HeadFact) -> None:
         """Take a batch head."""
         ...
 
@@ -80,8 +80,8 @@ class Gathered:
     def __init__(self) -> None:
         """Know nothing yet."""
         self.statements: dict[Statement, LeaseTold] = {}
-        self.heads: dict[bytes, tuple[HeadFact, bool]] = {}
-        """Every batch head by its digest, and whether a ledger has it."""
+        self.heads: dict[bytes, HeadFact] = {}
+        """Every batch head by its digest."""
         self.ceilings: dict[bytes, CeilingLinked] = {}
         """Every ceiling record by its bytes."""
         self.stops: set[bytes] = set()
@@ -93,10 +93,10 @@ class Gathered:
         self._ends: dict[tuple[str, bytes], LeaseEnded] = {}
         self._hearsay: dict[tuple[str, bytes], LeaseEnded] = {}
 
-    def head(self, fact: HeadFact, *, in_ledger: bool) -> None:
+    def head(self, fact: HeadFact) -> None:
         """Take a batch head. A ledger's word that it has it stands."""
-        if in_ledger or fact.digest not in self.heads:
-            self.heads[fact.digest] = fact, in_ledger
+        if fact.in_ledger or fact.digest not in self.heads:
+            self.heads[fact.digest] = fact
 
     def knows(self, name: Statement) -> bool:
         """Whether a statement about a lease is known already."""

@@ -19,6 +19,7 @@ from auditor.records import load_records
 from auditor.rows import Use
 from auditor.rules.chains import check_heads
 from auditor.rules.leases import Cluster, check_domain
+from auditor.rules.policies import Policies
 from auditor.rules.registry import found
 from auditor.rules.time import judge_frame, stamp_after_frame
 from timeagent.signedtime import SignedTime
@@ -105,7 +106,7 @@ def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterat
             yield found(code, event.file, reason, [Evidence(event.where.path)])
         return
     policy = records.judging(judged.evidence.frame.head.policy_number)
-    by = judge_frame(judged.evidence, judged.bag, policy, misplaced=False, term_ns_max=records.term_ns_max)
+    by = judge_frame(judged.evidence, judged.bag, policy, misplaced=False, widest=records.widest)
     yield from by.findings
     yield from stamp_after_frame(judged.evidence, judged.closed)
 
@@ -123,27 +124,27 @@ def _closed(event: BagClosed) -> Iterator[Finding]:
 
 
 def _leases(read: Gathered, records: ClusterRecords) -> Iterator[Finding]:
-    heads = [fact for fact, _ in read.heads.values()]
+    heads = list(read.heads.values())
     heads.sort(key=lambda fact: (fact.head.map_number, fact.head.shard, fact.head.incarnation, fact.head.sequence))
     ceilings = _ceilings(read)
-    yield from check_heads(heads, ceilings)
-    runs = _runs(heads, {fact.digest for fact, in_ledger in read.heads.values() if in_ledger})
+    policies = Policies(records.widest)
+    yield from check_heads(heads, ceilings, policies)
+    runs = _runs(heads)
     index = Index()
     cluster = Cluster(
         runs=runs,
         ceilings=ceilings,
         finished=frozenset(read.stops),
         maps=records.maps,
-        term_ns_max=records.term_ns_max,
-        r1_tolerance_ns=records.r1_tolerance_ns,
         coverage=_NothingMissing(index, 0),
+        policies=policies,
     )
     for history in _histories(read, runs):
         yield from check_domain(history, cluster)
     index.close()
 
 
-def _runs(heads: list[HeadFact], in_ledger: set[bytes]) -> dict[bytes, Run]:
+def _runs(heads: list[HeadFact]) -> dict[bytes, Run]:
     runs: dict[bytes, Run] = {}
     for fact in heads:
         head = fact.head
@@ -151,7 +152,7 @@ def _runs(heads: list[HeadFact], in_ledger: set[bytes]) -> dict[bytes, Run]:
             head.incarnation, Run(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
         )
         run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
-        run.take(head.sequence, in_ledger=fact.digest in in_ledger)
+        run.take(head.sequence, in_ledger=fact.in_ledger)
     return runs
 
 
@@ -168,10 +169,10 @@ def _histories(read: Gathered, runs: dict[bytes, Run]) -> Iterator[DomainHistory
         _, incarnation, sequence, place = event.place
         return event.shard[0], runs[incarnation].first_ceiling, incarnation, sequence, place
 
-    tokens = {(fact.head.incarnation, fact.head.sequence): fact.token for fact, _ in read.heads.values()}
+    tokens = {(fact.head.incarnation, fact.head.sequence): fact.token for fact in read.heads.values()}
     domains: dict[str, dict[bytes, LeaseHistory]] = {}
     for (digest, _), event in read.statements.items():
-        fact = read.heads[digest][0]
+        fact = read.heads[digest]
         told = Told(event.witness, fact.head, fact.token, position(event), event.where)
         leases = domains.setdefault(event.witness.domain, {})
         identifier = event.witness.correlation_id

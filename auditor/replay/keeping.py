@@ -109,7 +109,7 @@ class Keeping:
 
     # What is read.
 
-    def head(self, fact: HeadFact, *, in_ledger: bool) -> None:
+    def head(self, fact: HeadFact) -> None:
         """Heads are the audit's."""
 
     def stopped(self, incarnation: bytes) -> None:

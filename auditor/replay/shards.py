@@ -76,7 +76,7 @@ class ShardReading:
         for held in evidence.witnesses:
             if held.refusal is None:
                 digest = head_digest(held.signed.head)
-                self._found.head(HeadFact(held.head, digest, held.token, evidence.where), in_ledger=False)
+                self._found.head(HeadFact(held.head, digest, held.token, evidence.where, in_ledger=False))
                 self._witness(
                     held.witness,
                     digest,
@@ -110,7 +110,7 @@ class ShardReading:
             return
         token = self._lens.token(head.node, token)
         digest = head_digest(block.head)
-        self._found.head(HeadFact(head, digest, token, where), in_ledger=True)
+        self._found.head(HeadFact(head, digest, token, where, in_ledger=True))
         for position, entry in enumerate(entries):
             said = self._said(head, token, where, position)
             match entry:

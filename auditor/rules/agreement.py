@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.witness import WitnessKind
-from timeagent.units import bound_text
+from auditor.finding import NamedInterval
+from timeagent.units import bound_text, rfc3339
 
 from .registry import found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from appliance.formats.lease import Ending
     from auditor.finding import Finding
     from auditor.history import DomainHistory, LeaseHistory, Told
+    from auditor.sessions import SessionTold
 
     from .leases import Cluster
 
@@ -31,7 +33,7 @@ _TOLD: Final = ("outcome", "ended_ns", "watermark_ns", "messages", "chain_head")
 
 
 def check_agreement(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
-    """lease-changed, last-frame-mismatch: the first word on a lease that is not what was said, or written, before."""
+    """lease-changed, expiry-fell, last-frame-mismatch: the first word on a lease that contradicts what was before."""
     for lease in history.leases:
         for before, after in itertools.pairwise(lease.told):
             changed = _changed(lease, before, after, cluster)
@@ -39,8 +41,22 @@ def check_agreement(history: DomainHistory, cluster: Cluster) -> Iterator[Findin
                 reason = f"a {after.witness.kind} of {lease.name} names {changed}"
                 yield found("lease-changed", lease.name, reason, [before.where, after.where])
                 break
+        yield from expiry_fell(lease.name, [] if lease.session is not None else lease.told)
         yield from _ends(lease)
         yield from _last_frame(lease)
+
+
+def expiry_fell(name: str, told: Sequence[Told | SessionTold]) -> Iterator[Finding]:
+    """expiry-fell: a holder may go by either of two witnesses, and the shard by the later one only."""
+    for before, after in itertools.pairwise(told):
+        expiry, was = after.witness.expiry_ns, before.witness.expiry_ns
+        if expiry < was:
+            reason = (
+                f"a {after.witness.kind} of {name} states the expiry {rfc3339(expiry)}; before it was {rfc3339(was)}"
+            )
+            times = [NamedInterval.at("the expiry before", was), NamedInterval.at("the expiry", expiry)]
+            yield found("expiry-fell", name, reason, [before.where, after.where], times)
+            return
 
 
 def _ends(lease: LeaseHistory) -> Iterator[Finding]:

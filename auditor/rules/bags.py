@@ -18,6 +18,7 @@ from .registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from appliance.formats.framing import Kind
     from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
     from appliance.formats.paths import Bag, DataName, Rack
     from auditor.finding import Finding
@@ -209,10 +210,8 @@ def gone(rack: Rack, files: int, *, by_retention: bool) -> str:
     )
 
 
-def frame_place(
-    evidence: FrameEvidence, name: DataName | None, bag: Bag, lock: LockFile, lock_where: Evidence
-) -> Iterator[Finding]:
-    """damaged-frame and stale-lock: a frame says where it belongs, and which records it was written under."""
+def frame_place(evidence: FrameEvidence, name: DataName | None, bag: Bag, lock: LockFile) -> Iterator[Finding]:
+    """damaged-frame: a frame says where it belongs."""
     head, path = evidence.frame.head, evidence.where.path
     if name is None:
         reason = f"{path} holds a frame under a name that is no data file's"
@@ -223,9 +222,17 @@ def frame_place(
             f"for log {head.log} of cluster {head.cluster_id.hex()}"
         )
         yield found("damaged-frame", path, reason, [evidence.where])
-    if head.trust_number > lock.trust_number or head.policy_number > lock.policy_number:
-        reason = (
-            f"the lock file names trust record {lock.trust_number} and policy {lock.policy_number}; "
-            f"a frame that it lists was written under {head.trust_number} and {head.policy_number}"
-        )
-        yield found("stale-lock", path, reason, [lock_where, evidence.where])
+
+
+def stale_lock(evidence: FrameEvidence, kind: Kind, number: int, limit: int, lock_where: Evidence) -> Finding:
+    """stale-lock: the closer has not looked for the newest record after it had listed the bag."""
+    word, path = kind.name.lower(), evidence.where.path
+    reason = f"the lock file names {word} record {limit}; a frame that it lists was written under {number}"
+    return found("stale-lock", path, reason, [lock_where, evidence.where])
+
+
+def unknown_record(evidence: FrameEvidence, kind: Kind, number: int) -> Finding:
+    """unknown-record: a frame was written under a record that nobody had published."""
+    word, path, head = kind.name.lower(), evidence.where.path, evidence.frame.head
+    reason = f"frame {head.sequence} of {head.writer} names {word} record {number}, which there was not"
+    return found("unknown-record", f"{path}, {word} record {number}", reason, [evidence.where])

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.paths import chain_path, record_name
+from appliance.formats.paths import chain_path, parse_ledger_name, record_name
 from appliance.formats.witness import NO_HEAD
 from auditor.chains import RECORDS_KEPT, SHARDS, layouts
 from auditor.finding import Evidence, NamedInterval, Verdict
@@ -22,11 +22,19 @@ if TYPE_CHECKING:
     from auditor.chains import CeilingChain, CeilingFact, HeadFact, ShardName
     from auditor.finding import Finding
 
+    from .policies import Policies
 
-def check_heads(facts: Iterable[HeadFact], chains: Mapping[ShardName, CeilingChain]) -> Iterator[Finding]:
-    """chain-fork and r2-breach: each head names the one before it and its ceiling record, and is signed after both."""
+
+def check_heads(
+    facts: Iterable[HeadFact], chains: Mapping[ShardName, CeilingChain], policies: Policies
+) -> Iterator[Finding]:
+    """chain-fork, r2-breach: each head names the one before it and its ceiling record, and is signed after both.
+
+    ledger-disorder: in its ledger it stands behind the one before it. radius-above-policy: of its signed time.
+    """
     last: HeadFact | None = None
     for fact in facts:
+        yield from policies.check_radius(_head(fact), fact.token, fact.where)
         same_run = last is not None and last.head.incarnation == fact.head.incarnation
         if fact.head.sequence <= 1 and fact.head.previous != NO_HEAD:
             reason = f"{_head(fact)} is the first of its run and names one before it"
@@ -46,6 +54,10 @@ def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
     if after.head.sequence == before.head.sequence + 1 and after.head.previous != before.digest:
         reason = f"{_head(after)} names another batch before it than {before.head.sequence}, as it is known"
         yield found("chain-fork", _head(after), reason, evidence)
+    if before.in_ledger and after.in_ledger and _file_place(after) < _file_place(before):
+        path = after.where.path
+        reason = f"{path} holds {_head(after)} before batch {before.head.sequence}: a shard appends in order"
+        yield found("ledger-disorder", path, reason, evidence)
     if not r2_holds(before.token, after.token):
         reason = f"{_head(after)} was signed surely before batch {before.head.sequence}, which came first"
         times = [
@@ -53,6 +65,12 @@ def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
             NamedInterval.of(f"batch {after.head.sequence}", after.token.interval),
         ]
         yield found("r2-breach", _head(after), reason, evidence, times)
+
+
+def _file_place(fact: HeadFact) -> tuple[int, int]:
+    """Return where in the ledger of its run a block stands: the file's number, and the offset."""
+    _, number = parse_ledger_name(fact.where.path.rpartition("/")[2]) or (b"", 0)
+    return number, fact.where.offset
 
 
 def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
@@ -83,9 +101,12 @@ def _head(fact: HeadFact) -> str:
     return f"batch {head.sequence} of shard {head.shard}, run {head.incarnation.hex()}"
 
 
-def check_ceilings(chains: Mapping[ShardName, CeilingChain]) -> Iterator[Finding]:
-    """chain-fork, ceiling-fell and floor-fell in the ceiling chains."""
+def check_ceilings(chains: Mapping[ShardName, CeilingChain], policies: Policies) -> Iterator[Finding]:
+    """chain-fork, ceiling-fell and floor-fell in the ceiling chains; radius-above-policy of each record."""
     for chain in chains.values():
+        for fact in chain.facts:
+            name = f"{chain_path(*chain.shard)} record {fact.record.number}"
+            yield from policies.check_radius(name, fact.token, fact.where)
         yield from _ceiling_order(chain)
         yield from _run_starts(chain)
 

@@ -24,6 +24,7 @@ from .agreement import check_agreement
 from .growth import check_growth, claims
 from .policies import Policies
 from .registry import found
+from .revocations import check_revocations
 from .settling import Closings, check_settling
 from .stopping import check_stops
 
@@ -47,8 +48,6 @@ class Cluster:
     finished: frozenset[bytes]
     """Runs whose ledger says that they stopped: nothing is missing at its end."""
     maps: Mapping[int, ShardMap]
-    term_ns_max: int | None
-    r1_tolerance_ns: int | None
     coverage: Coverage
     closings: Closings = field(default_factory=Closings)
     """When bags were closed; none: not asked."""
@@ -67,6 +66,7 @@ def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
     yield from _record(history)
     yield from check_settling(history, cluster.closings)
     yield from check_agreement(history, cluster)
+    yield from check_revocations(history)
     yield from check_stops(history, cluster)
 
 
@@ -77,12 +77,13 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
     witness, head, token = told.witness, told.head, told.token
     subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
     times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
-    if cluster.term_ns_max is not None:
-        latest = token.midpoint_ns + cluster.term_ns_max + token.radius_ns
+    policies = cluster.policies
+    if policies.widest is not None:
+        latest = token.midpoint_ns + policies.widest.lease_term_max_ns + token.radius_ns
         if witness.expiry_ns > latest:
             reason = f"{subject} lasts until {rfc3339(witness.expiry_ns)}; the policy allows {rfc3339(latest)}"
-            doubts = list(cluster.policies.doubt(token, told.where))
-            yield from doubts or [found("term-above-policy", subject, reason, [told.where], times)]
+            too_long = found("term-above-policy", subject, reason, [told.where], times)
+            yield policies.judged(too_long, token.interval.latest)
     if witness.expiry_ns > head.ceiling_ns or witness.fence > head.ceiling_ns:
         reason = (
             f"{subject} has expiry {rfc3339(witness.expiry_ns)} and fence {witness.fence}, "
@@ -116,6 +117,10 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
     if lowest is not None and witness.fence <= lowest[0]:
         reason = f"{subject} has the fence {witness.fence}, not above its shard's own floor {lowest[0]}"
         yield found("fence-not-growing", subject, reason, [told.where])
+    named = int.from_bytes(witness.correlation_id[:8], "big")
+    if named != witness.fence if witness.kind is WitnessKind.GRANT else named > witness.fence:
+        reason = f"{subject} has the fence {witness.fence}; its correlation id begins with {named}"
+        yield found("misnamed-lease", subject, reason, [told.where])
     shards = cluster.maps.get(head.map_number)
     if shards is not None and shards.owners and shards.shard_of(witness.domain) != head.shard:
         owner = shards.shard_of(witness.domain)
@@ -346,19 +351,20 @@ def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: Cluster) -> b
 
 def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
     """r1-breach and r2-breach of a watermark: it keeps the signed time of its message, and its end came after."""
-    raw = fact.ending.watermark_time
-    if raw is None or cluster.r1_tolerance_ns is None:
+    raw, policies = fact.ending.watermark_time, cluster.policies
+    if raw is None or policies.widest is None:
         return
     try:
         token = SignedTime.decode(raw, f"the watermark of {lease.name}")
     except Damaged as problem:
         yield found("forged-time", f"{lease.name}, watermark", problem.message, [fact.where])
         return
-    if abs(watermark - token.midpoint_ns) > cluster.r1_tolerance_ns + token.radius_ns:
+    yield from policies.check_radius(f"{lease.name}, watermark", token, fact.where)
+    if abs(watermark - token.midpoint_ns) > policies.widest.r1_tolerance_ns + token.radius_ns:
         reason = f"the watermark {rfc3339(watermark)} of {lease.name} is too far from its signed time"
         times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token.interval)]
-        doubts = list(cluster.policies.doubt(token, fact.where))
-        yield from doubts or [found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times)]
+        too_far = found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times)
+        yield policies.judged(too_far, token.interval.latest)
     for told in lease.told:
         if told.witness.kind is WitnessKind.GRANT and not r2_holds(told.token, token):
             reason = f"the watermark of {lease.name} was signed surely before the lease was granted"

@@ -50,6 +50,7 @@ _ALL: Final = (
     Rule(111, "forged-witness", "a witness does not verify"),
     Rule(112, "key-moved", "a later trust record gives a key to another node", Verdict.OK, Severity.WARNING),
     Rule(113, "revocation-undone", "a later trust record takes a revocation back", Verdict.OK, Severity.WARNING),
+    Rule(114, "ledger-disorder", "the blocks of a witness ledger are not in the order in which they were signed"),
     # bags
     Rule(201, "altered-file", "a listed file does not hold the bytes that its bag was closed with"),
     Rule(202, "lost-file", "a file that its bag was closed with is missing", Verdict.INDETERMINATE),
@@ -76,6 +77,7 @@ _ALL: Final = (
     Rule(211, "premature-lock", "a bag or rack was closed before its time", Verdict.OK, Severity.INFO),
     Rule(212, "foreign-file", "a file is nobody's: nothing reads it", Verdict.OK, Severity.INFO),
     Rule(213, "hidden-bag", "a rack was sealed without a bag that had been closed before"),
+    Rule(214, "unknown-record", "a frame names a policy or trust record that there was not"),
     # time
     Rule(301, "r1-breach", "a timestamp is too far from its signed time"),
     Rule(302, "r2-breach", "what came after was signed before"),
@@ -83,6 +85,7 @@ _ALL: Final = (
     Rule(304, "timestamp-after-expiry", "a message has a timestamp at or after the expiry of its lease"),
     Rule(305, "timestamp-below-floor", "a message has a timestamp at or below the floor of its lease"),
     Rule(306, "unsettled-write", "a message was written before the log was settled as its lease asks"),
+    Rule(307, "radius-above-policy", "something was signed by a clock that was known less well than the policy allows"),
     # leases
     Rule(401, "tentative-write", "a message was written under a lease that was not held"),
     Rule(402, "read-mode-write", "a message was written under a lease of a mode that may not write"),
@@ -114,6 +117,10 @@ _ALL: Final = (
     ),
     Rule(425, "lease-changed", "a shard said of one lease now one thing, now another"),
     Rule(426, "last-frame-mismatch", "a holder relinquished with another last frame than there is"),
+    Rule(427, "leaseless-write", "a message was written under no lease"),
+    Rule(428, "expiry-fell", "an expiry is below one that was stated before"),
+    Rule(429, "misnamed-lease", "a correlation id does not begin with the fence of its grant"),
+    Rule(430, "revocation-incomplete", "a lease was revoked, and its ledger does not say by whom, or the reverse"),
     # sequences
     Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record", Verdict.INDETERMINATE),
     Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),

@@ -18,6 +18,7 @@ from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
+from .agreement import expiry_fell
 from .registry import found
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def check_sessions(
         under = sorted(of[name], key=lambda note: (note.position, note.correlation_id))
         for told in session.told:
             yield from _witness(session, told, cluster)
+        yield from expiry_fell(session.name, session.told)
         yield from _forgotten(session, [note for note in under if note.what is What.ALONE])
         yield from _late(session, [note for note in under if note.what is What.LATE])
         unknown = sum(note.messages for note in under if note.what is What.ALONE)
@@ -122,12 +124,12 @@ def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> It
     witness, head, token = told.witness, told.head, told.token
     subject = f"{session.name}, {witness.kind} in batch {head.sequence}"
     times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
-    term_max = cluster.term_ns_max
-    latest = token.midpoint_ns + (term_max or 0) + token.radius_ns
-    if term_max is not None and witness.expiry_ns > latest:
+    policies = cluster.policies
+    latest = token.midpoint_ns + token.radius_ns + (policies.widest.lease_term_max_ns if policies.widest else 0)
+    if policies.widest is not None and witness.expiry_ns > latest:
         reason = f"{subject} lasts until {rfc3339(witness.expiry_ns)}; the policy allows {rfc3339(latest)}"
-        doubts = list(cluster.policies.doubt(token, told.where))
-        yield from doubts or [found("term-above-policy", subject, reason, [told.where], times)]
+        too_long = found("term-above-policy", subject, reason, [told.where], times)
+        yield policies.judged(too_long, token.interval.latest)
     if witness.expiry_ns > head.ceiling_ns:
         reason = f"{subject} has expiry {rfc3339(witness.expiry_ns)}, above the ceiling {rfc3339(head.ceiling_ns)}"
         yield found("grant-above-ceiling", subject, reason, [told.where], times)
@@ -150,11 +152,13 @@ def _dropped(
         except Damaged as problem:
             yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where])
             return
-        slack = None if cluster.r1_tolerance_ns is None else cluster.r1_tolerance_ns + token.radius_ns
+        policies = cluster.policies
+        yield from policies.check_radius(f"{session.name}, watermark", token, over.where)
+        slack = None if policies.widest is None else policies.widest.r1_tolerance_ns + token.radius_ns
         if slack is not None and abs(entry.watermark_ns - token.midpoint_ns) > slack:
             reason = f"the watermark {rfc3339(entry.watermark_ns)} of {session.name} is too far from its signed time"
-            doubts = list(cluster.policies.doubt(token, over.where))
-            yield from doubts or [found("r1-breach", f"{session.name}, watermark", reason, [over.where])]
+            too_far = found("r1-breach", f"{session.name}, watermark", reason, [over.where])
+            yield policies.judged(too_far, token.interval.latest)
         if entry.watermark_ns >= entry.expiry_ns:
             reason = f"{session.name} was dropped with a watermark at or beyond {rfc3339(entry.expiry_ns)}"
             yield found("watermark-beyond-expiry", session.name, reason, [over.where])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import CONTEXTS, body_digest
 from auditor.finding import NamedInterval
-from auditor.frames import HeldSession, Refusal
+from auditor.frames import HeldSession
 from auditor.verification import misattributed
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, TimeFlags
@@ -90,14 +90,11 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
         times = [NamedInterval.of("the frame", evidence.token.interval)]
         reason = f"the frame's signed time is refused: {evidence.refusal.reason}"
         yield found(evidence.refusal.code, path, reason, [evidence.where], times)
-    elif evidence.stranger:
-        reason = f"the frame says that {evidence.frame.head.writer} wrote it: {evidence.stranger}"
-        yield found("forged-time", path, reason, [evidence.where])
     for reason in evidence.unreadable:
         yield found("forged-witness", path, f"the frame carries a witness that is none: {reason}", [evidence.where])
     all_held: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
     for held in all_held:
-        refusal = held.refusal or (Refusal("forged-time", held.stranger) if held.stranger else None)
+        refusal = held.refusal
         if refusal is None:
             continue
         times = [NamedInterval.of("the witness", held.token.interval)]

@@ -16,6 +16,7 @@ from auditor.finding import NamedInterval
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339, span_text
 
+from .policies import wide_radius
 from .registry import found
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def _clean(evidence: FrameEvidence, bag: Bag, policy: Policy | None) -> bool:
     first, last = int(timestamps[0]), int(timestamps[-1])
     if policy is None or not evidence.proven or not bag.start_ns <= first <= last < bag.end_ns:
         return False
+    if not evidence.witnesses or token.radius_ns > policy.radius_ns_max:
+        return False
     allowed = policy.r1_tolerance_ns + token.radius_ns
     if first < token.midpoint_ns - allowed or last > token.midpoint_ns + allowed:
         return False
@@ -78,32 +81,27 @@ def _clean(evidence: FrameEvidence, bag: Bag, policy: Policy | None) -> bool:
 
 
 def _clean_lease(evidence: FrameEvidence, held: HeldWitness, policy: Policy, first: int, last: int) -> bool:
-    witness, head = held.witness, evidence.frame.head
+    witness = held.witness
     return (
         witness.floor_ns < first
         and last < _expiry_ns(evidence, held)
         and _stands(evidence, held)
-        and witness.holder.incarnation == head.incarnation
-        and witness.holder.node == head.writer
+        and not _foreign(evidence, held)
         and not _unfit(held, policy)
         and r2_holds(held.token, evidence.token)
     )
 
 
 def _clean_session(evidence: FrameEvidence, held: HeldSession, policy: Policy) -> bool:
-    return (
-        held.witness.holder.incarnation == evidence.frame.head.incarnation
-        and not _too_long(held, policy)
-        and r2_holds(held.token, evidence.token)
-    )
+    return not _foreign(evidence, held) and not _beyond(held, policy) and r2_holds(held.token, evidence.token)
 
 
 def judge_frame(
-    evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, misplaced: bool, term_ns_max: int | None = None
+    evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, misplaced: bool, widest: Policy | None = None
 ) -> Judgement:
     """Apply every rule about timestamps to one frame of a closed bag, by the policy that it names.
 
-    ``term_ns_max``: of all policies. A lease for longer than that is its shard's fault, and said of the lease.
+    ``widest``: what any policy allows. A lease beyond that is its shard's fault, and said of the lease, or the batch.
     """
     timestamps = evidence.frame.timestamps
     if not misplaced and _clean(evidence, bag, policy):
@@ -125,6 +123,14 @@ def judge_frame(
         far = np.abs(timestamps - token.midpoint_ns) > allowed
         rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(allowed)} are allowed"
         refuse("r1-breach", far, rule, [_frame_time(evidence)])
+        if token.radius_ns > policy.radius_ns_max:
+            frame = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
+            findings.append(wide_radius(frame, token, policy, evidence.where))
+            accepted[:] = False
+    if not evidence.witnesses and not evidence.unreadable:
+        reason = "the frame carries no witness of a lease: nothing says that its writer might write, or when"
+        findings.append(found("leaseless-write", evidence.where.path, reason, [evidence.where]))
+        accepted[:] = False
     for held in evidence.witnesses:
         if held.refusal is not None:
             continue
@@ -136,31 +142,36 @@ def judge_frame(
         refuse("timestamp-after-expiry", late, f"{name} expires at {rfc3339(expiry)}", times)
         low = timestamps <= witness.floor_ns
         refuse("timestamp-below-floor", low, f"{name} has the floor {rfc3339(witness.floor_ns)}", times)
-        foreign = held.witness.holder.incarnation != evidence.frame.head.incarnation
-        if foreign or _unfit(held, policy) or not _stands(evidence, held):
+        if _foreign(evidence, held) or _unfit(held, policy) or not _stands(evidence, held):
             accepted[:] = False
-    named = _misnamed(evidence, policy, term_ns_max)
+    named = _misnamed(evidence, policy, widest)
     if named is not None:
         findings.append(named)
     for session in evidence.sessions:
-        foreign = session.witness.holder.incarnation != evidence.frame.head.incarnation
-        if foreign or _too_long(session, policy):
+        if _foreign(evidence, session) or _beyond(session, policy):
             accepted[:] = False
     findings += _lease_findings(evidence)
     return Judgement(findings, accepted)
 
 
-def _misnamed(evidence: FrameEvidence, policy: Policy | None, term_ns_max: int | None) -> Finding | None:
+def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | None) -> Finding | None:
     """Return the finding about a frame whose leases are good, but not under the policy that it names."""
-    if policy is None or term_ns_max is None:
+    if policy is None or widest is None:
         return None
     carried: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
     for held in carried:
         witness, token = held.witness, held.token
         span = witness.expiry_ns - token.midpoint_ns - token.radius_ns
-        if held.refusal is None and policy.lease_term_max_ns < span <= term_ns_max:
-            head = evidence.frame.head
-            subject = f"{evidence.where.path}, frame {head.sequence}"
+        subject = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
+        if held.refusal is None and policy.radius_ns_max < token.radius_ns <= widest.radius_ns_max:
+            reason = (
+                f"it names policy {policy.number}, which allows clocks that are known to "
+                f"{span_text(policy.radius_ns_max)}; a lease of its own was granted by one that was known to "
+                f"{span_text(token.radius_ns)}"
+            )
+            times = [NamedInterval.of("the witness", token.interval)]
+            return found("policy-misnamed", subject, reason, [evidence.where], times)
+        if held.refusal is None and policy.lease_term_max_ns < span <= widest.lease_term_max_ns:
             reason = (
                 f"it names policy {policy.number}, which allows {span_text(policy.lease_term_max_ns)}; "
                 f"a lease of its own lasts {span_text(span)} at least, until {rfc3339(witness.expiry_ns)}"
@@ -170,15 +181,25 @@ def _misnamed(evidence: FrameEvidence, policy: Policy | None, term_ns_max: int |
     return None
 
 
+def _foreign(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> bool:
+    """Whether the holder is another process than the writer."""
+    holder, head = held.witness.holder, evidence.frame.head
+    return (holder.node, holder.incarnation) != (head.writer, head.incarnation)
+
+
 def _unfit(held: HeldWitness, policy: Policy | None) -> bool:
     """Whether readers drop every frame with this witness."""
     witness = held.witness
-    return witness.phase is not Phase.HELD or not witness.mode.may_write or _too_long(held, policy)
+    return witness.phase is not Phase.HELD or not witness.mode.may_write or _beyond(held, policy)
 
 
-def _too_long(held: HeldWitness | HeldSession, policy: Policy | None) -> bool:
-    witness, token = held.witness, held.token
-    return policy is not None and witness.expiry_ns > token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
+def _beyond(held: HeldWitness | HeldSession, policy: Policy | None) -> bool:
+    """Whether a witness says more than the policy allows: a longer term, or by a clock that is known less well."""
+    if policy is None:
+        return False
+    expiry, token = held.witness.expiry_ns, held.token
+    too_long = expiry > token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
+    return too_long or token.radius_ns > policy.radius_ns_max
 
 
 def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
@@ -214,8 +235,8 @@ def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
             yield found("read-mode-write", subject, reason, [evidence.where])
         if not _stands(evidence, held):
             yield _without_session(evidence, held, subject, name)
-        holder = witness.holder
-        if (holder.node, holder.incarnation) != (head.writer, head.incarnation):
+        if _foreign(evidence, held):
+            holder = witness.holder
             reason = (
                 f"{path} was written by {head.writer} ({head.incarnation.hex()}) under {name}, "
                 f"which belongs to {holder.node} ({holder.incarnation.hex()})"

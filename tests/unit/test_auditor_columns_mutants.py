@@ -179,7 +179,6 @@ MUTANTS: dict[str, Mutant] = {
         ("session-witness-missing", "ended-lease-write"),
     ),
     "the frame's time": (frames, TOKENS, "known.refusal is None", "True", ("forged-time",)),
-    "whose time": (frames, TOKENS, "known.stranger is None", "True", ("forged-time",)),
     "closed before it was signed": (
         frames,
         TOKENS,

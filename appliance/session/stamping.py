@@ -124,7 +124,7 @@ class Stamper:
             assert lease.floor_ns < first
         heads = [signed.batch_head() for signed in witnesses]
         times = [head.signed_time() for head in heads]
-        judge = self._judging(numbers.policy, witnesses, times)
+        judge = self._judging(numbers.policy, witnesses, times, token)
         for timestamp in (first, last):
             if not r1_holds(timestamp, token, judge.r1_tolerance_ns):
                 raise BadTime(
@@ -136,22 +136,27 @@ class Stamper:
         timestamps, under = range(first, last + 1), RecordNumbers(numbers.trust, judge.number)
         return self._encoded(grid.bag(first), timestamps, payloads, leases, witnesses, attempt_id, token, under)
 
-    def _judging(self, newest: int, witnesses: Sequence[SignedWitness], times: Sequence[SignedTime]) -> Policy:
+    def _judging(
+        self, newest: int, witnesses: Sequence[SignedWitness], times: Sequence[SignedTime], token: SignedTime
+    ) -> Policy:
         """Return the policy to be named: the newest under which readers take these witnesses. Raises NotTrusted.
 
-        A lease that was granted before its longest term was lowered is good under the policy of before. May touch the
-        mount, once for each policy.
+        A lease that was granted before its longest term was lowered is good under the policy of before; so is what was
+        signed before the largest radius was. May touch the mount, once for each policy.
         """
-        # What acceptance.py asks of each: an expiry within the longest term of its signed time and that one's radius.
+        # What acceptance.py asks of each: an expiry within the longest term of its signed time and that one's radius,
+        # and clocks that are known well enough.
         granted = zip(witnesses, times, strict=True)
-        longest = max((one.statement().expiry_ns - at.midpoint_ns - at.radius_ns for one, at in granted), default=0)
+        longest = max(one.statement().expiry_ns - at.midpoint_ns - at.radius_ns for one, at in granted)
+        widest = max(at.radius_ns for at in (token, *times))
         for number in range(newest, 0, -1):
             policy = self._numbered(number)
-            if longest <= policy.lease_term_max_ns:
+            if longest <= policy.lease_term_max_ns and widest <= policy.radius_ns_max:
                 return policy
         raise NotTrusted(
-            "term-above-policy",
-            f"no reader would accept the messages: a lease is for {span_text(longest)}, longer than any policy allows",
+            "beyond-policy",
+            f"no reader would accept the messages: a lease is for {span_text(longest)}, and of the clocks that signed "
+            f"for it one is known to {span_text(widest)}; no policy allows both",
             hint="acquire it again; a shard that grants so is not of this cluster's making",
         )
 

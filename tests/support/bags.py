@@ -57,7 +57,16 @@ def key(signer: Signer, purpose: Purpose, node: str = "n1", **changes: object) -
     return msgspec.structs.replace(entry, **changes)
 
 
-KEYS = (key(TIME_KEY, Purpose.TIME), key(SHARD_KEY, Purpose.WITNESS))
+def time_key(node: str) -> Signer:
+    """Return the key of a node's clock."""
+    return TIME_KEY if node == "n1" else Signer(node.encode().ljust(32, b"t"))
+
+
+KEYS = (
+    key(TIME_KEY, Purpose.TIME),
+    key(SHARD_KEY, Purpose.WITNESS),
+    *(key(time_key(name), Purpose.TIME, name) for name in ("n0", "n2", "n3", "n4")),
+)
 
 
 @dataclass
@@ -143,14 +152,20 @@ def frame_file(
         "sequence": sequence,
         "attempts": (Attempt(id=sequence.to_bytes(16, "big"), messages=len(payloads)),),
         "committed": None,
-        "time": node.time.token().encode(),
-        "witnesses": (),
+        "time": (node.time if author == "n1" else HandTime(time_key(author), node.time.midpoint_ns)).token().encode(),
+        "witnesses": (lease_of(author, incarnation, stamps[0]),),
         "trust_number": 1,
         "policy_number": 1,
     }
     data, _ = encode_frame(FrameHead(**(fields | head)), stamps, payloads)
     bag = node.grid.bag(stamps[0] if bag_at is None else bag_at)
     return FrameFile(bag, name or DataName(author, incarnation, sequence), data)
+
+
+def lease_of(node: str, incarnation: bytes, at_ns: Instant) -> bytes:
+    """Return an encoded SignedWitness of a lease that a writer has for the longest term from an instant on."""
+    holder = Holder(node=node, process=1, boot=b"b" * 16, incarnation=incarnation)
+    return witness(HandTime(TIME_KEY, at_ns), holder=holder)
 
 
 def witness(time: HandTime, domain: str = "d", *, signer: Signer = SHARD_KEY, **changes: object) -> bytes:

@@ -30,10 +30,14 @@ from appliance.bag.retention import Retention
 from appliance.bag.writers import writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.frame import Attempt, FrameHead, encode_frame
-from appliance.formats.paths import DataName, Grid
+from appliance.formats.lease import Holder, Mode, Phase
+from appliance.formats.ledger import block_bytes
+from appliance.formats.paths import DataName, Grid, ledger_path
+from appliance.formats.witness import NO_HEAD, Witness, WitnessKind, sign_batch
 from appliance.registers import Registers
 from auditor.planting.tree import START_NS, ClusterTree
 from tests.support.clocks import HandTime
+from timeagent.canonical import encode
 from timeagent.keys import Verifier
 from timeagent.units import DAY, MINUTE, SECOND
 
@@ -56,6 +60,7 @@ class Process:
     """What one process has of a tree."""
 
     def __init__(self, tree: ClusterTree, kind: BagKind, name: str = "n1", later_ns: int = 0) -> None:
+        self.tree = tree
         self.time = tree.nodes[name].time
         self.signer = tree.nodes["n1"].time_key
         self.time.midpoint_ns = START_NS + SECOND // 2 + later_ns
@@ -67,6 +72,44 @@ class Process:
         self.writer = writer_for(self.context, self.grid, self.authority)
         self.horizon = Horizon(self.context, self.grid, self.authority)
         self.reader = Reader(self.context, self.grid, self.horizon)
+
+    def _lease(self, at_ns: Instant) -> bytes:
+        """Return the witness of a lease from an instant on, the same whoever asks; its ledger is in the tree."""
+        granter, run, fence = self.tree.nodes["n1"], (at_ns // SECOND).to_bytes(8, "big"), at_ns + 1
+        witness = Witness(
+            kind=WitnessKind.GRANT,
+            domain="d",
+            mode=Mode.X,
+            phase=Phase.HELD,
+            holder=Holder(node="n1", process=1, boot=bytes(16), incarnation=INCARNATION),
+            correlation_id=fence.to_bytes(8, "big") + run,
+            fence=fence,
+            expiry_ns=at_ns + self.tree.policy.lease_term_max_ns,
+            floor_ns=0,
+            settle_to_ns=0,
+            session_id=None,
+            previous_id=None,
+            last_ended=None,
+            floor_set_by=None,
+            others=0,
+            others_digest=None,
+        )
+        batch = sign_batch(
+            [witness],
+            granter.witness_key,
+            cluster_id=self.tree.cluster_id,
+            node="n1",
+            map_number=1,
+            shard=0,
+            incarnation=run,
+            ceiling_number=1,
+            ceiling_ns=witness.expiry_ns,
+            sequence=1,
+            previous=NO_HEAD,
+            time=HandTime(self.signer, at_ns).token(),
+        )
+        self.tree.put(ledger_path(1, 0, run), block_bytes(batch))
+        return encode(batch.signed_witness(0))
 
     def attempt(self, sequence: int, payload: bytes, at_ns: Instant = START_NS) -> FrameFile:
         """Return an attempt of node n1: the same bytes, whoever asks, and when."""
@@ -80,7 +123,7 @@ class Process:
             attempts=(Attempt(id=sequence.to_bytes(16, "big"), messages=1),),
             committed=None,
             time=HandTime(self.signer, at_ns + SECOND // 2).token().encode(),
-            witnesses=(),
+            witnesses=(self._lease(at_ns),),
             trust_number=1,
             policy_number=1,
         )

@@ -23,6 +23,7 @@ from tests.support.bags import (
     Node,
     key,
     session_witness,
+    time_key,
     witness,
 )
 from tests.support.clocks import HandTime
@@ -30,7 +31,7 @@ from tests.support.storage import MemoryStorage, RecordingStorage
 from timeagent.errors import Damaged
 from timeagent.signedtime import ClockStatus
 from timeagent.trust import Keyring, Purpose
-from timeagent.units import MINUTE, MS, SECOND
+from timeagent.units import MINUTE, MS, SECOND, Span
 
 
 @pytest.fixture
@@ -250,6 +251,19 @@ def in_session(lease: dict[str, Any] | None = None, **changes: Any) -> Callable[
     return make
 
 
+def known_to(radius: Span) -> Callable[[Node], dict[str, Any]]:
+    return lambda node: {"time": HandTime(TIME_KEY, node.time.midpoint_ns, radius).token().encode()}
+
+
+def granted_by(radius: Span) -> Callable[[Node], dict[str, Any]]:
+    """A lease of a shard whose clock is known to so much."""
+
+    def make(node: Node) -> dict[str, Any]:
+        return {"witnesses": (witness(HandTime(TIME_KEY, node.time.midpoint_ns, radius)),)}
+
+    return make
+
+
 def token(**changes: Any) -> Callable[[Node], dict[str, Any]]:  # noqa: ANN401 - of several types
     def make(node: Node) -> dict[str, Any]:
         other = HandTime(changes.pop("signer", TIME_KEY), node.time.midpoint_ns + changes.pop("offset", 0))
@@ -279,6 +293,13 @@ CASES: list[tuple[Refusal | None, Callable[[Node], dict[str, Any]]]] = [
     (None, lambda _: {"name": DataName("n1", INCARNATION, 2)}),
     (Refusal.TIME_REFUSED, token(signer=STRANGER)),
     (Refusal.TIME_REFUSED, token(signer=SHARD_KEY)),
+    (Refusal.TIME_REFUSED, token(signer=time_key("n2"))),
+    (Refusal.RADIUS, known_to(POLICY.radius_ns_max + 1)),
+    (None, known_to(POLICY.radius_ns_max)),
+    (Refusal.RADIUS, granted_by(POLICY.radius_ns_max + 1)),
+    (None, granted_by(POLICY.radius_ns_max)),
+    (Refusal.NO_LEASE, lambda _: {"witnesses": ()}),
+    (Refusal.NO_LEASE, lambda node: {"witnesses": (session_witness(node.time),)}),
     (Refusal.TIME_REFUSED, token(status=ClockStatus.DISRUPTED)),
     (Refusal.TIME_REFUSED, lambda node: {"time": node.time.token().encode()[:-1] + b"?"}),
     (Refusal.TIME_REFUSED, lambda node: {"time": node.time.token_over(b"d" * 32).encode()}),
@@ -315,6 +336,7 @@ CASES: list[tuple[Refusal | None, Callable[[Node], dict[str, Any]]]] = [
     (Refusal.TERM, under(expiry_ns=STAMP + TERM + RADIUS + 1)),
     (None, under(expiry_ns=STAMP + TERM + RADIUS)),
     (Refusal.HOLDER, under(holder=HOLDER)),
+    (Refusal.HOLDER, under(holder=msgspec.structs.replace(HOLDER, incarnation=INCARNATION, node="n2"))),
     (Refusal.EXPIRED, under(expiry_ns=STAMP)),
     (None, under(expiry_ns=STAMP + 1)),
     (Refusal.FLOOR, under(floor_ns=STAMP)),

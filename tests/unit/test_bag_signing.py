@@ -10,7 +10,7 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.lockfile import RackSeal
 from appliance.formats.paths import LOCK, SEAL
-from tests.support.bags import POLICY, STRANGER, T0, TIME_KEY, Node, key
+from tests.support.bags import POLICY, SHARD_KEY, STRANGER, T0, TIME_KEY, Node, key
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage
 from timeagent.errors import NotTrusted
@@ -25,7 +25,11 @@ def revoked(request: pytest.FixtureRequest) -> Node:
     assert node.writer.write(node.file(b"a")) == Committed()
     instant = node.time.midpoint_ns + 1
     node.records.keyrings[2] = Keyring(
-        [key(TIME_KEY, Purpose.TIME, revoked_from_ns=instant), key(STRANGER, Purpose.TIME, "n2")]
+        [
+            key(TIME_KEY, Purpose.TIME, revoked_from_ns=instant),
+            key(STRANGER, Purpose.TIME, "n2"),
+            key(SHARD_KEY, Purpose.WITNESS),
+        ]
     )
     return node
 

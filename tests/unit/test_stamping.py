@@ -275,4 +275,15 @@ def test_lease_for_longer_than_any_policy_allows_is_not_written_under(desk: Desk
     desk.policies[1] = msgspec.structs.replace(desk.site.policy, lease_term_max_ns=granted_ns(desk) - 1)
     with pytest.raises(NotTrusted) as caught:
         named(desk, 1)
-    assert caught.value.code == "term-above-policy"
+    assert caught.value.code == "beyond-policy"
+
+
+def test_frame_names_a_policy_that_allows_the_clocks_that_signed_for_it(desk: Desk) -> None:
+    change(desk, 2, radius_ns_max=desk.time.radius_ns - 1)
+    assert named(desk, 2) == 1
+    change(desk, 3, radius_ns_max=desk.time.radius_ns)
+    assert named(desk, 3) == 3
+    desk.policies[1] = desk.policies[2]
+    with pytest.raises(NotTrusted) as caught:
+        named(desk, 2)
+    assert caught.value.code == "beyond-policy"

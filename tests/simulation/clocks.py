@@ -126,6 +126,10 @@ class SimulatedTime:
     def token(self) -> SignedTime:
         self._scheduler.operations += 1
         self._scheduler.step("token")
+        return self.page()
+
+    def page(self) -> SignedTime:
+        """Return what the page of the node's agent shows, without taking a step."""
         boot = self._boot_now()
         if self._token is None or boot - self._token_boot >= TOKEN_PERIOD_NS or self.silent:
             self._token = self._sign(None)

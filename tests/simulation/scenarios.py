@@ -73,7 +73,7 @@ WEIGHTS: dict[str, int] = {
     "contenders": 4,
     "moves": 3,
     "heirs": 2,
-    "policies": 3,
+    "policies": 7,
     "stalls": 3,
     "handover": 2,
     "sleepers": 2,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from appliance.lease.shard import DOMAINS_MAX
 from appliance.lease.whereabouts import HINT_BYTES_MAX
+from tests.simulation.afterwards import read_afterwards
 from tests.simulation.client import MountMishaps
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import NODES, T0, founded
@@ -355,4 +356,6 @@ class World:
             self.scheduler.run()
         scheduler = self.scheduler
         self.history.ended_ns = scheduler.now if scheduler.steps >= scheduler.steps_max else scheduler.end_ns
+        with silence():
+            read_afterwards(self)
         return self.history

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from appliance.bag.looks import Writer
     from appliance.formats.paths import Grid
     from appliance.formats.policy import PolicyNumbers
+    from tests.simulation.clocks import SimulatedTime
+    from tests.simulation.machine import ProcessTime
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
-    from timeagent.clock import NodeTime
 
 
 class Kit:
@@ -33,7 +34,7 @@ class Kit:
         self.world = world
         self.process = process
         node = process.machine.name
-        self.time: NodeTime = world.times[node].of_process()
+        self.time: SimulatedTime | ProcessTime = world.times[node].of_process()
         process.clock = world.times[node]
         self.storage = told(world.mounts[node])
         self.records = world.founded.registers(self.storage)

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import HorizonSeen, LatestRead, SettledRead, key_of
-from timeagent.errors import LeaseholdError
+from timeagent.errors import LeaseholdError, TryAgain
 
 if TYPE_CHECKING:
     from tests.simulation.actors.processes import LogKit
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
+
+SETTLES = 0.6
+"""How often a reader has closed what it is about to read, rather than see how far others have come."""
 
 
 class Reading:
@@ -38,8 +41,10 @@ class Reading:
                 self._world.scheduler.refused("cannot read:", problem)
 
     def _settled(self, kit: Kit, log: LogKit, cursor: int) -> int:
-        """Read on from where the last reading ended, or all from the beginning."""
-        after = cursor if kit.chance.random() < 0.5 else 0
+        """Read on from where the last reading ended, or all from the beginning; mostly what it has settled itself."""
+        if kit.chance.random() < SETTLES:
+            self._settle(kit, log)
+        after = cursor if kit.chance.random() < 0.3 else 0
         reached = log.horizon.refresh()
         until = reached - 1
         keys = tuple(key_of(each) for each in log.reader.settled(after, until))
@@ -49,6 +54,16 @@ class Reading:
         self._world.history.horizons.append(HorizonSeen(who, now, log.name, reached))
         self._world.scheduler.note("has read", f"{len(keys)} settled messages up to {until}")
         return max(cursor, until)
+
+    def _settle(self, kit: Kit, log: LogKit) -> None:
+        """Have closed what was written until now, or until what may be due: by its own clock, which may be ahead."""
+        policy = kit.world.policy
+        to = kit.time.now().midpoint - kit.chance.choice((0, policy.grace_ns))
+        deadline = kit.time.boot_ns() + 2 * (policy.grace_ns + policy.span_ns)
+        try:
+            log.horizon.settle(to, None, deadline)
+        except TryAgain as problem:
+            self._world.scheduler.refused("has not settled:", problem)
 
     def _latest(self, kit: Kit, log: LogKit) -> None:
         began = self._world.scheduler.now

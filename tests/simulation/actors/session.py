@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
     from timeagent.units import Instant
 
+MESSAGES = (1, 1, 1, 2, 3, 4)
+"""How many messages an application publishes at once: each as often as it stands here."""
 REPEATS = 10
 """How often who is in doubt writes the same once more: for longer than a bag is open."""
 
@@ -220,7 +222,7 @@ class Application:
         kit = self.kit()
         for number in range(self._rounds):
             kit.pause(self._world.pace_ns)
-            chosen = kit.chance.sample(self._domains, min(len(self._domains), kit.chance.choice((1, 1, 1, 2))))
+            chosen = kit.chance.sample(self._domains, min(len(self._domains), kit.chance.choice((1, 1, 1, 2, 3))))
             term = kit.chance.choice((None, None, self._world.policy.lease_term_max_ns // 2))
             mode = kit.chance.choice(self.modes)
             wait = kit.chance.choice((1, 4, 8)) * SECOND
@@ -259,13 +261,15 @@ class Application:
                     kit.pause(self._world.pace_ns)
                 if self._world.linger_ns and chance.random() < 0.5:
                     kit.time.sleep(int(chance.random() * self._world.linger_ns))
-                payload = f"{kit.process.name}.{self._world.number()}.{number}.{log}.{again}".encode()
+                said = f"{kit.process.name}.{self._world.number()}.{number}.{log}.{again}"
+                payloads = [f"{said}.{n}".encode() for n in range(chance.choice(MESSAGES))]
+                under = chance.sample(leases, chance.choice((len(leases), len(leases), 1)))
                 attempt = chance.randbytes(ATTEMPT_ID_BYTES)
-                outcome = kit.publish(log, [payload], leases, attempt)
+                outcome = kit.publish(log, payloads, under, attempt)
                 if not isinstance(outcome, Committed) and chance.random() < 0.5:
                     kit.time.sleep(50 * MS)
                     if isinstance(outcome, Unknown):
-                        kit.repeat(log, [payload], leases, attempt)
+                        kit.repeat(log, payloads, under, attempt)
             if chance.random() < 0.2:
                 kit.session.renew_due()
 

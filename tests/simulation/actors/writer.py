@@ -1,4 +1,4 @@
-"""A writer without leases: it stamps and writes one batch after another, and finds out what became of each."""
+"""A writer that needs no shard: it stamps and writes one batch after another, and finds out what became of each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.session.stamping import Ahead, Stamper, WriterState
+from tests.simulation.actors.issuer import Issuer
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Attempt
 from timeagent.errors import LeaseholdError
@@ -35,6 +36,7 @@ class Writer:
         kit = Kit(world, self._process)
         state = WriterState(kit.records.cluster_id, kit.context.node, kit.chance.randbytes(8))
         stamper = Stamper(kit.time, kit.policy, state, kit.records.policy)
+        issuer = Issuer(kit, state.incarnation)
         logs = [kit.log(name) for name in self._names]
         for number in range(self._batches):
             kit.pause(world.pace_ns)
@@ -45,7 +47,8 @@ class Writer:
             try:
                 numbers = kit.records.newest()
                 keyring = kit.records.keyring(numbers.trust)
-                publication = stamper.publication(log.grid, payloads, (), identity, numbers, keyring)
+                leases = (issuer.lease(),)
+                publication = stamper.publication(log.grid, payloads, leases, identity, numbers, keyring)
             except LeaseholdError as problem:
                 world.scheduler.refused("writes nothing:", problem)
                 continue

@@ -6,9 +6,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from appliance.formats.birth import BagKind, LogBirth
+from appliance.formats.lease import Holder
 from appliance.formats.paths import Grid
 from tests.simulation.exhaustive.tree import ExploredStorage, ExploredTime, Tree
-from tests.support.bags import CLUSTER, KEYS, LOG, POLICY, T0, FixedRecords, Node, frame_file
+from tests.support.bags import CLUSTER, KEYS, LOG, POLICY, T0, FixedRecords, Node, frame_file, witness
 from tests.support.bags import TIME_KEY as SLOW_KEY
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage
@@ -97,14 +98,17 @@ def node(port: Port, *instants: Instant) -> Node:
 
 @cache
 def file_of(writer: str, bag_second: int = 0, sequence: int = 1) -> FrameFile:
-    """Return one file of a writer: a whole frame of one message."""
+    """Return one file of a writer: a whole frame of one message, under a lease of its own."""
     maker = Node(MemoryStorage(), writer, HandTime(TIME_KEY, EARLY), RECORDS, GRID)
+    incarnation = writer.encode().ljust(8, b"-")
+    holder = Holder(node="n1", process=1, boot=bytes(16), incarnation=incarnation)
     return frame_file(
         maker,
         (f"{sequence} of {writer}".encode(),),
         sequence=sequence,
-        incarnation=writer.encode().ljust(8, b"-"),
+        incarnation=incarnation,
         timestamps=(EARLY + bag_second * SECOND + sequence,),
+        witnesses=(witness(maker.time, f"{writer} {sequence}", holder=holder),),
     )
 
 

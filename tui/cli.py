@@ -174,6 +174,8 @@ def _open_screen(source: StateSource, revoker: Revoker | None = None) -> int:
 
     app = TopApp(Feed(source, SystemClock()), revoker=revoker)
     app.run()
+    if app._exception is not None:  # noqa: SLF001 - the library has no other door to it
+        raise app._exception  # noqa: SLF001 - the same
     return app.return_code or 0
 
 

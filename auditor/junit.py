@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape, quoteattr
 
-from .finding import Verdict, printable
+from timeagent.console import printable
+
+from .finding import Verdict
 from .rules.registry import RULES
 
 if TYPE_CHECKING:

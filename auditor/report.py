@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
-from .finding import Verdict, printable
+from .finding import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

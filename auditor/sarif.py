@@ -6,7 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from .finding import Severity, Verdict, printable
+from timeagent.console import printable
+
+from .finding import Severity, Verdict
 from .rules.registry import RULES
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from appliance.formats.paths import MARKER
 from timeagent.errors import Damaged, Environment
 
+from .filenames import text_of_bytes
 from .load import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ NAME_BYTES_MAX: Final = 1024 * 1024
 """More than the header of any name, link or attribute that a tar program writes."""
 LEVELS_MAX: Final = 16
 """Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
+_ENCODING: Final = ("utf-8", "surrogateescape")
+"""What names in it are read by, whatever the locale is."""
 _OF_NAMES: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 
 
@@ -48,7 +51,8 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
     """
     found: list[tarfile.TarInfo] = []
     try:
-        with tarfile.open(path, "r:", tarinfo=_Member) as archive:
+        encoding, errors = _ENCODING
+        with tarfile.open(path, "r:", tarinfo=_Member, encoding=encoding, errors=errors) as archive:
             for each in archive:
                 if each.size < 0:  # as an attribute says it
                     raise tarfile.ReadError(f"{each.name} has {each.size} bytes")
@@ -91,7 +95,7 @@ class TarTree(Tree):
         for each in members:
             place = _place(each, stands)
             stands[posixpath.normpath(each.name)] = place
-            name = _inside(each.name, root)
+            name = text_of_bytes(_inside(each.name, root).encode(*_ENCODING))
             if not name:
                 continue
             levels = name.split("/", LEVELS_MAX)

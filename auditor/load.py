@@ -189,6 +189,8 @@ class Tree:
     def __init__(self, root: Path) -> None:
         """Take the root. Touches nothing yet."""
         self.root = root
+        self.inside = ""
+        """Of a tree in a file: the directory in there that is its root."""
         self._at = f"{root}/"
         """What paths stand behind: a text, because to make a Path takes as long as to open a file."""
         self.unreadable: dict[str, str] = {}

@@ -89,13 +89,14 @@ class TarTree(Tree):
             raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
         self._identity = f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
         root = self._root(members, path)
+        self.inside = _text(root)
         self._others: dict[str, str] = {}
         """Why a member that is no directory cannot be read."""
         stands: dict[str, tuple[int, int] | str] = {}
         for each in members:
             place = _place(each, stands)
             stands[posixpath.normpath(each.name)] = place
-            name = text_of_bytes(_inside(each.name, root).encode(*_ENCODING))
+            name = _text(_inside(each.name, root))
             if not name:
                 continue
             levels = name.split("/", LEVELS_MAX)
@@ -117,7 +118,13 @@ class TarTree(Tree):
         parts = [part for part in map(_part, members) if part is not None]
         if not marked and not parts:
             raise Damaged("not-a-tree", f"{path} holds no file {MARKER}", hint="name a tar file of a leasehold root")
-        return posixpath.dirname(min(marked, key=lambda name: (name.count("/"), name))) if marked else min(parts)
+        least = min((name.count("/") for name in marked), default=0)
+        found = {posixpath.dirname(name) for name in marked if name.count("/") == least} or set(parts)
+        if len(found) > 1 and "" not in found:
+            names = ", ".join(map(_text, sorted(found)))
+            what = f"{path} holds {len(found)} trees: {names}"
+            raise Damaged("not-a-tree", what, hint="unpack it, and name one of them; or make a tar file of one")
+        return min(found)
 
     def _add(self, name: str, *, is_directory: bool) -> None:
         if is_directory:
@@ -160,6 +167,10 @@ class TarTree(Tree):
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None
+
+
+def _text(name: str) -> str:
+    return text_of_bytes(name.encode(*_ENCODING))
 
 
 def _place(member: tarfile.TarInfo, stands: dict[str, tuple[int, int] | str]) -> tuple[int, int] | str:

@@ -32,9 +32,7 @@ START_PATIENCE_NS: Final = SECOND
 
 
 def _add_top(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path", metavar="PATH", nargs="?", help="a root, a copy of one, or the directory of a demo (default: --root)"
-    )
+    parser.add_argument("path", metavar="PATH", nargs="?", help="a root, or a copy of one (default: --root)")
     parser.add_argument(
         "--offline",
         metavar="TREE",

@@ -118,13 +118,15 @@ def test_each_kind_of_finding_is_explained_and_bundled(copy: Path, tmp_path: Pat
 def test_replay_and_screens_show_the_copy(copy: Path, tmp_path: Path, say: Say) -> None:
     index = tmp_path / "db"
     say("audit", copy, "--db", index)
-    for words in ((copy,), ("--db", index), (copy, "--db", index)):
+    replayed: tuple[tuple[object, ...], ...] = ((copy,), ("--db", index), (copy, "--db", index))
+    for words in replayed:
         assert "early-grant" in say("replay", *words).out
         json.loads(say("replay", *words, "--json").out)
         say("replay", *words, "--step", "event")
         json.loads(say("replay", *words, "--step", "event", "--json").out)
     say("replay", copy, "--newest", "3", "--shift", "n1=1s")
-    for words in (("--offline", copy), ("--db", index), ("--offline", copy, "--db", index)):
+    shown: tuple[tuple[object, ...], ...] = (("--offline", copy), ("--db", index), ("--offline", copy, "--db", index))
+    for words in shown:
         assert "n1" in say("top", *words, "--once").out
         json.loads(say("top", *words, "--json").out)
 

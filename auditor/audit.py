@@ -70,13 +70,6 @@ class Audit:
     hashed: bool = True
     """Whether every byte was hashed."""
 
-    @property
-    def exit_status(self) -> int:
-        """0: nothing found; 3: something was not verified, and no violation found; 1: anything else."""
-        if (self.summary.unverifiable or not self.hashed) and not self.summary.violations:
-            return 3
-        return 1 if self.findings else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -18,10 +18,11 @@ from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL
+from timeagent.console import printable
 from timeagent.errors import Damaged
 
 from .audit import audit
-from .finding import printable
+from .filenames import name_of
 from .replay.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
 from .tarred import TarTree
 
@@ -194,7 +195,7 @@ def _write(file: IO[bytes], finding: Finding, tree: Tree, paths: list[str]) -> N
 
 def _add(archive: tarfile.TarFile, path: str, data: bytes | None) -> None:
     """Add a file, or a directory where there are no bytes; owner, mode and time say nothing."""
-    member = tarfile.TarInfo(path)
+    member = tarfile.TarInfo(name_of(path))
     member.mode = 0o644 if data is not None else 0o755
     if data is None:
         member.type = tarfile.DIRTYPE

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.witness import WitnessKind
-from timeagent.console import bound_fields, instant_fields
+from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND
 
-from .finding import printable
 from .replay.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed
 from .replay.words import event_fields
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from timeagent.console import printable
 from timeagent.errors import BadRequest
 
-from .finding import printable
 from .report import SCHEMA
 
 if TYPE_CHECKING:

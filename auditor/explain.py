@@ -14,11 +14,11 @@ from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import open_signed, open_stamped
 from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Revoked, SignedWitness, Stopped, Witness
 from timeagent.canonical import decode
+from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
-from .finding import printable
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from .replay.words import event_words
 from .report import finding_lines, time_line

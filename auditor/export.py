@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
+from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
 
-from .finding import printable
 from .replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, RackSealed
 from .replay.words import event_words, kind_of
 

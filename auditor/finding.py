@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from timeagent.console import bound_fields
+from timeagent.console import bound_fields, printable
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
 
 ID_CHARACTERS: Final = 12
-
-
-def printable(text: str) -> str:
-    """Return text that can be shown and encoded: control characters and bytes that are no UTF-8 are escaped.
-
-    File names and domains in a tree are whatever somebody wrote there; a terminal must not obey them.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
 
 
 class Verdict(StrEnum):
@@ -95,7 +85,7 @@ class Finding:
     def id(self) -> str:
         """A short digest of code, subject and evidence: the same in every audit of the same bytes."""
         parts = [self.code, self.subject, *(f"{each.path}\0{each.offset}\0{each.length}" for each in self.evidence)]
-        return hashlib.sha256("\0\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:ID_CHARACTERS]
+        return hashlib.sha256("\0\0".join(parts).encode()).hexdigest()[:ID_CHARACTERS]
 
     def fields(self) -> dict[str, Any]:
         """Return what JSON shows."""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import msgspec
 
+from timeagent.console import printable
 from timeagent.errors import BadRequest, Environment
 
 from .columns.layout import ENTRIES, USES, Bucket, Place, names_in
 from .columns.spool import Spool
-from .finding import Evidence, printable
+from .finding import Evidence
 from .rows import RANKED, Rows, Use
 
 if TYPE_CHECKING:

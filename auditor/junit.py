@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
-from .finding import Verdict, printable
+from timeagent.console import printable
+
+from .finding import Verdict
+from .opening import where_words
 from .rules.registry import RULES
 
 if TYPE_CHECKING:
@@ -24,8 +27,11 @@ _ELEMENTS: Final = {
 """An unknown outcome is not a crime: what is indeterminate is skipped, not failed."""
 
 
-def junit_lines(audit: Audit) -> Iterator[str]:
-    """Yield the document's lines. Byte-identical for identical input: no host, no time of the run."""
+def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
+    """Yield the document's lines. Byte-identical for identical input: no host, no time of the run.
+
+    ``about``: what was judged, and the exit code.
+    """
     found = {finding.code for finding in audit.findings}
     passed = [code for code in RULES if code not in found]
     counts = {
@@ -37,6 +43,10 @@ def junit_lines(audit: Audit) -> Iterator[str]:
         f'<testsuites><testsuite name="leasehold audit" tests="{len(audit.findings) + len(passed)}" '
         f'failures="{counts["failure"]}" errors="{counts["error"]}" skipped="{counts["skipped"]}">'
     )
+    yield "  <properties>"
+    for name, value in (("tree", where_words(about["tree"])), ("exit-code", str(about["exit_code"]))):
+        yield f'    <property name="{name}" value={quoteattr(_xml(value))}/>'
+    yield "  </properties>"
     for finding in audit.findings:
         yield from _case(finding)
     for code in passed:

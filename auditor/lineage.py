@@ -15,6 +15,7 @@ from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import LOCK
 from appliance.formats.stamped import open_signed
+from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import rfc3339
@@ -31,7 +32,7 @@ from .checks import (
     session_checks,
     witness_checks,
 )
-from .finding import Evidence, Verdict, printable
+from .finding import Evidence, Verdict
 from .links import Link, LinkKind
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from .replay.events import FrameWritten, LeaseEnded, LeaseTold

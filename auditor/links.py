@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from .finding import printable
+from timeagent.console import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

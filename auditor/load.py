@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import (
@@ -31,7 +30,6 @@ from appliance.formats.pack import PACK
 from appliance.formats.paths import (
     LOCK,
     LOGS,
-    MARKER,
     PRELOCK,
     RETAINED,
     SEAL,
@@ -39,10 +37,12 @@ from appliance.formats.paths import (
     parse_ledger_name,
     parse_record_name,
 )
-from timeagent.errors import Damaged, Environment
+
+from .filenames import name_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from appliance.formats.paths import Bag, Grid, Rack
 
@@ -64,30 +64,6 @@ TOPS: Final = frozenset({LOGS, "ledger", "shards", "policy", "trust", "map"})
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 NOT_REGULAR: Final = "it is not a regular file"
 LINK: Final = "it is a link: none is followed"
-
-
-def find_root(path: Path) -> Path:
-    """Return the root at a path: itself, or its only sub-directory that is one. Raises Damaged with the way out."""
-    try:
-        if not path.is_dir():
-            what = "is not a directory" if path.exists() else "is not there"
-            raise Damaged("not-a-tree", f"{path} {what}", hint="name a copy of a leasehold root")
-        if os.path.lexists(path / MARKER):
-            return path
-        inner = [each for each in sorted(path.iterdir()) if each.is_dir() and os.path.lexists(each / MARKER)]
-    except OSError as problem:
-        raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
-    if len(inner) == 1:
-        return inner[0]
-    names = ", ".join(each.name for each in inner[:4])
-    what = f"holds several trees ({names})" if inner else f"holds no file {MARKER}"
-    raise Damaged(
-        "not-a-tree",
-        f"{path} {what}",
-        hint="name one of them"
-        if inner
-        else "name the directory that holds it: the root of the cluster, or a copy of it",
-    )
 
 
 def is_hidden(name: str) -> bool:
@@ -208,11 +184,13 @@ def open_at(path: Path, base: int, size: int) -> Opened:
 
 
 class Tree:
-    """A copy of a cluster's root. Paths are relative to it, with forward slashes."""
+    """A copy of a cluster's root. Paths are relative to it, with forward slashes, and text: ``filenames``."""
 
     def __init__(self, root: Path) -> None:
         """Take the root. Touches nothing yet."""
         self.root = root
+        self.inside = ""
+        """Of a tree in a file: the directory in there that is its root."""
         self._at = f"{root}/"
         """What paths stand behind: a text, because to make a Path takes as long as to open a file."""
         self.unreadable: dict[str, str] = {}
@@ -236,15 +214,15 @@ class Tree:
         try:
             with self._scanned(directory) as entries:
                 for entry in entries:
-                    is_directory = entry.is_dir(follow_symlinks=False)
-                    found.append((entry.name, is_directory))
-                    if not is_directory and not entry.is_file(follow_symlinks=False) and not is_hidden(entry.name):
+                    name, is_directory = text_of(entry.name), entry.is_dir(follow_symlinks=False)
+                    found.append((name, is_directory))
+                    if not is_directory and not entry.is_file(follow_symlinks=False) and not is_hidden(name):
                         why = LINK if entry.is_symlink() else NOT_REGULAR
-                        self.unreadable.setdefault(f"{directory}/{entry.name}" if directory else entry.name, why)
+                        self.unreadable.setdefault(f"{directory}/{name}" if directory else name, why)
         except OSError as problem:
             if problem.errno not in _ABSENT:
                 self.unreadable[directory] = str(problem.strerror)
-            elif os.path.islink(self._at + directory):
+            elif os.path.islink(self._at + name_of(directory)):
                 self.unreadable[directory] = LINK
             return []
         return sorted(found)
@@ -256,7 +234,7 @@ class Tree:
             with os.scandir(self._at) as entries:
                 yield entries
             return
-        opened = os.open(self._at + directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(self._at + name_of(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             with os.scandir(opened) as entries:
                 yield entries
@@ -295,7 +273,7 @@ class Tree:
     def identity(self, path: str) -> str:
         """Return what tells whether a file is still the one that it was, short of reading it."""
         try:
-            found = os.lstat(self._at + path)
+            found = os.lstat(self._at + name_of(path))
         except OSError as problem:
             return str(problem.strerror)
         return f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
@@ -421,7 +399,7 @@ class Tree:
 
     def _open(self, path: str) -> Opened | None:
         try:
-            descriptor = os.open(self._at + path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(self._at + name_of(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as problem:
             if problem.errno not in _ABSENT:
                 self.unreadable[path] = LINK if problem.errno == errno.ELOOP else str(problem.strerror)

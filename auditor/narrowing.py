@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from timeagent.console import printable
 from timeagent.errors import BadRequest
 from timeagent.units import INSTANT_MAX, rfc3339
-
-from .finding import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -10,9 +10,9 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
+from timeagent.console import printable
 from timeagent.units import MS, SECOND, rfc3339, span_text
 
-from .finding import printable
 from .replay.events import BagClosed
 
 if TYPE_CHECKING:

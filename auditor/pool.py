@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import traceback
 from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import wait
@@ -113,6 +114,7 @@ def _serve(connection: Connection, work: Callable[[Any], bytes], units: Sequence
         try:
             answer = work(units[number])
         except Exception as problem:  # noqa: BLE001 - raised where it was asked for
+            problem.add_note(f"in a process that reads parts:\n{traceback.format_exc()}")  # it goes without it
             connection.send(problem)
         else:
             connection.send(None)

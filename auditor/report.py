@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
-from .finding import Verdict, printable
+from .finding import Verdict
+from .opening import where_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,15 +42,22 @@ def json_bytes(audit: Audit) -> bytes:
     return msgspec.json.encode({"schema": SCHEMA, "version": VERSION} | json_fields(audit)) + b"\n"
 
 
-def jsonl_lines(audit: Audit, chosen: dict[str, Any]) -> Iterator[bytes]:
+def jsonl_lines(audit: Audit, about: dict[str, Any]) -> Iterator[bytes]:
     """Yield one JSON object per line: every finding (``type`` finding), and last what the audit says as a whole.
 
-    ``chosen``: what was left out on purpose, for that last line.
+    ``about``: what was judged, and what was left out on purpose, for that last line.
     """
     for finding in audit.findings:
         yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "finding"} | finding.fields())
     rest = {name: value for name, value in json_fields(audit).items() if name != "findings"}
-    yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "summary"} | rest | chosen)
+    yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "summary"} | about | rest)
+
+
+def about_lines(about: dict[str, Any]) -> Iterator[str]:
+    """Yield what was judged."""
+    yield f"tree: {where_words(about['tree'])}"
+    if "against" in about:
+        yield f"held against: {where_words(about['against'])}"
 
 
 def text_lines(audit: Audit) -> Iterator[str]:

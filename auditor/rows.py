@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from .finding import Evidence, printable
+from timeagent.console import printable
+
+from .finding import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

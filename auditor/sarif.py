@@ -6,7 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from .finding import Severity, Verdict, printable
+from timeagent.console import printable
+
+from .finding import Severity, Verdict
+from .opening import where_words
 from .rules.registry import RULES
 
 if TYPE_CHECKING:
@@ -25,8 +28,11 @@ _KINDS: Final = {
 }
 
 
-def sarif_fields(audit: Audit, exit_status: int) -> dict[str, Any]:
-    """Return the document. Byte-identical for identical input; paths are relative to the tree."""
+def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
+    """Return the document. Byte-identical for identical input; paths are relative to the tree.
+
+    ``about``: what was judged, and the exit code.
+    """
     codes = sorted({finding.code for finding in audit.findings})
     return {
         "$schema": SCHEMA,
@@ -40,8 +46,11 @@ def sarif_fields(audit: Audit, exit_status: int) -> dict[str, Any]:
                         "rules": [_rule(code) for code in codes],
                     }
                 },
-                "originalUriBaseIds": {_BASE: {"description": {"text": "the root of the audited tree"}}},
-                "invocations": [{"executionSuccessful": True, "exitCode": exit_status}],
+                "originalUriBaseIds": {
+                    _BASE: {"description": {"text": f"the root of the audited tree: {where_words(about['tree'])}"}}
+                },
+                "invocations": [{"executionSuccessful": True, "exitCode": about["exit_code"]}],
+                "properties": about,
                 "results": [_result(finding, codes.index(finding.code)) for finding in audit.findings],
             }
         ],

@@ -5,28 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadRequest
 
-from .finding import Verdict
+from .finding import Severity, Verdict
 from .rules.registry import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from .audit import Audit
     from .finding import Finding
 
 
 class FailOn(StrEnum):
-    """From which verdict on an audit fails. Each includes what stands before it."""
+    """From what on an audit fails. Each includes what stands before it."""
 
     NEVER = "never"
     VIOLATION = "violation"
     INDETERMINATE = "indeterminate"
     UNVERIFIABLE = "unverifiable"
+    WARNING = "warning"
+    """What the rules dealt with, but should not have had to."""
     ANY = "any"
+    """What is only worth knowing, too."""
 
 
 def only(audit: Audit, patterns: Sequence[str]) -> Audit:
@@ -47,9 +50,9 @@ def only(audit: Audit, patterns: Sequence[str]) -> Audit:
     return _with(audit, tuple(each for each in audit.findings if any(_fits(each, pattern) for pattern in patterns)))
 
 
-def by_id(audit: Audit, identifier: str) -> Audit:
-    """Return the audit with one finding only, or with none."""
-    return _with(audit, tuple(each for each in audit.findings if each.id == identifier))
+def by_id(audit: Audit, identifiers: Collection[str]) -> Audit:
+    """Return the audit with some findings only."""
+    return _with(audit, tuple(each for each in audit.findings if each.id in identifiers))
 
 
 def _with(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
@@ -68,19 +71,23 @@ def _fits(finding: Finding, pattern: str) -> bool:
     return finding.verdict == pattern or fnmatchcase(finding.code, pattern)
 
 
-def exit_status(audit: Audit, fail_on: FailOn) -> int:
+DEFAULT: Final = FailOn.WARNING
+
+
+def exit_status(audit: Audit, fail_on: FailOn = DEFAULT) -> int:
     """Return the exit code: 1 for what is found from ``fail_on`` on, 3 if that is only what could not be verified."""
-    summary = audit.summary
-    match fail_on:
-        case FailOn.NEVER:
-            return 0
-        case FailOn.VIOLATION:
-            return int(summary.violations > 0)
-        case FailOn.INDETERMINATE:
-            return int(summary.violations + summary.indeterminate > 0)
-        case FailOn.UNVERIFIABLE:
-            if (summary.unverifiable or not audit.hashed) and not summary.violations:
-                return 3
-            return int(summary.violations + summary.indeterminate > 0)
-        case FailOn.ANY:
-            return audit.exit_status
+    unverified = audit.summary.unverifiable > 0 or not audit.hashed
+    if unverified and not audit.summary.violations and _counts(Verdict.UNVERIFIABLE, Severity.ERROR, fail_on):
+        return 3
+    return int(any(_counts(each.verdict, each.severity, fail_on) for each in audit.findings))
+
+
+def _counts(verdict: Verdict, severity: Severity, fail_on: FailOn) -> bool:
+    """Whether a finding makes an audit fail."""
+    match verdict:
+        case Verdict.VIOLATION | Verdict.INDETERMINATE | Verdict.UNVERIFIABLE:
+            least = FailOn(verdict.value)
+        case _:
+            least = FailOn.ANY if severity is Severity.INFO else FailOn.WARNING
+    order = list(FailOn)
+    return order.index(least) <= order.index(fail_on)

@@ -58,7 +58,7 @@ class PartStore:
         state = hashlib.sha256()
         for path in paths:
             known = "" if path.endswith("/") else tree.identity(path)  # a directory is what is in it
-            state.update(f"{path}\0{known}\0".encode("utf-8", "surrogatepass"))
+            state.update(f"{path}\0{known}\0".encode())
             if path.endswith((f"/{LOCK}", f"/{SEAL}")):
                 state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
         return state.digest()
@@ -72,9 +72,9 @@ class PartStore:
         """Return a digest of all that was asked for, of what it depends on, and of the ceiling chains."""
         whole = hashlib.sha256(self._environment)
         for name, state in sorted(self._asked.items()):
-            whole.update(f"{name}\0".encode("utf-8", "surrogatepass") + state)
+            whole.update(f"{name}\0".encode() + state)
         for file in tree.chains():
-            whole.update(f"{file.path}\0{tree.identity(file.path)}\0".encode("utf-8", "surrogatepass"))
+            whole.update(f"{file.path}\0{tree.identity(file.path)}\0".encode())
         return whole.digest()
 
     def get(self, name: str) -> Part:
@@ -128,7 +128,7 @@ def environment(tree: Tree, root_key: bytes | None, *, columns: bool = True, has
         for file in sorted((place / package).rglob("*.py")):
             state.update(hashlib.sha256(file.read_bytes()).digest())
     for path in (MARKER, *sorted(path for each in ("policy", "trust", "map") for path in tree.files_below(each))):
-        state.update(path.encode("utf-8", "surrogatepass") + b"\0")
+        state.update(path.encode() + b"\0")
         state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
     for log in tree.logs():
         state.update(hashlib.sha256(tree.read(f"logs/{log}/log", _SMALL_BYTES) or b"").digest())

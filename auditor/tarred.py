@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from appliance.formats.paths import MARKER
 from timeagent.errors import Damaged, Environment
 
+from .filenames import text_of_bytes
 from .load import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ NAME_BYTES_MAX: Final = 1024 * 1024
 """More than the header of any name, link or attribute that a tar program writes."""
 LEVELS_MAX: Final = 16
 """Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
+_ENCODING: Final = ("utf-8", "surrogateescape")
+"""What names in it are read by, whatever the locale is."""
 _OF_NAMES: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 
 
@@ -48,7 +51,8 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
     """
     found: list[tarfile.TarInfo] = []
     try:
-        with tarfile.open(path, "r:", tarinfo=_Member) as archive:
+        encoding, errors = _ENCODING
+        with tarfile.open(path, "r:", tarinfo=_Member, encoding=encoding, errors=errors) as archive:
             for each in archive:
                 if each.size < 0:  # as an attribute says it
                     raise tarfile.ReadError(f"{each.name} has {each.size} bytes")
@@ -85,13 +89,14 @@ class TarTree(Tree):
             raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
         self._identity = f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
         root = self._root(members, path)
+        self.inside = _text(root)
         self._others: dict[str, str] = {}
         """Why a member that is no directory cannot be read."""
         stands: dict[str, tuple[int, int] | str] = {}
         for each in members:
             place = _place(each, stands)
             stands[posixpath.normpath(each.name)] = place
-            name = _inside(each.name, root)
+            name = _text(_inside(each.name, root))
             if not name:
                 continue
             levels = name.split("/", LEVELS_MAX)
@@ -113,7 +118,13 @@ class TarTree(Tree):
         parts = [part for part in map(_part, members) if part is not None]
         if not marked and not parts:
             raise Damaged("not-a-tree", f"{path} holds no file {MARKER}", hint="name a tar file of a leasehold root")
-        return posixpath.dirname(min(marked, key=lambda name: (name.count("/"), name))) if marked else min(parts)
+        least = min((name.count("/") for name in marked), default=0)
+        found = {posixpath.dirname(name) for name in marked if name.count("/") == least} or set(parts)
+        if len(found) > 1 and "" not in found:
+            names = ", ".join(map(_text, sorted(found)))
+            what = f"{path} holds {len(found)} trees: {names}"
+            raise Damaged("not-a-tree", what, hint="unpack it, and name one of them; or make a tar file of one")
+        return min(found)
 
     def _add(self, name: str, *, is_directory: bool) -> None:
         if is_directory:
@@ -156,6 +167,10 @@ class TarTree(Tree):
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None
+
+
+def _text(name: str) -> str:
+    return text_of_bytes(name.encode(*_ENCODING))
 
 
 def _place(member: tarfile.TarInfo, stands: dict[str, tuple[int, int] | str]) -> tuple[int, int] | str:

@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import os
 import signal
+import traceback
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,7 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 BROKEN_PIPE: Final = 141
+SOFTWARE: Final = 70
 INPUT_OUTPUT: Final = 74
 
 
@@ -88,8 +90,14 @@ def _describe_verbs(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code (docs/exit-codes.md)."""
-    words = sys.argv[1:] if arguments is None else arguments
+    """Run one command and return its exit code (docs/exit-codes.md); never raises what nobody expected."""
+    try:
+        return _command(sys.argv[1:] if arguments is None else arguments)
+    except Exception:  # noqa: BLE001 - whatever it is, its code is never that of a verdict
+        return _defect()
+
+
+def _command(words: list[str]) -> int:
     parser = overview()
     parser.add_argument("command", metavar="COMMAND", choices=FAMILIES)
     if not words:
@@ -128,6 +136,15 @@ def _run(run: object, options: argparse.Namespace) -> int:
         return INPUT_OUTPUT
     assert isinstance(status, int)
     return status
+
+
+def _defect() -> int:
+    """Say that the program is at fault, with the traceback of what is being handled; return the exit code."""
+    said = f"{traceback.format_exc()}leasehold: this is a defect of the program, and no answer [defect]\n"
+    with contextlib.suppress(OSError):  # nobody reads it
+        sys.stderr.write(said)
+        sys.stderr.flush()
+    return SOFTWARE
 
 
 def _forget_output() -> None:

@@ -78,9 +78,18 @@ def whole_from(least: int) -> Callable[[str], int]:
     return read
 
 
-def printable(name: str) -> str:
-    """Return a file's name, which may hold any bytes, as text that can be printed: no UTF-8 as backslash and hex."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+def printable(text: str) -> str:
+    """Return text that can be shown and encoded: control characters and bytes that are no UTF-8 are escaped.
+
+    File names and domains are whatever somebody wrote there; a terminal must not obey them.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # as Python reads a byte of a file name that is no UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def counted(number: int, noun: str) -> str:

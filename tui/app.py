@@ -133,6 +133,10 @@ class TopApp(App[None]):
         self.push_screen(self._main(self._first))
         self.feed.start(lambda state: self._post(StateArrived(state)), self._failed)
 
+    def _fatal_error(self) -> None:
+        """End for what is a bug. The library would show it too: whoever starts the command does, once."""
+        self._close_messages_no_wait()
+
     def on_unmount(self) -> None:
         """Stop the feed."""
         self.feed.stop()

@@ -32,9 +32,7 @@ START_PATIENCE_NS: Final = SECOND
 
 
 def _add_top(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path", metavar="PATH", nargs="?", help="a root, a copy of one, or the directory of a demo (default: --root)"
-    )
+    parser.add_argument("path", metavar="PATH", nargs="?", help="a root, or a copy of one (default: --root)")
     parser.add_argument(
         "--offline",
         metavar="TREE",
@@ -174,6 +172,8 @@ def _open_screen(source: StateSource, revoker: Revoker | None = None) -> int:
 
     app = TopApp(Feed(source, SystemClock()), revoker=revoker)
     app.run()
+    if app._exception is not None:  # noqa: SLF001 - the library has no other door to it
+        raise app._exception  # noqa: SLF001 - the same
     return app.return_code or 0
 
 

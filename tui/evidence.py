@@ -6,8 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from auditor.explain import context_lines, explain_lines
-from auditor.finding import printable
 from auditor.links import LinkKind
+from timeagent.console import printable
 
 from .subjects import DomainSubject, Line, NodeSubject, PlaceSubject
 from .words import Cell, Tone

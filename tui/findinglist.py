@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from auditor.finding import Severity, Verdict, printable
+from auditor.finding import Severity, Verdict
+from timeagent.console import printable
 
 from .arranging import Heading
 from .columns import Column

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from auditor.finding import printable
+from timeagent.console import printable
 
 from .cellwidth import fitted, merged
 from .scrubber import cell_of

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from auditor.checks import Check
 from auditor.context import context_of
 from auditor.explain import context_lines
-from auditor.finding import Verdict, printable
+from auditor.finding import Verdict
 from auditor.lineage import lineage
 from auditor.links import Link, LinkKind
 from auditor.replay.words import NAME_THE_COPY
+from timeagent.console import printable
 
 from .evidence import explanation_lines
 

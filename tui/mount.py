@@ -20,7 +20,7 @@ from appliance.formats.paths import Grid, chain_path, ledger_path, parse_ledger_
 from appliance.founding import read_marker
 from appliance.registers import Registers, StoredChain
 from appliance.settings import FILE as SETTINGS_FILE
-from auditor.load import find_root
+from auditor.opening import find_root
 from timeagent.errors import BadConfiguration, Damaged, LeaseholdError, NotTrusted
 from timeagent.keys import Verifier
 

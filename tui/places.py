@@ -15,9 +15,9 @@ from appliance.formats.lockfile import open_lock
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import Ended, SignedWitness, Witness
 from auditor.explain import evidence_lines
-from auditor.finding import Evidence, printable
+from auditor.finding import Evidence
 from timeagent.canonical import decode
-from timeagent.console import counted
+from timeagent.console import counted, printable
 from timeagent.errors import Damaged
 from timeagent.units import span_text
 

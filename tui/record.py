@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from appliance.bag.survey import BagState
-from auditor.finding import Verdict, printable
+from auditor.finding import Verdict
 from auditor.opening import open_tree
 from auditor.replay.kept import open_kept
 from auditor.replay.making import make_index
 from auditor.replay.state import BagPhase, with_leases
-from timeagent.console import counted
+from timeagent.console import counted, printable
 from timeagent.errors import Environment, LeaseholdError
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY

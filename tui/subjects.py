@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from auditor.finding import printable
+from timeagent.console import printable
 from timeagent.units import rfc3339
 
 if TYPE_CHECKING:

@@ -167,9 +167,9 @@ def _tell(place: Place, fields: dict[str, Any], fault: str | None, *, good: bool
     say("Try next:")
     place_of_node = f"--root {place.root} --node-dir {place.machines[0].directory}"
     superuser = " --allow-root" if os.geteuid() == 0 else ""
-    say(f"  leasehold audit {place.directory}")
+    say(f"  leasehold audit {place.root}")
     say(f"  leasehold read bank {place_of_node}{superuser} --json | head -3")
-    say(f"  leasehold top {place.directory}")
+    say(f"  leasehold top {place.root}")
 
 
 COMMANDS: Final = {

@@ -81,7 +81,7 @@ def verify(place: Place, course: Course, acknowledged: set[str]) -> Verdict:
 
 def audit(place: Place) -> tuple[int, dict[str, Any]]:
     """Return the audit's exit code and its JSON."""
-    done = _leasehold(["audit", str(place.directory), "--json"], AUDIT_SECONDS)
+    done = _leasehold(["audit", str(place.root), "--json"], AUDIT_SECONDS)
     try:
         return done.returncode, msgspec.json.decode(done.stdout)
     except msgspec.DecodeError:

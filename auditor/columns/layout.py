@@ -161,7 +161,7 @@ class Chunk(msgspec.Struct, array_like=True):
 
 def bucket_of(name: str) -> int:
     """Return the bucket of a domain, or of a writer."""
-    return zlib.crc32(name.encode("utf-8", "surrogatepass")) % BUCKETS
+    return zlib.crc32(name.encode()) % BUCKETS
 
 
 def numbers(values: bytes, width: int) -> NDArray[np.uint64]:

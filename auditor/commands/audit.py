@@ -10,9 +10,10 @@ import msgspec
 from auditor.bundle import manifest_of, shows
 from auditor.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
 from auditor.junit import junit_lines
-from auditor.report import SCHEMA, VERSION, json_fields, jsonl_lines, text_lines
+from auditor.opening import open_tree, whereabouts
+from auditor.report import SCHEMA, VERSION, about_lines, json_fields, jsonl_lines, text_lines
 from auditor.sarif import sarif_fields
-from auditor.selecting import FailOn, by_id, exit_status, only
+from auditor.selecting import DEFAULT, FailOn, by_id, exit_status, only
 from timeagent.console import note, print_json, say
 from timeagent.errors import BadRequest
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from auditor.audit import Audit
 
+UNCONFIRMED: Final = 3
 FORMATS: Final = ("text", "json", "jsonl", "sarif", "junit")
 
 
@@ -62,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         choices=[each.value for each in FailOn],
-        default=FailOn.ANY.value,
-        help="which findings make the exit code other than 0: that verdict and what is worse (default: any)",
+        default=DEFAULT.value,
+        help="which findings make the exit code other than 0: of that verdict, or worse; warning (the default): all "
+        "but what is only worth knowing; any: that too",
     )
 
 
@@ -90,15 +93,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadRequest("no-path", "there is no PATH to audit", hint="name a copy of a root; or --selftest")
     tree, result = run_audit(arguments)
     manifest = manifest_of(tree)
+    about: dict[str, Any] = {"tree": whereabouts(tree)}
     if manifest is not None:
-        return _bundle(manifest, result, arguments.format)
+        return _bundle(manifest, result, arguments, about)
     if arguments.against is not None:
-        result = against(arguments, tree, result)
+        twin = open_tree(arguments.against)
+        result = against(arguments, tree, twin, result)
+        about |= {"against": whereabouts(twin)}
     patterns = [part for each in arguments.only for part in each.split(",") if part]
     result = only(result, patterns)
-    status = exit_status(result, FailOn(arguments.fail_on))
-    _report(result, arguments.format, status, narrowing(arguments).fields() | ({"only": patterns} if patterns else {}))
-    return status
+    about |= narrowing(arguments).fields() | ({"only": patterns} if patterns else {})
+    return _report(result, arguments, about)
 
 
 def _is_word(word: str, arguments: argparse.Namespace) -> bool:
@@ -107,13 +112,13 @@ def _is_word(word: str, arguments: argparse.Namespace) -> bool:
     return path is not None and path == Path(word) and (bool(arguments.reports) or not path.exists())
 
 
-def _bundle(manifest: dict[str, Any], result: Audit, form: str) -> int:
+def _bundle(manifest: dict[str, Any], result: Audit, arguments: argparse.Namespace, about: dict[str, Any]) -> int:
     """Report of a bundle whether its finding holds. What else is not there was left out by whoever made it."""
     confirmed = shows(result, manifest["finding"])
     note(f"this is a bundle, of finding {manifest['finding']}: of {len(result.findings)} findings no other is shown")
-    result = by_id(result, manifest["finding"] if confirmed else "")
-    status = result.exit_status if confirmed else 3
-    _report(result, form, status, {"bundle": {"finding": manifest["finding"], "confirmed": confirmed}})
+    result = by_id(result, [manifest["finding"]] if confirmed else [])
+    about |= {"bundle": {"finding": manifest["finding"], "confirmed": confirmed}}
+    status = _report(result, arguments, about, None if confirmed else UNCONFIRMED)
     if not confirmed:
         note(f"the bundle is of finding {manifest['finding']}, and what is in it does not show that")
     return status
@@ -133,19 +138,26 @@ def _diff(reports: list[Path], form: str) -> int:
     return 0 if diff.same else 1
 
 
-def _report(result: Audit, form: str, status: int, chosen: dict[str, Any]) -> None:
-    """Print the report. ``chosen``: what was left out on purpose, for the two forms that are ours."""
-    match form:
+def _report(result: Audit, arguments: argparse.Namespace, about: dict[str, Any], status: int | None = None) -> int:
+    """Print the report, and return the exit code. ``about``: what was judged, and what was left out on purpose.
+
+    ``status``: the exit code where the findings do not say it.
+    """
+    if status is None:
+        status = exit_status(result, FailOn(arguments.fail_on))
+    about |= {"exit_code": status}
+    match arguments.format:
         case "json":
-            print_json(SCHEMA, json_fields(result) | chosen, version=VERSION)
+            print_json(SCHEMA, about | json_fields(result), version=VERSION)
         case "jsonl":
-            for line in jsonl_lines(result, chosen):
+            for line in jsonl_lines(result, about):
                 say(line.decode())
         case "sarif":
-            say(msgspec.json.encode(sarif_fields(result, status)).decode())
+            say(msgspec.json.encode(sarif_fields(result, about)).decode())
         case "junit":
-            for text in junit_lines(result):
+            for text in junit_lines(result, about):
                 say(text)
         case _:
-            for text in text_lines(result):
+            for text in (*about_lines(about), *text_lines(result)):
                 say(text)
+    return status

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from auditor.bundle import make_bundle
 from auditor.context import context_of
-from auditor.finding import printable
 from auditor.replay.reading import read_timeline
-from timeagent.console import counted, note
+from timeagent.console import counted, note, printable
 from timeagent.errors import BadRequest
 
 from .explain import one_finding

@@ -11,6 +11,7 @@ from auditor.lineage import lineage
 from auditor.links import lineage_lines
 from auditor.picture import draw
 from auditor.replay.reading import read_timeline
+from auditor.selecting import by_id, exit_status
 from timeagent.console import note, print_json, say
 from timeagent.errors import BadRequest
 
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(SCHEMA, {"findings": [_fields(finding, archive) for finding in chosen]})
     else:
         _text(arguments.finding, chosen, tree, timeline)
-    return 1
+    return exit_status(by_id(result, [finding.id for finding in chosen]))
 
 
 def _fields(finding: Finding, archive: Archive) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.audit import Options, audit
-from auditor.finding import printable
 from auditor.opening import open_tree
 from auditor.progress import AuditProgress
 from auditor.replay.delivery import newest_delivered
@@ -18,7 +17,7 @@ from auditor.replay.reading import read_timeline
 from auditor.replay.report import SCHEMA, clock, json_fields, text_lines
 from auditor.replay.words import event_fields, event_words
 from auditor.verification import Signatures
-from timeagent.console import Progress, print_json, say, whole_from
+from timeagent.console import Progress, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
     """Add PATH and what says how it is read. ``index``: whether it keeps one; ``needed``: PATH must be there."""
-    what = "a copy of a root, or a directory with one in it"
+    what = "a root, a copy or a part of one, or an uncompressed tar file of any of them"
     parser.add_argument("path", metavar="PATH", type=Path, nargs=None if needed else "?", help=what)
     parser.add_argument(
         "--root-key",

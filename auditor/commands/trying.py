@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from auditor import selftest
 from auditor.against import compared
 from auditor.audit import Options, audit
-from auditor.opening import open_tree
 from timeagent.console import Progress, note, print_json, say
 from timeagent.errors import BadRequest
 
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
     from auditor.selftest import Case
 
 
-def against(arguments: argparse.Namespace, tree: Tree, result: Audit) -> Audit:
+def against(arguments: argparse.Namespace, tree: Tree, twin: Tree, result: Audit) -> Audit:
     """Return the audit of a tree with what another copy contradicts it in. Raises as an audit does."""
-    twin = open_tree(arguments.against)
     other = audit(twin, root_key=pinned(arguments.root_key), options=Options(jobs=arguments.jobs))
     if other.findings:
         note(f"{arguments.against} has {len(other.findings)} findings of its own: audit it too")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from auditor.finding import Evidence, Finding, NamedInterval, Severity, Verdict, printable
+from auditor.finding import Evidence, Finding, NamedInterval, Severity, Verdict
+from timeagent.console import printable
 
 from .events import KINDS, RANKS, FrameWritten
 from .state import BagState, ClockState, DomainState, LogState, SessionState, ShardState

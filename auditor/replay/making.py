@@ -14,11 +14,15 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from timeagent import errors
 from timeagent.errors import LeaseholdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+UNREAD: Final = 141
+UNCAUGHT: Final = 1
+"""How Python ends with an exception: a bug."""
 LINES_MAX: Final = 20
 """So much is told of what a program said that failed otherwise than by an error of ours."""
 
@@ -51,9 +55,12 @@ def make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], 
             else:
                 progress(*said)
     if problem is not None:
-        raise LeaseholdError(problem["code"], problem["message"], hint=problem["hint"])
+        kind: type[LeaseholdError] = getattr(errors, problem.pop("kind"))
+        raise kind(**problem)
     if program.returncode:
         what = f"the index of {tree} was not made: {''.join(words).strip() or program.returncode}"
+        if program.returncode == UNCAUGHT:
+            raise AssertionError(what)
         raise LeaseholdError("index-failed", what, hint="see what leasehold audit says of it")
 
 
@@ -72,9 +79,10 @@ def main(words: list[str]) -> int:
         options = Options(jobs=0, index_file=Path(file), timeline=True)
         audit(open_tree(Path(tree)), options=options, progress=tell)
     except BrokenPipeError:
-        return 1
+        return UNREAD
     except LeaseholdError as problem:
-        sys.stdout.write(json.dumps({"code": problem.code, "message": problem.message, "hint": problem.hint}) + "\n")
+        said = {"code": problem.code, "message": problem.message, "hint": problem.hint}
+        sys.stdout.write(json.dumps({"kind": type(problem).__name__} | said) + "\n")
         return problem.exit_status
     return 0
 

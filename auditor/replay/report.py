@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.finding import printable
-from timeagent.console import bound_fields, instant_fields
+from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND, rfc3339, span_text
 
 from .state import with_leases

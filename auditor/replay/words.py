@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.finding import printable
-from timeagent.console import instant_fields
+from timeagent.console import instant_fields, printable
 from timeagent.units import rfc3339, span_text
 
 from .events import (

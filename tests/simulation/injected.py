@@ -19,6 +19,7 @@ from auditor.load import Tree
 from auditor.planting.history import at_random, beginning_with
 from auditor.planting.plants import all_plants, all_twins
 from auditor.rules.registry import RULES
+from auditor.selecting import FailOn, exit_status
 from auditor.verification import Signatures
 from tests.simulation.audited import place_in_memory
 from tests.simulation.measurement import Count, Measurement
@@ -57,7 +58,7 @@ def inject(code: str, name: str, seed: int, count: Count, signatures: Signatures
     count.told[FOUND, code] += code in codes
     count.told.update((REPORTED, each) for each in codes)
     count.things.update(messages=result.summary.messages, bags=result.summary.bags)
-    if codes != {code} or result.exit_status == 0:
+    if codes != {code} or exit_status(result, FailOn.ANY) == 0:
         said = "; ".join(f"{each.code}: {each.explanation}" for each in result.findings if each.code != code)
         count.wrong.append(f"{code} {name} {seed}: found {sorted(codes)}: {said[:300]}")
 

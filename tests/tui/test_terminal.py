@@ -17,10 +17,10 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux he
 PATIENCE_S = 120
 CRASHING = """
 import sys
-from tests.support.screens import HandFeed, RecordedSource, busy_state
-from timeagent.clock import SystemClock
-from tui.app import TopApp
-from tui.feed import Feed
+from leasehold.__main__ import main
+from tests.support.screens import RecordedSource, busy_state
+from timeagent.console import Command
+from tui import cli
 
 class Broken(RecordedSource):
     told = 0
@@ -29,9 +29,8 @@ class Broken(RecordedSource):
         assert self.told < 8, "a planted bug"
         return __import__("dataclasses").replace(super().state_at(instant), path=f"/srv/{self.told}")
 
-app = TopApp(Feed(Broken(busy_state()), SystemClock()))
-app.run()
-sys.exit(app.return_code)
+cli.COMMANDS["top"] = Command("planted", lambda _: None, lambda _: cli._open_screen(Broken(busy_state())))
+sys.exit(main(["top"]))
 """
 
 
@@ -174,8 +173,10 @@ def test_crash_gives_the_terminal_back_and_says_why(terminal: Terminal, reposito
     script.write_text(CRASHING)
     command = f"PYTHONPATH=. {sys.executable} {script} 2>{tmp_path}/error"
     terminal.run(f"cd {shlex.quote(str(repository))}; {command}; echo left with $?")
-    terminal.until_words("left with 1")
+    terminal.until_words("left with 70")
     assert not terminal.alternate()
-    assert "a planted bug" in (tmp_path / "error").read_text()
+    error = (tmp_path / "error").read_text()
+    assert error.count("AssertionError: a planted bug") == 1
+    assert error.splitlines()[-1] == "leasehold: this is a defect of the program, and no answer [defect]"
     terminal.run("clear")
     assert settings_of(terminal, tmp_path / "after") == before

@@ -6,17 +6,20 @@ import argparse
 import json
 import os
 import shutil
+import tarfile
+import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pytest
 
 from auditor.cli import COMMANDS
-from auditor.load import find_root
-from auditor.opening import open_tree
+from auditor.opening import find_root, open_tree
+from auditor.planting.faults_bags import file_in_a_rack, off_grid_day
 from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import small_tree
 from auditor.planting.tree import ClusterTree
 from auditor.planting.writer import Writer
+from leasehold.__main__ import main
 from timeagent.console import report_error
 from timeagent.errors import BadRequest, Damaged, LeaseholdError
 from timeagent.keys import public_line
@@ -24,6 +27,8 @@ from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from auditor.planting.plants import Plant
 
 
 def run(command: str, *arguments: str | Path) -> int:
@@ -130,15 +135,111 @@ def test_finding_that_is_not_there_is_refused_by_name(
     assert "no-such-finding" in capsys.readouterr().err
 
 
-def test_root_is_found_one_level_down(tmp_path: Path) -> None:
+# Who names the directory of all copies would get the verdict of one, and not know of which.
+def test_directory_with_a_tree_in_it_is_refused_and_the_tree_named(tmp_path: Path) -> None:
     small_tree(tmp_path / "copy")
     (tmp_path / "notes").mkdir()
-    assert find_root(tmp_path) == tmp_path / "copy"
+    for opening in (find_root, open_tree):
+        with pytest.raises(Damaged, match="a tree lies below it") as problem:
+            opening(tmp_path)
+        assert problem.value.exit_status == 65
+        assert problem.value.hint == f"name it: {tmp_path / 'copy'}"
     assert find_root(tmp_path / "copy") == tmp_path / "copy"
     small_tree(tmp_path / "second")
-    with pytest.raises(Damaged, match="several trees") as problem:
+    with pytest.raises(Damaged, match=f"2 trees lie below it: {tmp_path}/copy, {tmp_path}/second"):
         find_root(tmp_path)
-    assert problem.value.exit_status == 65
+
+
+@pytest.mark.parametrize("command", ["audit", "replay", "explain 4", "bundle 4", "top --once --offline", "top --once"])
+def test_every_command_refuses_a_directory_with_a_tree_in_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    granted_while_held(tmp_path / "copy")
+    rest = ["--output", str(tmp_path / "new.tar")] if command.startswith("bundle") else []
+    assert main([*command.split(), str(tmp_path), *rest]) == 65
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"way out: name it: {tmp_path / 'copy'}" in err
+    assert main([*command.split(), str(tmp_path / "copy"), *rest]) in (0, 1)
+
+
+# A file of that name in a part of a tree makes no tree of what it lies in.
+def test_part_of_a_tree_is_opened_whatever_lies_in_it(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "copy")
+    (tree.root / "LEASEHOLD").rename(tree.root / "logs" / "LEASEHOLD")
+    assert open_tree(tree.root).root == tree.root
+
+
+def test_report_names_the_tree_that_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = granted_while_held(tmp_path / "copy")
+    shutil.copytree(tree.root, tmp_path / "part", ignore=shutil.ignore_patterns("LEASEHOLD"))
+    (tmp_path / "latest").symlink_to("copy")
+    with tarfile.open(tmp_path / "copy.tar", "w") as archive:
+        archive.add(tree.root, "monday/copy")
+    whole = {"path": str(tree.root), "inside": "", "marker": True}
+    inside = {"path": f"{tmp_path}/copy.tar", "inside": "monday/copy", "marker": True}
+    part = {"path": f"{tmp_path}/part", "inside": "", "marker": False}
+    cases = [
+        (tree.root, whole, f"{tree.root}"),
+        (tmp_path / "latest", whole, f"{tree.root}"),
+        (tmp_path / "copy.tar", inside, f"{tmp_path}/copy.tar, in it monday/copy"),
+        (tmp_path / "part", part, f"{tmp_path}/part (a part of a tree: it holds no file LEASEHOLD)"),
+    ]
+    for path, place, words in cases:
+        status = run("audit", path)
+        assert capsys.readouterr().out.splitlines()[0] == f"tree: {words}"
+        run("audit", path, "--json")
+        document = json.loads(capsys.readouterr().out)
+        assert (document["tree"], document["exit_code"]) == (place, status)
+        run("audit", path, "--jsonl")
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["tree"] == place
+        run("audit", path, "--format", "sarif")
+        (told,) = json.loads(capsys.readouterr().out)["runs"]
+        assert told["properties"]["tree"] == place
+        assert told["originalUriBaseIds"]["TREE"]["description"]["text"].endswith(words)
+        run("audit", path, "--format", "junit")
+        suite = ET.fromstring(capsys.readouterr().out)
+        named = {each.get("name"): each.get("value") for each in suite.iter("property")}
+        assert named == {"tree": words, "exit-code": str(status)}
+    run("audit", tree.root, "--against", tmp_path / "copy.tar")
+    assert f"held against: {cases[2][2]}" in capsys.readouterr().out
+
+
+def test_tar_file_of_two_trees_is_refused(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "copy")
+    with tarfile.open(tmp_path / "two.tar", "w") as archive:
+        archive.add(tree.root, "a")
+        archive.add(tree.root, "b")
+    with pytest.raises(Damaged, match="holds 2 trees: a, b") as problem:
+        open_tree(tmp_path / "two.tar")
+    assert problem.value.code == "not-a-tree"
+
+
+# What the rules dealt with as they should wakes nobody at night.
+@pytest.mark.parametrize(
+    ("plant", "usual", "most", "unverifiable"),
+    [(file_in_a_rack, 0, 1, 0), (off_grid_day, 1, 1, 0), (granted_while_held, 1, 1, 1)],
+)
+def test_what_is_only_worth_knowing_is_exit_code_0(
+    plant: Plant, usual: int, most: int, unverifiable: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = plant(tmp_path / "tree")
+    for words, status in {
+        (): usual,
+        ("--fail-on", "warning"): usual,
+        ("--fail-on", "any"): most,
+        ("--fail-on", "unverifiable"): unverifiable,
+        ("--fail-on", "never"): 0,
+    }.items():
+        assert run("audit", tree.root, "--json", *words) == status, words
+        document = json.loads(capsys.readouterr().out)
+        assert document["exit_code"] == status
+        (finding,) = document["findings"]
+        assert run("audit", tree.root, "--format", "sarif", *words) == status
+        (told,) = json.loads(capsys.readouterr().out)["runs"]
+        assert told["invocations"][0]["exitCode"] == status
+    assert run("explain", finding["id"], tree.root) == usual
+    assert run("audit", tree.root, "--no-payload-hash") == (1 if unverifiable else 3)
 
 
 @pytest.mark.parametrize("make", ["nothing", "empty", "file"])

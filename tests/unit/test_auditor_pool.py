@@ -72,6 +72,16 @@ def test_problem_is_raised_where_it_was_asked_for() -> None:
     with pytest.raises(Damaged, match="unit 5") as raised:
         list(in_order(fail, range(40), 2))
     assert (raised.value.code, raised.value.hint) == ("planted", "copy it again")
+
+
+def test_bug_comes_with_its_traceback() -> None:
+    def fail(number: int) -> bytes:
+        return b"x" * (1 // (number - 5))
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        list(in_order(fail, range(40), 2))
+    (note,) = raised.value.__notes__
+    assert "1 // (number - 5)" in note
     assert multiprocessing.active_children() == []
 
 

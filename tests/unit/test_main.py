@@ -199,15 +199,49 @@ def test_what_the_system_refuses_names_the_file_and_the_way_out(
     assert second.startswith("  way out: ")
 
 
-def test_bug_is_a_traceback_not_an_exit_code(
+DEFECT = "leasehold: this is a defect of the program, and no answer [defect]"
+
+
+# 1 means findings, or no: whoever reads exit codes must not take a bug for that.
+@pytest.mark.parametrize("bug", [AssertionError(), UnicodeEncodeError("utf-8", "\udcff", 0, 1, "planted"), KeyError(1)])
+def test_bug_is_a_traceback_and_an_exit_code_of_its_own(
+    bug: Exception,
     planted: Callable[[Callable[[argparse.Namespace], int]], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def run(_: argparse.Namespace) -> int:
-        raise AssertionError
+        raise bug
 
     planted(run)
-    with pytest.raises(AssertionError):
-        entry.main(["read"])
+    assert entry.main(["read"]) == 70
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Traceback (most recent call last):")
+    assert type(bug).__name__ in err
+    assert err.splitlines()[-1] == DEFECT
+
+
+def test_family_that_cannot_be_imported_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(entry.FAMILIES, "read", ("appliance.cli.there_is_none", "planted"))
+    assert entry.main(["read"]) == 70
+    assert capsys.readouterr().err.splitlines()[-1] == DEFECT
+
+
+def test_defect_keeps_its_code_where_nobody_reads_what_it_says() -> None:
+    script = (
+        "import sys, leasehold.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
+        "family.COMMANDS['read'] = console.Command('planted', lambda _: None, lambda _: 1 // 0)\n"
+        "sys.stdin.read()\n"
+        "sys.exit(entry.main(['read']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stderr
+        process.stderr.close()
+        process.stdin.close()
+        assert process.wait(60) == 70
 
 
 # With and without a buffer: what is left in it must not be tried again at the end.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from auditor.finding import Finding, printable
+from auditor.finding import Finding
+from timeagent.console import printable
 from timeagent.errors import LeaseholdError
 
 from ..evidence import LEGEND as EVIDENCE_LEGEND

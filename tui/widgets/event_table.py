@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from auditor.finding import printable
 from auditor.replay.timeline import about_domain
 from auditor.replay.words import event_words
+from timeagent.console import printable
 
 from ..columns import cut
 from ..replaying import EVENT_MARKS, domains_of, event_tone

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from textual.containers import Vertical
 
-from auditor.finding import printable
+from timeagent.console import printable
 from timeagent.units import span_text
 
 from ..replaying import BAG_MARK_WORDS

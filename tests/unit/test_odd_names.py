@@ -1,0 +1,169 @@
+"""Any file name that Linux allows, wherever one can stand: every command goes on, and what it says is text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.filenames import name_of, text_of, text_of_bytes
+from auditor.planting.faults_leases import granted_while_held
+from tests.support.cluster import Site, sites
+from tests.support.oddnames import ODD_NAMES, scatter
+from tests.support.spoken import Said, speaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+type Say = Callable[..., Said]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
+    speak = speaker(capsys, monkeypatch)
+
+    def run(*words: object, stdin: bytes = b"") -> Said:
+        said = speak(*map(str, words), stdin=stdin)
+        strange = {each for each in said.out + said.err if not each.isprintable() and each != "\n"}
+        assert not strange, (words, strange)
+        assert said.status in (0, 1, 3), (words, said.err)
+        return said
+
+    return run
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A tree with one violation, full of odd names."""
+    scatter(granted_while_held(tmp_path / "tree").root)
+    return tmp_path / "tree"
+
+
+def test_text_of_a_name_leads_back_to_it_and_to_no_other() -> None:
+    names = [*ODD_NAMES, b"\\x5c", b"\\x5cxff", b"\\", b"\\x2d", "\u00e9".encode(), b"a/\xff/\\xff"]
+    texts = [text_of_bytes(each) for each in names]
+    assert len(set(texts)) == len(names)
+    assert [name_of(each).encode("utf-8", "surrogateescape") for each in texts] == names
+    assert [text_of(each.decode("utf-8", "surrogateescape")) for each in names] == texts
+    assert text_of_bytes(b"\xff\xfe") == "\\xff\\xfe"
+    assert text_of_bytes(b"usr\\x2d\\") == "usr\\x2d\\"
+    assert all(each.encode().decode() == each for each in texts)
+
+
+def test_audit_says_the_same_in_every_way_of_reading(copy: Path, tmp_path: Path, say: Say) -> None:
+    findings = json.loads(say("audit", copy, "--json").out)["findings"]
+    foreign = [each for each in findings if each["code"] == "foreign-file"]
+    told = {place["path"] for each in foreign for place in each["evidence"]}
+    assert {"\\xff\\xfe", "\\x5cxff\\x5cxfe"} <= told
+    assert sum(each["code"] == "early-grant" for each in findings) == 1
+    subprocess.run(["tar", "-cf", "copy.tar", "tree"], cwd=tmp_path, check=True)
+    for words in (
+        (copy, "--jobs", "2"),
+        (copy, "--db", tmp_path / "db"),
+        (copy, "--db", tmp_path / "db"),
+        (copy, "--db", tmp_path / "other", "--jobs", "2"),
+        (tmp_path / "copy.tar",),
+        (tmp_path / "copy.tar", "--against", copy),
+    ):
+        assert json.loads(say("audit", *words, "--json").out)["findings"] == findings, words
+
+
+def test_every_form_of_a_report_holds_them(copy: Path, say: Say) -> None:
+    count = len(json.loads(say("audit", copy, "--json").out)["findings"])
+    assert say("audit", copy).out.count("foreign-file: ") > 1
+    assert len([json.loads(line) for line in say("audit", copy, "--jsonl").out.splitlines()]) == count + 1
+    (run,) = json.loads(say("audit", copy, "--format", "sarif").out)["runs"]
+    assert len(run["results"]) == count
+    suite = ET.fromstring(say("audit", copy, "--format", "junit").out)
+    assert len([case for case in suite.iter("testcase") if case.get("file") is not None]) == count
+
+
+def test_two_reports_are_compared(copy: Path, tmp_path: Path, say: Say) -> None:
+    (tmp_path / "a.json").write_text(say("audit", copy, "--json").out)
+    (tmp_path / "b.json").write_text(say("audit", copy, "--json", "--only", "early-grant").out)
+    assert say("audit", "diff", tmp_path / "a.json", tmp_path / "a.json").status == 0
+    assert "went" in say("audit", "diff", tmp_path / "a.json", tmp_path / "b.json").out
+    say("audit", "diff", tmp_path / "a.json", tmp_path / "b.json", "--json")
+
+
+def test_tables_hold_them(copy: Path, tmp_path: Path, say: Say) -> None:
+    pytest.importorskip("duckdb", reason="DuckDB is not installed: NOTHING is known about Parquet files")
+    assert "findings.parquet" in say("audit", "export", copy, "--parquet", tmp_path / "out").out
+
+
+def test_each_kind_of_finding_is_explained_and_bundled(copy: Path, tmp_path: Path, say: Say) -> None:
+    findings = json.loads(say("audit", copy, "--json").out)["findings"]
+    kinds = {(each["code"], each["evidence"][0]["path"].count("/")): each["id"] for each in findings}
+    for name in kinds.values():
+        assert name in say("explain", name, copy).out
+        json.loads(say("explain", name, copy, "--json").out)
+        say("explain", name, copy, "--chain")
+        ET.fromstring(say("explain", name, copy, "--svg").out)
+        bundled = say("bundle", name, copy, "--output", tmp_path / f"{name}.tar")
+        report = json.loads(say("audit", tmp_path / f"{name}.tar", "--json").out)
+        assert report["bundle"] == {"finding": name, "confirmed": bundled.status == 0}
+        if bundled.status == 0:
+            assert [each["id"] for each in report["findings"]] == [name]
+
+
+def test_replay_and_screens_show_the_copy(copy: Path, tmp_path: Path, say: Say) -> None:
+    index = tmp_path / "db"
+    say("audit", copy, "--db", index)
+    replayed: tuple[tuple[object, ...], ...] = ((copy,), ("--db", index), (copy, "--db", index))
+    for words in replayed:
+        assert "early-grant" in say("replay", *words).out
+        json.loads(say("replay", *words, "--json").out)
+        say("replay", *words, "--step", "event")
+        json.loads(say("replay", *words, "--step", "event", "--json").out)
+    say("replay", copy, "--newest", "3", "--shift", "n1=1s")
+    shown: tuple[tuple[object, ...], ...] = (("--offline", copy), ("--db", index), ("--offline", copy, "--db", index))
+    for words in shown:
+        assert "n1" in say("top", *words, "--once").out
+        json.loads(say("top", *words, "--json").out)
+
+
+LIVE = (
+    ("read", "log", "--level", "latest"),
+    ("bag", "ls", "log"),
+    ("bag", "ls", "log", "--json"),
+    ("bag", "forecast", "log"),
+    ("bag", "forecast", "log", "--json"),
+    ("status",),
+    ("status", "--json"),
+    ("policy", "show"),
+    ("view", "ls"),
+    ("top", "--once"),
+    ("top", "--json"),
+)
+
+
+def test_commands_on_a_live_root_go_on(site: Site, say: Say) -> None:
+    def run(*words: str, stdin: bytes = b"") -> Said:
+        return say(*words, *site.options(), stdin=stdin)
+
+    run("publish", "log", "--lease", "a", stdin=b"one\ntwo\n")
+    scatter(site.root)
+    for words in LIVE:
+        run(*words)
+    say("doctor", site.root, "--node-dir", site.node_dir())
+    say("doctor", site.root, "--node-dir", site.node_dir(), "--json")
+    assert run("read", "log", "--settle").out == "one\ntwo\n"
+    (bag,) = {path.parent.relative_to(site.root) for path in site.root.glob("logs/log/*/*/*/*.msg")}
+    run("bag", "show", str(bag))
+    run("bag", "show", str(bag), "--json")
+    run("bag", "close", str(bag))
+    for verb in ("settle", "seal", "pack"):
+        run("bag", verb, "log")
+    for words in LIVE:
+        run(*words)
+    run("publish", "log", "--lease", "a", stdin=b"three\n")
+    assert run("read", "log", "--settle").out == "one\ntwo\nthree\n"

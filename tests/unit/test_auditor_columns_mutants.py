@@ -56,9 +56,10 @@ def one_lease(
         path.rename(path.with_name(path.name.replace(writer.node, named, 1)))
     if late:
         lease.written_time = early
-    shard.end(lease)
+    shard.end(lease, states={"settle_to_ns": lease.witness.settle_to_ns})
     tree.advance(20 * MS)
-    shard.end(shard.grant("alice", writer, change=after))
+    heir = shard.grant("alice", writer, change=after)
+    shard.end(heir, states={"settle_to_ns": heir.witness.settle_to_ns})
     tree.settle(grid)
 
 
@@ -72,6 +73,14 @@ def at_another_place_in_its_batch(root: Path) -> None:
 
 def written_before_the_log_was_settled(root: Path) -> None:
     one_lease(root, settle_to=(-500 * MS, -500 * MS))
+
+
+def settle_to_above_that_of_its_own_end(root: Path) -> None:
+    tree = ClusterTree(root)
+    grid, shard, writer = tree.log(), Shard(tree), Writer(tree)
+    tree.advance(SECOND)
+    shard.end(shard.grant("alice", writer, change={"settle_to_ns": 5}), states={"settle_to_ns": 4})
+    tree.settle(grid)
 
 
 def settle_to_above_that_of_the_next(root: Path) -> None:
@@ -102,7 +111,7 @@ def settle_to_above_that_of_the_stop(root: Path) -> None:
     tree = ClusterTree(root)
     grid, shard, writer = tree.log(), Shard(tree), Writer(tree)
     tree.advance(SECOND)
-    shard.end(shard.grant("alice", writer, change={"settle_to_ns": 5}))
+    shard.end(shard.grant("alice", writer, change={"settle_to_ns": 5}), states={"settle_to_ns": 5})
     shard.stop_orderly()
     tree.settle(grid)
 
@@ -126,6 +135,7 @@ CRAFTED = (
     longer_than_the_policy_allows,
     at_another_place_in_its_batch,
     written_before_the_log_was_settled,
+    settle_to_above_that_of_its_own_end,
     settle_to_above_that_of_the_next,
     watermark_with_a_time_before_the_grant,
 )
@@ -256,15 +266,59 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the owner": (domains, STATEMENTS, "layout.shard_of(names[name]) != number", "False", ("wrong-shard",)),
     "the fence": (domains, LINKS, 'after["fence"] <= before["fence"]', "False", ("fence-not-growing",)),
-    "the floor of the next": (domains, LINKS, 'after["floor"] < before["floor"]', "False", ("floor-fell",)),
-    "settle_to of the next": (domains, LINKS, 'after["settle_to"] < before["settle_to"]', "False", ("crafted",)),
-    "the watermark before": (
+    "the floor of the next": (domains, LINKS, 'after["floor"] < end["floor"][later - 1]', "False", ("grant-overlap",)),
+    "settle_to of the next": (
         domains,
         LINKS,
-        'after["floor"] < self.rows["watermark"][self.last[later - 1]]',
+        'after["settle_to"] < end["settle_to"][later - 1]',
         "False",
-        ("grant-overlap",),
+        ("crafted",),
     ),
+    "the floor of the end": (
+        domains,
+        LINKS,
+        'end["floor"] < np.maximum(grants["floor"], end["watermark"])',
+        "False",
+        ("floor-fell",),
+    ),
+    "settle_to of the end": (domains, LINKS, 'end["settle_to"] < grants["settle_to"]', "False", ("crafted",)),
+    "the name of a lease": (
+        domains,
+        STATEMENTS,
+        'rows["cid"][:, 0].byteswap() != rows["fence"].astype(np.uint64)',
+        "False",
+        ("misnamed-lease",),
+    ),
+    "an expiry that falls": (
+        domains,
+        STATEMENTS,
+        'again[1:] & (rows["expiry"][1:] < rows["expiry"][:-1])',
+        "False",
+        ("expiry-fell",),
+    ),
+    "no lease": (witnesses, "Witnesses.once_each", "found[self.frame] = True", "found[:] = True", ("leaseless-write",)),
+    "the clock of the frame": (
+        frames,
+        BAGS,
+        "tokens.radius <= policy.radius_ns_max",
+        "True",
+        ("radius-above-policy",),
+    ),
+    "the clock of the shard": (
+        witnesses,
+        GOOD,
+        "token.radius_ns <= policy.radius_ns_max",
+        "True",
+        ("radius-above-policy",),
+    ),
+    "the clock of the watermark": (
+        domains,
+        ENDS,
+        'ends["radius"] > widest.radius_ns_max',
+        "False",
+        ("radius-above-policy",),
+    ),
+    "no keys": (frames, PLACES, "self.trust_number >= 1", "True", ("unknown-record",)),
     "the grant before": (
         domains,
         LINKS,
@@ -275,15 +329,15 @@ MUTANTS: dict[str, Mutant] = {
     "how the lease before ended": (
         domains,
         LINKS,
-        "otherwise |= self.rows[column][telling] != self.rows[column][end]",
+        "otherwise |= self.rows[column][telling] != told_of[column]",
         "pass",
         ("lease-changed",),
     ),
     "the last frame of the lease before": (
         domains,
         LINKS,
-        "(self.rows['chain_head'][telling] != self.rows['chain_head'][end]).any(axis=1)",
-        "np.zeros(len(end), np.bool_)",
+        "(self.rows['chain_head'][telling] != told_of['chain_head']).any(axis=1)",
+        "np.zeros(len(telling), np.bool_)",
         ("lease-changed",),
     ),
     "how the lease before is said to have ended": (

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from auditor.audit import Options, audit
-from auditor.frames import FrameEvidence
 from auditor.load import Tree
 from auditor.planting.plants import all_plants
 from auditor.planting.shard import Shard
@@ -39,6 +38,9 @@ SHORTENED = (
     "forged-witness",
     "damaged-frame",
     "session-witness-missing",
+    "leaseless-write",
+    "radius-above-policy",
+    "policy-misnamed",
 )
 """What the shortcuts pass over, and more: codes about one frame."""
 
@@ -105,7 +107,6 @@ def test_the_long_way_says_the_same(tmp_path: Path, story: Plant, monkeypatch: p
     short = json_bytes(audit(Tree(root), signatures=signatures))
     with monkeypatch.context() as patch:
         patch.setattr(time_rules, "_clean", lambda *_: False)
-        patch.setattr(FrameEvidence, "sound", property(lambda _: False))
         assert json_bytes(audit(Tree(root), signatures=signatures)) == short
 
 
@@ -125,8 +126,10 @@ MUTANTS = {
     "who signed": ("_clean", "not evidence.proven", "False"),
     "the floor": ("_clean_lease", "witness.floor_ns < first", "True"),
     "the expiry": ("_clean_lease", "last < _expiry_ns(evidence, held)", "True"),
-    "the holder's node": ("_clean_lease", "witness.holder.node == head.writer", "True"),
-    "the holder's run": ("_clean_lease", "witness.holder.incarnation == head.incarnation", "True"),
+    "the holder": ("_clean_lease", "not _foreign(evidence, held)", "True"),
+    "no lease": ("_clean", "not evidence.witnesses", "False"),
+    "the clock": ("_clean", "token.radius_ns > policy.radius_ns_max", "False"),
+    "the shard's clock": ("_beyond", "token.radius_ns > policy.radius_ns_max", "False"),
     "phase and mode": ("_clean_lease", "not _unfit(held, policy)", "True"),
     "the witness after the frame": ("_clean_lease", "r2_holds(held.token, evidence.token)", "True"),
     "the session that it is under": ("_clean_lease", "_stands(evidence, held)", "True"),

@@ -133,7 +133,7 @@ def test_copy_that_is_older_than_a_policy_does_not_hold_its_terms_against_a_shar
 def test_judge_who_takes_the_copys_policies_for_all_there_are_accuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch, policies, "Policies.doubt", "token.interval.latest < self.until_ns", "True")
+    plant(monkeypatch, policies, "Policies.judged", "signed_ns < self.until_ns", "True")
     with pytest.raises(AssertionError):
         test_copy_that_is_older_than_a_policy_does_not_hold_its_terms_against_a_shard(tmp_path)
 
@@ -144,7 +144,7 @@ def test_term_that_nobody_knew_of_later_is_against_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
-        plant(monkeypatch, policies, "Policies.doubt", "token.interval.latest < self.until_ns", "False")
+        plant(monkeypatch, policies, "Policies.judged", "signed_ns < self.until_ns", "False")
     tree = longer_tree(tmp_path)
     tree.remove(POLICY)
     close_late(tree, policy_number=1)

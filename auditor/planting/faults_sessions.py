@@ -119,6 +119,16 @@ def session_lease_renewed_to_an_earlier_expiry(root: Path) -> ClusterTree:
     return story.done()
 
 
+@plants("expiry-fell")
+def session_lease_that_ended_with_an_earlier_expiry(root: Path) -> ClusterTree:
+    story, session, _ = kept_together(root)
+    story.tree.advance(SECOND)
+    sessions.renew(session)
+    story.tree.advance(SECOND)
+    sessions.end(session, change={"expiry_ns": session.witness.expiry_ns - MS})
+    return story.done()
+
+
 @plants("revocation-incomplete")
 def lease_under_a_session_lease_revoked_by_nobody(root: Path) -> ClusterTree:
     story, session, (lease, _) = kept_together(root, "alice", "bob")

@@ -114,6 +114,7 @@ def check_sessions(
         for told in session.told:
             yield from _witness(session, told, cluster)
         yield from expiry_fell(session.name, session.told)
+        yield from _short_end(session)
         yield from _forgotten(session, [note for note in under if note.what is What.ALONE])
         yield from _late(session, [note for note in under if note.what is What.LATE])
         unknown = sum(note.messages for note in under if note.what is What.ALONE)
@@ -133,6 +134,18 @@ def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> It
     if witness.expiry_ns > head.ceiling_ns:
         reason = f"{subject} has expiry {rfc3339(witness.expiry_ns)}, above the ceiling {rfc3339(head.ceiling_ns)}"
         yield found("grant-above-ceiling", subject, reason, [told.where], times)
+
+
+def _short_end(session: SessionHistory) -> Iterator[Finding]:
+    """expiry-fell: what a session lease leaves to each of its domains is its expiry as last renewed."""
+    over = session.over
+    before = [told for told in session.told if over is not None and told.position < over.position]
+    last = max(before, key=lambda told: told.witness.expiry_ns, default=None)
+    if over is not None and last is not None and over.entry.expiry_ns < last.witness.expiry_ns:
+        expiry, was = over.entry.expiry_ns, last.witness.expiry_ns
+        reason = f"the end of {session.name} states the expiry {rfc3339(expiry)}; before it was {rfc3339(was)}"
+        times = [NamedInterval.at("the expiry before", was), NamedInterval.at("the expiry", expiry)]
+        yield found("expiry-fell", f"{session.name}, end", reason, [last.where, over.where], times)
 
 
 def _dropped(

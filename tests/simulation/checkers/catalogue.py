@@ -83,7 +83,7 @@ def violations(world: World) -> list[tuple[str, str]]:
     found = [("bug", text) for text in world.scheduler.bugs]
     if not world.rotting:
         found += [("damage", text) for text in world.scheduler.damage]
-    record = Record(world.server, world.policy, world.history.blocks)
+    record = Record(world)
     for name, check in CHECKERS.items():
         if world.lying and check in TRUE_TIME:
             continue  # true time is promised nothing then, only the record

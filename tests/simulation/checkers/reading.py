@@ -37,6 +37,8 @@ from tests.simulation.checkers.forms import (
 
 FRAME, LOCK, SEAL, LEDGER, BIRTH, POLICY, TRUST, MAP, CEILING, PACK = range(1, 11)
 """Kinds of pieces."""
+NONCE_DOOR: Final = 1
+"""The flag of a signed time that covers what its caller had."""
 _HEAD: Final = struct.Struct(">4sBBHI")
 _AROUND: Final = 28
 _PAYLOAD_MAX: Final = 64 << 20
@@ -80,7 +82,9 @@ def only_piece(kind: int, data: bytes) -> bytes:
 
 def stamped[R](kind: int, form: type[R], data: bytes) -> R:
     """Read a birth record, a lock file or a seal."""
-    return read(form, read(Stamped, only_piece(kind, data)).body)
+    envelope = read(Stamped, only_piece(kind, data))
+    need(bool(time_of(envelope.time).flags & NONCE_DOOR), "a stamp that was signed ahead")
+    return read(form, envelope.body)
 
 
 def signed[R](kind: int, form: type[R], data: bytes) -> R:

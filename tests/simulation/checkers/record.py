@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 LEASES_MAX = 64
 USABLE = (1, 2)
 """The statuses of a signed time that may be relied on: synchronized and free-running."""
-NONCE_DOOR = 1
 
 
 class Under(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +101,7 @@ class Keys:
     def time_of(self, time: Time) -> str | None:
         """Return which node's this signed time of the page door is; None: it does not count."""
         entry = self._entry(time.key_id, "time", time.midpoint_ns)
-        if entry is None or time.status not in USABLE or time.flags & NONCE_DOOR:
+        if entry is None or time.status not in USABLE or time.flags & reading.NONCE_DOOR:
             return None
         good = reading.verified(entry.public, "signed time", time.body, time.signature, real=self._real)
         return entry.node if good else None
@@ -178,7 +177,9 @@ class LogRecord:
         names = [name for name in self._names(bag.path) if author_of(self.birth, name) is not None]
         if raw is not None:
             lock = reading.lock_file(raw)
-            assert (lock.cluster_id, lock.log, lock.bag) == (self.birth.cluster_id, self.name, bag.path)
+            need(
+                (lock.cluster_id, lock.log, lock.bag) == (self.birth.cluster_id, self.name, bag.path), "another's list"
+            )
             files = {}
             for entry in lock.entries:
                 file = self._file(f"{bag.path}/{entry.name}")
@@ -228,6 +229,7 @@ class LogRecord:
         assert author is not None
         assert file is not None
         keys = self._record.keys(named.trust)
+        self._record.policy_of(named.policy)
         for piece in self._pieces(data):
             try:
                 need(piece.kind == reading.FRAME, "no frame")
@@ -236,7 +238,7 @@ class LogRecord:
                 at_home = (head.cluster_id, head.log, head.writer) == (self.birth.cluster_id, self.name, author.writer)
                 need(at_home and keys.time_of(time) is not None, "another's")
                 known = 1 <= head.policy_number < named.policy
-                policy = self._record.policies[head.policy_number if known else named.policy]
+                policy = self._record.policy_of(head.policy_number if known else named.policy)
                 under = _under(frame, policy, keys, self.birth.cluster_id)
             except Broken:
                 continue
@@ -350,8 +352,14 @@ class Record:
     def keys(self, number: int) -> Keys:
         """Return the keys of a trust record."""
         if number not in self._keys:
+            need(number in self._trusts, f"there is no trust record {number}")
             self._keys[number] = Keys(self._trusts[number], real=self._real)
         return self._keys[number]
+
+    def policy_of(self, number: int) -> Policy:
+        """Return a policy."""
+        need(number in self.policies, f"there is no policy {number}")
+        return self.policies[number]
 
     @cached_property
     def turns(self) -> list[SignedTurn]:

@@ -9,12 +9,11 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from appliance.formats.ceiling import CeilingKind
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, SEAL, parse_data_name
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import CeilingCopy, Ended, Witness, WitnessKind
+from appliance.formats.paths import LOCK, SEAL
 from appliance.session.losses import Reason
+from tests.simulation.checkers.forms import CeilingCopy, Ended, SessionWitness, Witness
+from tests.simulation.checkers.naming import author_of
 from tests.simulation.checkers.record import Record
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def reached(world: World) -> Counter[str]:
     """Count what happened in a finished run, by words that this module knows."""
-    record = Record(world.server, world.policy, world.history.blocks)
+    record = Record(world)
     counts: Counter[str] = Counter()
     _faults(world, counts)
     _written(world.history, counts)
@@ -117,15 +116,15 @@ def _signed(record: Record, domains_max: int, counts: Counter[str]) -> None:
             match entry:
                 case Witness():
                     domains.add(entry.domain)
-                    counts["renewals"] += entry.kind is WitnessKind.RENEWAL
+                    counts["renewals"] += entry.kind == "renewal"
                     counts["under a later map"] += turn.head.map_number > first_map
                 case SessionWitness():
                     sessions.add(entry.session_id)
                 case Ended():
                     counts[entry.ending.outcome] += 1
                 case CeilingCopy():
-                    counts["orderly stops"] += record.ceilings[entry.record].kind is CeilingKind.ORDERLY
-                    counts["terminal records"] += record.ceilings[entry.record].kind is CeilingKind.TERMINAL
+                    counts["orderly stops"] += record.ceilings[entry.record].kind == "orderly"
+                    counts["terminal records"] += record.ceilings[entry.record].kind == "terminal"
     counts["runs that granted"] = sum(bool(domains) for domains in runs.values())
     counts["evicted"] = sum(max(0, len(domains) - domains_max) for domains in runs.values())
     counts["session leases"] = len(sessions)
@@ -144,5 +143,5 @@ def _accepted(record: Record, counts: Counter[str]) -> None:
     for log in record.logs.values():
         for entry in log.entries:
             counts["accepted"] += 1
-            name = parse_data_name(entry.path.rpartition("/")[2])
+            name = author_of(log.birth, entry.path.rpartition("/")[2])
             counts["by the node's writer"] += name is not None and name.incarnation != entry.key[2]

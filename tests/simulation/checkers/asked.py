@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import Witness
+from tests.simulation.checkers.forms import SessionWitness, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

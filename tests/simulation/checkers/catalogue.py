@@ -33,6 +33,7 @@ from tests.simulation.checkers import (
     waits,
     witnesses,
 )
+from tests.simulation.checkers.forms import Broken
 from tests.simulation.checkers.record import Record
 
 if TYPE_CHECKING:
@@ -79,13 +80,17 @@ def violations(world: World) -> list[tuple[str, str]]:
     """Judge a finished run: which checker objects, and to what.
 
     ``bug``: code under test raised what it must not; ``damage``: it called something damaged, and nothing was.
+    ``formats``: it wrote what docs/protocol/formats.md does not say.
     """
     found = [("bug", text) for text in world.scheduler.bugs]
     if not world.rotting:
         found += [("damage", text) for text in world.scheduler.damage]
-    record = Record(world.server, world.policy, world.history.blocks)
-    for name, check in CHECKERS.items():
-        if world.lying and check in TRUE_TIME:
-            continue  # true time is promised nothing then, only the record
-        found += [(name, text) for text in check(world.history, record)]
+    try:
+        record = Record(world)
+        for name, check in CHECKERS.items():
+            if world.lying and check in TRUE_TIME:
+                continue  # true time is promised nothing then, only the record
+            found += [(name, text) for text in check(world.history, record)]
+    except Broken as problem:
+        found.append(("formats", str(problem)))
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.paths import PRELOCK
+from tests.simulation.checkers.naming import rack_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def check(history: History, record: Record) -> Iterator[str]:
     del history
     for path, names in record.server.directories.items():
-        prelock = names.get(PRELOCK)
+        prelock = names.get("prelock")
         if prelock is None or path.count("/") != RACK_DEPTH:
             continue
         _, log, day, clock = path.split("/")
-        grid = record.logs[log].grid
-        rack = grid.parse_rack(day, clock)
+        birth = record.logs[log].birth
+        rack = rack_of(birth, day, clock)
         assert rack is not None
-        due = rack.end_ns + grid.birth.grace_ns
+        due = rack.end_ns + birth.grace_ns
         if prelock.born_ns < due:
             yield f"sealing {path} began at {prelock.born_ns}, before its last bag was due at {due}"
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.ceiling import CeilingKind
-from appliance.formats.lease import LeaseOutcome, Phase
-from appliance.formats.sessionlease import SessionEnded
-from appliance.formats.witness import CeilingCopy, Ended, Witness
+from tests.simulation.checkers.forms import CeilingCopy, Ended, SessionEnded, Witness
+from tests.simulation.checkers.reading import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +26,7 @@ def check(history: History, record: Record) -> Iterator[str]:
         head = turn.head
         leases = out.setdefault(head.incarnation, set())
         for entry in turn.entries:
-            if type(entry) is Witness and entry.phase is Phase.HELD:
+            if type(entry) is Witness and entry.phase == "held":
                 known = expiries.get(entry.correlation_id, 0)
                 expiries[entry.correlation_id] = max(known, entry.expiry_ns)
                 leases.add(entry.correlation_id)
@@ -37,11 +35,11 @@ def check(history: History, record: Record) -> Iterator[str]:
             elif type(entry) is SessionEnded:
                 leases -= together.pop(entry.session_id, set())
             elif type(entry) is CeilingCopy:
-                if record.ceilings[entry.record].kind is CeilingKind.ORDERLY and leases:
+                if record.ceilings[entry.record].kind == "orderly" and leases:
                     yield f"{head.incarnation.hex()} linked an orderly record while {len(leases)} leases were out"
             elif type(entry) is Ended:
                 leases.discard(entry.ending.correlation_id)
-                if entry.ending.outcome is not LeaseOutcome.EXPIRED:
+                if entry.ending.outcome != "expired":
                     continue
                 expiry = expiries.get(entry.ending.correlation_id, 0)
                 if min(entry.floor_ns, entry.settle_to_ns) < expiry:
@@ -58,4 +56,4 @@ def _radius_ns(record: Record) -> int:
 
     The interval by which a lease was broken is another one than the token's, and may be a little narrower.
     """
-    return min(turn.head.signed_time("a head").radius_ns for turn in record.turns) * 9 // 10
+    return min(time_of(turn.head.time).radius_ns for turn in record.turns) * 9 // 10

@@ -11,14 +11,13 @@ from tests.simulation.checkers.modes import excludes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.formats.lease import Mode
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
 
 
 def check(history: History, record: Record) -> Iterator[str]:
     del history
-    spans: dict[str, dict[tuple[int, bytes, Mode], list[int]]] = defaultdict(lambda: defaultdict(list))
+    spans: dict[str, dict[tuple[int, bytes, str], list[int]]] = defaultdict(lambda: defaultdict(list))
     for log in record.logs.values():
         for entry in log.entries:
             for each in entry.under:

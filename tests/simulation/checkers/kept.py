@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from appliance.formats.lockfile import open_lock, open_seal
-from appliance.formats.pack import PACK, open_pack
-from appliance.formats.paths import SEAL
-from timeagent.errors import Damaged
+from tests.simulation.checkers.forms import Broken
+from tests.simulation.checkers.naming import rack_of
+from tests.simulation.checkers.reading import lock_file, pack_files, seal_file
 from timeagent.units import DAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.formats.paths import Rack
+    from tests.simulation.checkers.naming import Stretch
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
     from tests.simulation.server import Server
@@ -31,10 +30,10 @@ def check(history: History, record: Record) -> Iterator[str]:
         if path.count("/") == RACK_DEPTH and path.endswith(("/seal", "/prelock")):
             yield f"{path} was removed"
     for path, names in server.directories.items():
-        seal = names.get(SEAL)
+        seal = names.get("seal")
         if seal is not None and path.startswith("logs/"):
             _, log, day, clock = path.split("/")
-            rack = record.logs[log].grid.parse_rack(day, clock)
+            rack = rack_of(record.logs[log].birth, day, clock)
             assert rack is not None
             yield from _rack(server, rack, seal.data)
 
@@ -43,16 +42,16 @@ RACK_DEPTH = 4
 """Slashes in the path of a file in a rack's directory."""
 
 
-def _rack(server: Server, rack: Rack, raw: bytes) -> Iterator[str]:
+def _rack(server: Server, rack: Stretch, raw: bytes) -> Iterator[str]:
     packed = _packed(server, rack.path)
-    removed = server.graves.get(f"{rack.path}/{PACK}")
+    removed = server.graves.get(f"{rack.path}/pack")
     if removed is not None and removed[1] - DAY > rack.end_ns:
         return  # given up; a slow packer may put another pack there still, good or bad
     if removed is not None and packed is None:
         yield f"the pack of {rack.path} was removed at {removed[1]}, less than a day after {rack.end_ns}, its end"
         return
-    for each in open_seal(raw, rack.path)[0].entries:
-        for entry in open_lock(each.lock, each.bag)[0].entries:
+    for each in seal_file(raw).entries:
+        for entry in lock_file(each.lock).entries:
             path = f"{rack.path}/{each.bag}/{entry.name}"
             file = server.find(path)
             there = None if file is None else file.data[: entry.size]
@@ -63,16 +62,10 @@ def _rack(server: Server, rack: Rack, raw: bytes) -> Iterator[str]:
 
 def _packed(server: Server, rack: str) -> dict[tuple[str, str], bytes] | None:
     """Return what a rack's pack holds, by bag and name; None if there is none, nothing if it cannot be read."""
-    file = server.find(f"{rack}/{PACK}")
+    file = server.find(f"{rack}/pack")
     if file is None:
         return None
-    data = file.data
     try:
-        index = open_pack(lambda offset, length: data[offset : offset + length], len(data), rack)
-    except Damaged:
+        return pack_files(file.data)[1]
+    except Broken:
         return {}
-    return {
-        (bag, index.names[n]): data[int(index.offsets[n]) : int(index.offsets[n] + index.sizes[n])]
-        for bag in index.bags
-        for n in index.files_of(bag)
-    }

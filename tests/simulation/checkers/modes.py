@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from appliance.formats.lease import Mode
-
 _BESIDE = {
-    Mode.IS: {Mode.IS, Mode.IX, Mode.S, Mode.SIX},
-    Mode.IX: {Mode.IS, Mode.IX},
-    Mode.S: {Mode.IS, Mode.S},
-    Mode.SIX: {Mode.IS},
-    Mode.X: set[Mode](),
+    "IS": {"IS", "IX", "S", "SIX"},
+    "IX": {"IS", "IX"},
+    "S": {"IS", "S"},
+    "SIX": {"IS"},
+    "X": set[str](),
 }
 
 
-def excludes(one: Mode, other: Mode) -> bool:
+def excludes(one: str, other: str) -> bool:
     """Whether nobody may hold the one while another holds the other."""
     return other not in _BESIDE[one]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from tests.simulation.checkers.reading import ceiling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.formats.ceiling import CeilingRecord
+    from tests.simulation.checkers.forms import CeilingRecord
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
 
@@ -24,7 +24,7 @@ def check(history: History, record: Record) -> Iterator[str]:
         for (_, before), (_, first) in pairwise(chain):
             if first.incarnation == tenant.incarnation != before.incarnation:
                 born = next(when for when, each in chain if each is before)
-                running = before.kind is CeilingKind.RUNNING and before.node != tenant.node
+                running = before.kind == "running" and before.node != tenant.node
                 if running and born < tenant.considered_ns and before.ceiling_ns > tenant.from_ns:
                     yield (
                         f"{tenant.node} began with shard {tenant.shard} at {tenant.from_ns}, and {before.node} might "
@@ -37,4 +37,4 @@ def linked(record: Record, map_number: int, shard: int) -> list[tuple[int, Ceili
     server, path = record.server, f"shards/{map_number:08d}/{shard:04d}"
     files = {name: file for name, file in server.directories.get(path, {}).items() if file is not None}
     files |= {grave.rpartition("/")[2]: file for grave, (file, _) in server.graves.items() if grave.startswith(path)}
-    return [(file.born_ns, open_ceiling(file.data, name)[0]) for name, file in sorted(files.items())]
+    return [(file.born_ns, ceiling(file.data)) for _, file in sorted(files.items())]

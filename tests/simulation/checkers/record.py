@@ -1,49 +1,52 @@
-"""What the record of a finished run is, read from the server's truth. Shares no code with the protocol, only formats.
+"""What the record of a finished run is, read from the server's truth. Shares no code with the protocol.
 
 A bag's content is what its rack's seal embeds; without a seal, what its lock file lists; without either, what lies in
 it now, because nobody is left who could add to it and whoever closes next lists that. A rack whose sealing has begun
-holds the bags that it holds now. The rules of acceptance are said here once more, from the protocol's text.
+holds the bags that it holds now. The rules of acceptance are said here once more, from the protocol's text, over bytes
+that reading.py has read: by the trust record that the lock file names, and the policy that the frame does.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from appliance.formats.birth import BagKind, LogBirth
-from appliance.formats.ceiling import open_ceiling
-from appliance.formats.frame import Frame, open_frame
-from appliance.formats.framing import Kind, pieces
-from appliance.formats.lease import Mode, Phase
-from appliance.formats.ledger import open_block
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
-from appliance.formats.paths import Bag
-from appliance.formats.policy import Policy
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.stamped import open_signed, open_stamped
-from appliance.formats.witness import CeilingCopy, SignedWitness, Witness
-from tests.simulation.cluster import grid_of
-from timeagent.canonical import decode
-from timeagent.errors import Damaged
+from tests.simulation.checkers import reading
+from tests.simulation.checkers.forms import (
+    BatchHead,
+    Broken,
+    CeilingCopy,
+    LogBirth,
+    Policy,
+    SessionWitness,
+    TrustRecord,
+    Witness,
+    need,
+)
+from tests.simulation.checkers.naming import Stretch, author_of, bag_of, rack_of
 
 if TYPE_CHECKING:
-    from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.framing import Piece
-    from appliance.formats.witness import BatchHead
-    from appliance.formats.witness import Entry as WitnessEntry
+    from tests.simulation.checkers.forms import CeilingRecord, KeyEntry
+    from tests.simulation.checkers.forms import Entry as BatchEntry
+    from tests.simulation.checkers.reading import Frame, Piece, Stated, Time
     from tests.simulation.history import Key
-    from tests.simulation.server import File, Server
+    from tests.simulation.server import File
+    from tests.simulation.world import World
+
+LEASES_MAX = 64
+USABLE = (1, 2)
+"""The statuses of a signed time that may be relied on: synchronized and free-running."""
 
 
 class Under(msgspec.Struct, frozen=True, gc=False):
     """One lease that a frame was written under."""
 
     domain: str
-    mode: Mode
+    mode: str
     fence: int
     correlation_id: bytes
     floor_ns: int
@@ -55,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """One accepted message."""
 
     key: Key
-    bag: Bag
+    bag: Stretch
     path: str
     under: tuple[Under, ...]
     born_ns: int
@@ -65,27 +68,74 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Listed(msgspec.Struct, frozen=True):
     """One bag that exists, with what it holds: data files by name."""
 
-    bag: Bag
+    bag: Stretch
     files: dict[str, bytes]
     final: bool
     """Whether a lock file or a seal says so."""
+    numbers: Numbers
+    """By which records it is judged: those that its lock file names, or the newest that there are."""
 
 
-@cache
+class Numbers(NamedTuple):
+    trust: int
+    policy: int
+
+
+class Keys:
+    """The keys of one trust record."""
+
+    def __init__(self, record: TrustRecord, *, real: bool) -> None:
+        """``real``: whether signatures are Ed25519's."""
+        self._entries = {reading.key_id(each.public): each for each in record.keys}
+        self._real = real
+        self._good: dict[bytes, bool] = {}
+        """Signed heads that were looked at, by their bytes."""
+
+    def _entry(self, key: bytes, purpose: str, at: int) -> KeyEntry | None:
+        """Return a key that is good for a purpose at an instant."""
+        entry = self._entries.get(key)
+        if entry is None or entry.purpose != purpose or not entry.valid_from_ns <= at < entry.valid_until_ns:
+            return None
+        return entry if entry.revoked_from_ns is None or at < entry.revoked_from_ns else None
+
+    def time_of(self, time: Time) -> str | None:
+        """Return which node's this signed time of the page door is; None: it does not count."""
+        entry = self._entry(time.key_id, "time", time.midpoint_ns)
+        if entry is None or time.status not in USABLE or time.flags & reading.NONCE_DOOR:
+            return None
+        good = reading.verified(entry.public, "signed time", time.body, time.signature, real=self._real)
+        return entry.node if good else None
+
+    def vouches(self, stated: Stated) -> bool:
+        """Whether the head of a witness is signed by its node's keys."""
+        known = self._good.get(stated.raw_head + stated.signature)
+        if known is None:
+            head = stated.head
+            entry = self._entry(head.key_id, "witness", stated.time.midpoint_ns)
+            known = entry is not None and entry.node == head.node == self.time_of(stated.time)
+            if known and entry is not None:
+                known = reading.verified(
+                    entry.public, "witness batch", stated.raw_head, stated.signature, real=self._real
+                )
+            self._good[stated.raw_head + stated.signature] = known
+        return known
+
+
+@lru_cache(maxsize=16)
 def _birth(data: bytes) -> LogBirth:
-    return decode(LogBirth, open_stamped(Kind.BIRTH, data, "birth").body)
+    return reading.stamped(reading.BIRTH, LogBirth, data)
 
 
 class LogRecord:
     """One log."""
 
-    def __init__(self, server: Server, name: str, policies: Mapping[int, Policy]) -> None:
-        self._server = server
-        self._policies = policies
+    def __init__(self, record: Record, name: str) -> None:
+        self._server = record.server
+        self._record = record
         self.name = name
         birth = self._file(f"logs/{name}/log")
         assert birth is not None
-        self.grid = grid_of(_birth(birth.data))
+        self.birth = _birth(birth.data)
         self._parsed: dict[bytes, list[Piece]] = {}
 
     def _file(self, path: str) -> File | None:
@@ -103,44 +153,46 @@ class LogRecord:
     def bags(self) -> dict[str, Listed]:
         """Every bag that exists, by path."""
         found: dict[str, Listed] = {}
-        for day in self._names(self.grid.log_path):
+        for day in self._names(f"logs/{self.name}"):
             if day.count("-") != 2:
                 continue
-            for clock in self._names(f"{self.grid.log_path}/{day}"):
-                rack = self.grid.parse_rack(day, clock)
+            for clock in self._names(f"logs/{self.name}/{day}"):
+                rack = rack_of(self.birth, day, clock)
                 if rack is None:
                     continue
                 seal = self._file(f"{rack.path}/seal")
                 locks: dict[str, bytes] | None = None
                 if seal is not None:
-                    locks = {entry.bag: entry.lock for entry in open_seal(seal.data, rack.path)[0].entries}
+                    locks = {entry.bag: entry.lock for entry in reading.seal_file(seal.data).entries}
                 for name in self._names(rack.path) if locks is None else sorted(locks):
-                    bag = self.grid.parse_bag(rack, name)
+                    bag = bag_of(self.birth, rack, name)
                     if bag is not None:
                         found[bag.path] = self._listed(bag, None if locks is None else locks[name])
         return found
 
-    def _listed(self, bag: Bag, raw: bytes | None) -> Listed:
+    def _listed(self, bag: Stretch, raw: bytes | None) -> Listed:
         lock_file = self._server.find(f"{bag.path}/lock")
         if raw is None and lock_file is not None:
             raw = lock_file.data
-        names = [name for name in self._names(bag.path) if self.grid.data_name(name) is not None]
+        names = [name for name in self._names(bag.path) if author_of(self.birth, name) is not None]
         if raw is not None:
-            lock: LockFile = open_lock(raw, bag.path)[0]
-            assert lock.bag == bag.path
+            lock = reading.lock_file(raw)
+            need(
+                (lock.cluster_id, lock.log, lock.bag) == (self.birth.cluster_id, self.name, bag.path), "another's list"
+            )
             files = {}
             for entry in lock.entries:
                 file = self._file(f"{bag.path}/{entry.name}")
                 data = b"" if file is None else file.data[: entry.size]
                 assert hashlib.sha256(data).digest() == entry.digest, f"{bag.path}/{entry.name} is not what was listed"
                 files[entry.name] = data
-            return Listed(bag, files, final=True)
+            return Listed(bag, files, final=True, numbers=Numbers(lock.trust_number, lock.policy_number))
         files = {}
         for name in names:
             file = self._file(f"{bag.path}/{name}")
             assert file is not None
             files[name] = file.data
-        return Listed(bag, files, final=False)
+        return Listed(bag, files, final=False, numbers=self._record.newest)
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -149,7 +201,7 @@ class LogRecord:
         for listed in self.bags.values():
             once: dict[Key, Entry] = {}  # equal frames in several files of a bag count once
             for name, data in listed.files.items():
-                for entry in self._accepted(listed.bag, name, data):
+                for entry in self._accepted(listed, name, data):
                     known = once.get(entry.key)
                     if known is None or entry.born_ns < known.born_ns:
                         once[entry.key] = entry
@@ -169,72 +221,33 @@ class LogRecord:
             found.setdefault(entry.bag.path, set()).add(entry.key[5])
         return found
 
-    def _accepted(self, bag: Bag, name: str, data: bytes) -> Iterator[Entry]:
+    def _accepted(self, listed: Listed, name: str, data: bytes) -> Iterator[Entry]:
+        bag, named = listed.bag, listed.numbers
         path = f"{bag.path}/{name}"
-        parsed = self.grid.data_name(name)
+        author = author_of(self.birth, name)
         file = self._file(path)
-        assert parsed is not None
+        assert author is not None
         assert file is not None
+        keys = self._record.keys(named.trust)
+        self._record.policy_of(named.policy)
         for piece in self._pieces(data):
-            frame = open_frame(piece, path)
-            head = frame.head
-            if (head.log, head.writer) != (bag.log, parsed.writer):
+            try:
+                need(piece.kind == reading.FRAME, "no frame")
+                frame = reading.frame(piece.payload)
+                head, time = frame.head, frame.time
+                at_home = (head.cluster_id, head.log, head.writer) == (self.birth.cluster_id, self.name, author.writer)
+                need(at_home and keys.time_of(time) is not None, "another's")
+                known = 1 <= head.policy_number < named.policy
+                policy = self._record.policy_of(head.policy_number if known else named.policy)
+                under = _under(frame, policy, keys, self.birth.cluster_id)
+            except Broken:
                 continue
-            policy = self._policies[head.policy_number]
-            under = self._under(frame, policy)
-            if under is None:
-                continue
-            token = head.signed_time()
-            slack = policy.r1_tolerance_ns + token.radius_ns
-            for index, (timestamp, payload) in enumerate(zip(frame.timestamps.tolist(), frame.payloads(), strict=True)):
-                good = bag.start_ns <= timestamp < bag.end_ns and abs(timestamp - token.midpoint_ns) <= slack
+            slack = policy.r1_tolerance_ns + time.radius_ns
+            for index, (timestamp, payload) in enumerate(zip(frame.timestamps, frame.messages, strict=True)):
+                good = bag.start_ns <= timestamp < bag.end_ns and abs(timestamp - time.midpoint_ns) <= slack
                 if good and all(each.floor_ns < timestamp < each.expiry_ns for each in under):
                     key = (timestamp, head.writer, head.incarnation, head.sequence, index, payload)
                     yield Entry(key, bag, path, under, self._server.born_ns(file, piece.end))
-
-    @staticmethod
-    def _under(frame: Frame, policy: Policy) -> tuple[Under, ...] | None:
-        """Return what the frame was written under; None if one of its witnesses does not count."""
-        found = []
-        sessions: dict[tuple[bytes, bytes], SessionWitness] = {}
-        leases: list[tuple[Witness, bytes]] = []
-        for raw in frame.head.witnesses:
-            try:
-                signed = decode(SignedWitness, raw)
-                said, head = signed.statement(), signed.batch_head()
-                time = head.signed_time()
-            except Damaged:
-                return None
-            if (
-                said.holder.incarnation != frame.head.incarnation
-                or said.expiry_ns > time.midpoint_ns + time.radius_ns + policy.lease_term_max_ns
-            ):
-                return None
-            if isinstance(said, SessionWitness):
-                sessions[head.incarnation, said.session_id] = said
-            else:
-                leases.append((said, head.incarnation))
-        for witness, run in leases:
-            expiry = witness.expiry_ns
-            if witness.session_id is not None:
-                session = sessions.get((run, witness.session_id))
-                if session is None or witness.correlation_id in session.ended:
-                    return None
-                expiry = session.expiry_ns
-            if witness.phase is not Phase.HELD or witness.mode not in (Mode.X, Mode.IX, Mode.SIX):
-                return None
-            found.append(
-                Under(
-                    witness.domain,
-                    witness.mode,
-                    witness.fence,
-                    witness.correlation_id,
-                    witness.floor_ns,
-                    expiry,
-                    witness.settle_to_ns,
-                )
-            )
-        return tuple(found)
 
     def holds(self, path: str, data: bytes) -> bool:
         """Whether the record holds an attempt: its file, or each of its frames in some file of its bag."""
@@ -242,7 +255,7 @@ class LogRecord:
         listed = self.bags.get(directory)
         if listed is None:
             return False
-        if self.grid.birth.kind is BagKind.MAILDIR:
+        if self.birth.kind == "maildir":
             assert listed.files.get(name) in (None, data), f"{path} holds other bytes than were written"
             if name in listed.files:
                 return True
@@ -253,51 +266,111 @@ class LogRecord:
         """Return the whole pieces of these bytes, which are parsed once."""
         found = self._parsed.get(data)
         if found is None:
-            found = self._parsed[data] = pieces(data)[0]
+            found = self._parsed[data] = reading.pieces(data)
         return found
+
+
+def _under(frame: Frame, policy: Policy, keys: Keys, cluster_id: bytes) -> tuple[Under, ...]:
+    """Return what the frame was written under. Raises Broken if one of its witnesses does not count, or it has none."""
+    sessions: dict[tuple[int, int, bytes, bytes], SessionWitness] = {}
+    leases: list[tuple[Witness, BatchHead]] = []
+    for raw in frame.head.witnesses:
+        stated = reading.stated(raw)
+        said, head, time = stated.said, stated.head, stated.time
+        need(head.cluster_id == cluster_id and keys.vouches(stated), "a witness that nobody vouches for")
+        need(said.holder.incarnation == frame.head.incarnation, "another's witness")
+        need(said.expiry_ns <= time.midpoint_ns + time.radius_ns + policy.lease_term_max_ns, "too long a term")
+        if isinstance(said, SessionWitness):
+            name = (head.map_number, head.shard, head.incarnation, said.session_id)
+            need(name not in sessions, "a session twice")
+            sessions[name] = said
+        else:
+            need(said.phase == "held" and said.mode in ("X", "IX", "SIX"), "a lease that may not be written under")
+            leases.append((said, head))
+    need(1 <= len(leases) <= LEASES_MAX, "no lease, or too many")
+    return tuple([_standing(witness, head, sessions) for witness, head in leases])
+
+
+def _standing(
+    witness: Witness, head: BatchHead, sessions: Mapping[tuple[int, int, bytes, bytes], SessionWitness]
+) -> Under:
+    expiry = witness.expiry_ns
+    if witness.session_id is not None:
+        session = sessions.get((head.map_number, head.shard, head.incarnation, witness.session_id))
+        if session is None or session.holder != witness.holder or witness.correlation_id in session.ended:
+            raise Broken("a session lease that does not cover it")
+        expiry = session.expiry_ns
+    return Under(
+        witness.domain,
+        witness.mode,
+        witness.fence,
+        witness.correlation_id,
+        witness.floor_ns,
+        expiry,
+        witness.settle_to_ns,
+    )
 
 
 @lru_cache(maxsize=64)
 def _policy(data: bytes) -> Policy:
-    return decode(Policy, open_signed(Kind.POLICY, data, "policy").body)
+    return reading.signed(reading.POLICY, Policy, data)
 
 
-def _policies(server: Server) -> Iterator[tuple[int, Policy]]:
-    for name, file in server.directories.get("policy", {}).items():
-        if file is not None:
-            yield int(name), _policy(file.data)
+@lru_cache(maxsize=64)
+def _trust(data: bytes) -> TrustRecord:
+    return reading.signed(reading.TRUST, TrustRecord, data)
 
 
 class SignedTurn(msgspec.Struct, frozen=True, gc=False):
     """What a shard signed at once."""
 
     head: BatchHead
-    entries: tuple[WitnessEntry, ...]
+    entries: tuple[BatchEntry, ...]
 
 
 class Record:
     """All logs, and all that shards signed."""
 
-    def __init__(self, server: Server, policy: Policy, blocks: list[bytes]) -> None:
-        """``blocks``: those of the ledger, in the order in which they were signed."""
-        self.server = server
-        self._blocks = blocks
+    def __init__(self, world: World) -> None:
+        """Take a finished run, whose ledger blocks stand in the order in which they were signed."""
+        self.server = server = world.server
+        self.policy = world.policy
+        self._blocks = world.history.blocks
+        self._real = world.founded.real
+        self.policies = {number: _policy(data) for number, data in self._numbered("policy")}
+        self._trusts = {number: _trust(data) for number, data in self._numbered("trust")}
+        self.newest = Numbers(max(self._trusts), max(self.policies))
+        self._keys: dict[int, Keys] = {}
         names = sorted(name for name in server.directories.get("logs", {}) if server.find(f"logs/{name}/log"))
-        self.policies = dict(_policies(server))
-        self.logs = {name: LogRecord(server, name, self.policies) for name in names}
-        self.policy = policy
+        self.logs = {name: LogRecord(self, name) for name in names}
+
+    def _numbered(self, register: str) -> Iterator[tuple[int, bytes]]:
+        for name, file in self.server.directories[register].items():
+            if file is not None:
+                yield int(name), file.data
+
+    def keys(self, number: int) -> Keys:
+        """Return the keys of a trust record."""
+        if number not in self._keys:
+            need(number in self._trusts, f"there is no trust record {number}")
+            self._keys[number] = Keys(self._trusts[number], real=self._real)
+        return self._keys[number]
+
+    def policy_of(self, number: int) -> Policy:
+        """Return a policy."""
+        need(number in self.policies, f"there is no policy {number}")
+        return self.policies[number]
 
     @cached_property
     def turns(self) -> list[SignedTurn]:
         """Every turn that was signed, whether or not it reached the mount, in order."""
-        blocks = [open_block(pieces(data)[0][0], "a block") for data in self._blocks]
-        return [SignedTurn(block.batch_head("a block"), tuple(block.decoded("a block"))) for block in blocks]
+        return [SignedTurn(*reading.block(data)) for data in self._blocks]
 
     @cached_property
     def ceilings(self) -> dict[bytes, CeilingRecord]:
         """Every ceiling record of which a turn has a copy, by its bytes, in order."""
         return {
-            entry.record: open_ceiling(entry.record, "a ceiling")[0]
+            entry.record: reading.ceiling(entry.record)
             for turn in self.turns
             for entry in turn.entries
             if type(entry) is CeilingCopy

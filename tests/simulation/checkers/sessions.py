@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.lease import LeaseOutcome, Phase
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import Ended, Witness
+from tests.simulation.checkers.forms import Ended, SessionEnded, SessionWitness, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
 
-_WITHOUT_A_WORD = (LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, LeaseOutcome.EXPIRED)
+_WITHOUT_A_WORD = ("revoked", "abandoned", "expired")
 
 
 def check(history: History, record: Record) -> Iterator[str]:
@@ -43,11 +41,11 @@ def check(history: History, record: Record) -> Iterator[str]:
                 expiries[name] = entry.expiry_ns
             elif type(entry) is SessionEnded:
                 over[entry.session_id] = entry
-                if entry.outcome is LeaseOutcome.EXPIRED and entry.ended_ns <= entry.expiry_ns:
+                if entry.outcome == "expired" and entry.ended_ns <= entry.expiry_ns:
                     yield f"session {entry.session_id.hex()} was broken at {entry.ended_ns}, before its expiry"
             elif type(entry) is Witness and entry.session_id is not None:
                 of[entry.correlation_id] = entry.session_id
-                if entry.phase is Phase.HELD:
+                if entry.phase == "held":
                     held.add(entry.correlation_id)
                 if entry.session_id in over:
                     yield f"a lease on {entry.domain} is told under session {entry.session_id.hex()}, which is over"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.witness import Ended, Witness, WitnessKind
+from tests.simulation.checkers.forms import Ended, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.witness import BatchHead
+    from tests.simulation.checkers.forms import BatchHead, CeilingRecord
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History
 
@@ -36,14 +35,12 @@ def check(history: History, record: Record) -> Iterator[str]:
         domain, floor, settle_to = entry.domain, entry.floor_ns, entry.settle_to_ns
         fence, known_floor, known_settle = highest.get(domain, (0, -1, -1))
         if type(entry) is Witness:
-            granted = (
-                fences.setdefault(entry.correlation_id, entry.fence) if entry.kind is not WitnessKind.GRANT else -1
-            )
+            granted = fences.setdefault(entry.correlation_id, entry.fence) if entry.kind != "grant" else -1
             fences[entry.correlation_id] = entry.fence
             if entry.fence <= fence and entry.fence != granted:
                 yield f"the fence of {domain} went from {fence} to {entry.fence} at {place}"
             fence = max(fence, entry.fence)
-        renewal = type(entry) is Witness and entry.kind is WitnessKind.RENEWAL
+        renewal = type(entry) is Witness and entry.kind == "renewal"
         if not renewal and (floor < known_floor or settle_to < known_settle):
             yield f"floor and settle_to of {domain} fell from {known_floor}, {known_settle} to {floor}, {settle_to}"
         highest[domain] = (fence, max(floor, known_floor), max(settle_to, known_settle))

@@ -189,7 +189,8 @@ class BagWalk:
             check_grid(birth.span_ns, birth.grace_ns, birth.rack_ns)
         except (LeaseholdError, ArithmeticError) as problem:
             reason = problem.message if isinstance(problem, LeaseholdError) else f"{path} states no grid"
-            self._report(found("damaged-record", path, reason, [where]))
+            title = "a log's birth record is damaged or misplaced"
+            self._report(found("damaged-record", path, reason, [where], title=title))
             return None
         self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         return Grid(birth)
@@ -269,7 +270,8 @@ class BagWalk:
             self._report(found("retained-rack", rack.path, reason, [seal.where]))
         else:
             places = [Evidence(path) for path in (f"{rack.path}/{PACK}", *files)]
-            self._report(found("lost-file", rack.path, reason, [*places, seal.where]))
+            title = "what a rack was sealed with is missing"
+            self._report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
 
     def _index_blind(self, listing: RackListing) -> None:
         rack = listing.rack
@@ -305,7 +307,8 @@ class BagWalk:
         for place in missing:
             self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
         if seal is not None and not self._tree.hides(path):
-            self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
+            places = [*(missing or [Evidence(path)]), seal.where]
+            self._report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
     def _bag(
@@ -379,7 +382,8 @@ class BagWalk:
         if data is None:
             if not self._tree.hides(path):
                 reason = f"the rack was sealed with the lock file {path}; it is not there, {bag_rules.NO_PACK}"
-                self._report(found("lost-file", path, reason, [Evidence(path), seal.where]))
+                title = "the lock file of a bag is missing"
+                self._report(found("lost-file", path, reason, [Evidence(path), seal.where], title=title))
         elif data != sealed:
             try:
                 other, _ = open_lock(data, path)

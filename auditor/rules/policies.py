@@ -36,4 +36,5 @@ class Policies:
             f"{place.path} says what policy {self.newest}, and those before it, do not allow; a later one may, "
             "published after the copy had taken those"
         )
-        yield found("unverifiable-policy", path, reason, [Evidence(path), Evidence(place.path)])
+        title = "a policy record that the copy lacks may allow it"
+        yield found("unverifiable-policy", path, reason, [Evidence(path), Evidence(place.path)], title=title)

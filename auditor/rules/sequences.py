@@ -54,4 +54,5 @@ def _signed_before_named(index: Index) -> Iterator[Finding]:
             "was surely over"
         )
         times = [NamedInterval(f"frame {each.sequence}", each.earliest_ns, each.latest_ns) for each in (named, frame)]
-        yield found("r2-breach", subject, reason, [named.where, frame.where], times)
+        title = "a frame was signed before one that it names as committed"
+        yield found("r2-breach", subject, reason, [named.where, frame.where], times, title=title)

@@ -148,13 +148,15 @@ def _dropped(
         try:
             token = SignedTime.decode(raw, f"the watermark of {session.name}")
         except Damaged as problem:
-            yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where])
+            title = "the signed time of a watermark is none"
+            yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where], title=title)
             return
         slack = None if cluster.r1_tolerance_ns is None else cluster.r1_tolerance_ns + token.radius_ns
         if slack is not None and abs(entry.watermark_ns - token.midpoint_ns) > slack:
             reason = f"the watermark {rfc3339(entry.watermark_ns)} of {session.name} is too far from its signed time"
             doubts = list(cluster.policies.doubt(token, over.where))
-            yield from doubts or [found("r1-breach", f"{session.name}, watermark", reason, [over.where])]
+            title = "a watermark is too far from its signed time"
+            yield from doubts or [found("r1-breach", f"{session.name}, watermark", reason, [over.where], title=title)]
         if entry.watermark_ns >= entry.expiry_ns:
             reason = f"{session.name} was dropped with a watermark at or beyond {rfc3339(entry.expiry_ns)}"
             yield found("watermark-beyond-expiry", session.name, reason, [over.where])
@@ -186,11 +188,13 @@ def _watermark_order(session: SessionHistory, over: SessionOver, token: SignedTi
     if grant is not None and not r2_holds(grant.token, token):
         reason = f"the watermark of {session.name} was signed surely before it was granted"
         times = [NamedInterval.of("the grant", grant.token.interval), its_time]
-        yield found("r2-breach", subject, reason, [grant.where, over.where], times)
+        title = "a watermark was signed before its session lease was granted"
+        yield found("r2-breach", subject, reason, [grant.where, over.where], times, title=title)
     if not r2_holds(token, over.token):
         reason = f"the shard said that {session.name} was over surely before the time in its watermark was signed"
         times = [its_time, NamedInterval.of("the shard", over.token.interval)]
-        yield found("r2-breach", subject, reason, [over.where], times)
+        title = "a session lease ended before its watermark was signed"
+        yield found("r2-breach", subject, reason, [over.where], times, title=title)
 
 
 def _last_frame(session: SessionHistory, over: SessionOver, under: Sequence[SessionNote]) -> Iterator[Finding]:

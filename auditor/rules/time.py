@@ -224,13 +224,15 @@ def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
         if evidence.refusal is None and not r2_holds(held.token, evidence.token):
             reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
             times = [NamedInterval.of("the witness", held.token.interval), _frame_time(evidence)]
-            yield found("r2-breach", subject, reason, [evidence.where], times)
+            title = "a frame was signed before a witness that it carries"
+            yield found("r2-breach", subject, reason, [evidence.where], times, title=title)
     for session in evidence.sessions:
         if session.refusal is None and evidence.refusal is None and not r2_holds(session.token, evidence.token):
             name = f"session lease {session.witness.session_id.hex()}"
             reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
             times = [NamedInterval.of("the witness", session.token.interval), _frame_time(evidence)]
-            yield found("r2-breach", f"{path} under {name}", reason, [evidence.where], times)
+            title = "a frame was signed before a witness that it carries"
+            yield found("r2-breach", f"{path} under {name}", reason, [evidence.where], times, title=title)
 
 
 def _without_session(evidence: FrameEvidence, held: HeldWitness, subject: str, name: str) -> Finding:
@@ -252,7 +254,8 @@ def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iter
         return
     reason = "the bag was closed, by its lock file's signed time, surely before this frame in it was signed"
     times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp.interval)]
-    yield found("r2-breach", evidence.where.path, reason, [evidence.where], times)
+    title = "a bag was closed before a frame in it was signed"
+    yield found("r2-breach", evidence.where.path, reason, [evidence.where], times, title=title)
 
 
 def _timestamps(
@@ -265,9 +268,9 @@ def _timestamps(
         f"the timestamp {_instant(first)}" if first == last else f"timestamps {_instant(first)} to {_instant(last)}"
     )
     reason = f"{count} {stamps}; {rule}"
-    return found(
-        code, evidence.where.path, reason, [evidence.where], [NamedInterval("the timestamps", first, last), *times]
-    )
+    times = [NamedInterval("the timestamps", first, last), *times]
+    title = "a timestamp is too far from its signed time" if code == "r1-breach" else ""
+    return found(code, evidence.where.path, reason, [evidence.where], times, title=title)
 
 
 def _instant(instant: int) -> str:

@@ -59,7 +59,7 @@ def closing_time(
     reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
     if lost:
         reason += f"; that made {len(lost)} {'file' if len(lost) == 1 else 'files'} void"
-    times = [NamedInterval.of("the stamp", stamp.interval), NamedInterval.at("the end", end_ns)]
+    times = [NamedInterval.of("the stamp", stamp), NamedInterval.at("the end", end_ns)]
     verdict = Verdict.VIOLATION if lost else None
     title = f"a {what} was {CLOSED[what]} before its time"
     yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict, title=title)
@@ -72,7 +72,7 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
     reason = (
         f"the rack was sealed, by its seal's signed time, surely before the lock file of {bag.path} in it was signed"
     )
-    times = [NamedInterval.of("the lock file", lock.interval), NamedInterval.of("the seal", seal.interval)]
+    times = [NamedInterval.of("the lock file", lock), NamedInterval.of("the seal", seal)]
     title = "a rack was sealed before a bag in it was closed"
     yield found("r2-breach", bag.path, reason, [where], times, title=title)
 
@@ -93,7 +93,7 @@ def listed_file(
     ``size``: of the whole file, of which ``data`` is what was read. ``packed_at``: pack and offset, where it stands in
     one. ``hashed``: look at more than the size.
     """
-    times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
+    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
     if data is None:
         reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there, {NO_PACK}"
         title = "a file that its bag was closed with is missing"
@@ -132,7 +132,7 @@ def unlisted_files(
     bag: Bag, names: Iterable[str], sizes: dict[str, int], lock: Evidence, closed: SignedTime | None
 ) -> Iterator[Finding]:
     """late-writer: data files that the bag was not closed with."""
-    times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
+    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
     for name in sorted(names):
         path = f"{bag.path}/{name}"
         reason = f"{path} is not among the files that its bag was closed with: it is void"
@@ -170,7 +170,7 @@ def hidden_bag(
         f"{bag.path} was closed at {rfc3339(stamp.midpoint_ns)} with {len(lock.entries)} files, and its rack was "
         f"sealed without it; nobody lists a rack to seal it before {rfc3339(sealable_ns)}"
     )
-    times = [NamedInterval.of("the lock file", stamp.interval), NamedInterval.of("the seal", sealed.interval)]
+    times = [NamedInterval.of("the lock file", stamp), NamedInterval.of("the seal", sealed)]
     yield found("hidden-bag", bag.path, reason, where, times)
 
 

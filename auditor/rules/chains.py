@@ -53,8 +53,8 @@ def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
     if not r2_holds(before.token, after.token):
         reason = f"{_head(after)} was signed surely before batch {before.head.sequence}, which came first"
         times = [
-            NamedInterval.of(f"batch {before.head.sequence}", before.token.interval),
-            NamedInterval.of(f"batch {after.head.sequence}", after.token.interval),
+            NamedInterval.of(f"batch {before.head.sequence}", before.token),
+            NamedInterval.of(f"batch {after.head.sequence}", after.token),
         ]
         title = "a batch was signed before the one before it"
         yield found("r2-breach", _head(after), reason, evidence, times, title=title)
@@ -78,8 +78,8 @@ def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
             continue
         reason = f"{_head(fact)} was signed surely before ceiling record {record.number}, which it names as its right"
         times = [
-            NamedInterval.of(f"ceiling record {record.number}", ceiling.token.interval),
-            NamedInterval.of(f"batch {fact.head.sequence}", fact.token.interval),
+            NamedInterval.of(f"ceiling record {record.number}", ceiling.token),
+            NamedInterval.of(f"batch {fact.head.sequence}", fact.token),
         ]
         title = "a batch was signed before the ceiling record that it names"
         yield found("r2-breach", _head(fact), reason, [ceiling.where, fact.where], times, title=title)
@@ -156,7 +156,7 @@ def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
         title = "a chain begins below where the one before it ended"
         yield found("floor-fell", subject, reason, [end.where, first.where], title=title)
     if not r2_holds(end.token, first.token):
-        times = [NamedInterval.of("the end", end.token.interval), NamedInterval.of("record 1", first.token.interval)]
+        times = [NamedInterval.of("the end", end.token), NamedInterval.of("record 1", first.token)]
         reason = f"the chain began surely before {ended}, which its first record rests on"
         title = "a chain of ceiling records began before the one that it follows had ended"
         yield found("r2-breach", subject, reason, [end.where, first.where], times, title=title)
@@ -185,8 +185,8 @@ def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
                 f"record {after.record.number} was signed surely before record {before.record.number}, which it follows"
             )
             times = [
-                NamedInterval.of(f"record {before.record.number}", before.token.interval),
-                NamedInterval.of(f"record {after.record.number}", after.token.interval),
+                NamedInterval.of(f"record {before.record.number}", before.token),
+                NamedInterval.of(f"record {after.record.number}", after.token),
             ]
             title = "a ceiling record was signed before the one before it"
             yield found("r2-breach", subject, reason, evidence, times, title=title)

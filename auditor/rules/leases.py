@@ -76,7 +76,7 @@ def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
 def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Finding]:
     witness, head, token = told.witness, told.head, told.token
     subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
-    times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+    times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
     if cluster.term_ns_max is not None:
         latest = token.midpoint_ns + cluster.term_ns_max + token.radius_ns
         if witness.expiry_ns > latest:
@@ -252,8 +252,9 @@ def _overlap(
             "the earlier lease",
             earlier.first.token.midpoint_ns,
             max(earlier.first.token.midpoint_ns, earlier.expiry_ns),
+            node=earlier.first.head.node,
         ),
-        NamedInterval.of("the grant", told.token.interval),
+        NamedInterval.of("the grant", told.token),
     ]
     return found(code, lease.name, reason, [earlier.last_expiry.where, told.where], times, verdict=verdict)
 
@@ -314,7 +315,7 @@ def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
         )
         times = [
             NamedInterval.at("the end", fact.ending.ended_ns),
-            NamedInterval.of(f"the {late.witness.kind}", late.token.interval),
+            NamedInterval.of(f"the {late.witness.kind}", late.token),
         ]
         title = f"the {late.witness.kind} of a lease came after its end"
         yield found("renewed-after-end", lease.name, reason, [fact.where, late.where], times, title=title)
@@ -362,7 +363,7 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
         return
     if abs(watermark - token.midpoint_ns) > cluster.r1_tolerance_ns + token.radius_ns:
         reason = f"the watermark {rfc3339(watermark)} of {lease.name} is too far from its signed time"
-        times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token.interval)]
+        times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token)]
         doubts = list(cluster.policies.doubt(token, fact.where))
         title = "a watermark is too far from its signed time"
         yield from doubts or [found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times, title=title)]
@@ -370,15 +371,15 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
         if told.witness.kind is WitnessKind.GRANT and not r2_holds(told.token, token):
             reason = f"the watermark of {lease.name} was signed surely before the lease was granted"
             times = [
-                NamedInterval.of("the grant", told.token.interval),
-                NamedInterval.of("the watermark", token.interval),
+                NamedInterval.of("the grant", told.token),
+                NamedInterval.of("the watermark", token),
             ]
             title = "a watermark was signed before its lease was granted"
             where = [told.where, fact.where]
             yield found("r2-breach", f"{lease.name}, watermark", reason, where, times, title=title)
     if not r2_holds(token, fact.token):
         reason = f"the shard said that {lease.name} ended surely before the time in its watermark was signed"
-        times = [NamedInterval.of("the watermark", token.interval), NamedInterval.of("the shard", fact.token.interval)]
+        times = [NamedInterval.of("the watermark", token), NamedInterval.of("the shard", fact.token)]
         title = "a lease ended before its watermark was signed"
         yield found("r2-breach", f"{lease.name}, watermark", reason, [fact.where], times, title=title)
 

@@ -121,7 +121,7 @@ def check_sessions(
 def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> Iterator[Finding]:
     witness, head, token = told.witness, told.head, told.token
     subject = f"{session.name}, {witness.kind} in batch {head.sequence}"
-    times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+    times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
     term_max = cluster.term_ns_max
     latest = token.midpoint_ns + (term_max or 0) + token.radius_ns
     if term_max is not None and witness.expiry_ns > latest:
@@ -184,15 +184,15 @@ def _watermark_order(session: SessionHistory, over: SessionOver, token: SignedTi
     """r2-breach: the watermark keeps the time of a frame, which was written under the session lease, before its end."""
     grant = next((told for told in session.told if told.witness.kind is SessionKind.GRANT), None)
     subject = f"{session.name}, watermark"
-    its_time = NamedInterval.of("the watermark", token.interval)
+    its_time = NamedInterval.of("the watermark", token)
     if grant is not None and not r2_holds(grant.token, token):
         reason = f"the watermark of {session.name} was signed surely before it was granted"
-        times = [NamedInterval.of("the grant", grant.token.interval), its_time]
+        times = [NamedInterval.of("the grant", grant.token), its_time]
         title = "a watermark was signed before its session lease was granted"
         yield found("r2-breach", subject, reason, [grant.where, over.where], times, title=title)
     if not r2_holds(token, over.token):
         reason = f"the shard said that {session.name} was over surely before the time in its watermark was signed"
-        times = [its_time, NamedInterval.of("the shard", over.token.interval)]
+        times = [its_time, NamedInterval.of("the shard", over.token)]
         title = "a session lease ended before its watermark was signed"
         yield found("r2-breach", subject, reason, [over.where], times, title=title)
 

@@ -44,7 +44,7 @@ def stamp_findings(
         reason = reason or misattributed(keyring, token, node)
     if reason is None:
         return token, []
-    times = [NamedInterval.of("the stamp", token.interval)]
+    times = [NamedInterval.of("the stamp", token)]
     title = f"the signed time of {STAMPED[kind]} does not verify"
     return None, [found("forged-time", where.path, f"its stamp is refused: {reason}", [where], times, title=title)]
 
@@ -96,7 +96,7 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
     """forged-witness and forged-time: what a frame carries. Readers drop such a frame whole."""
     path = evidence.where.path
     if evidence.refusal:
-        times = [NamedInterval.of("the frame", evidence.token.interval)]
+        times = [NamedInterval.of("the frame", evidence.token)]
         reason = f"the frame's signed time is refused: {evidence.refusal.reason}"
         title = "the signed time of a frame does not verify"
         yield found(evidence.refusal.code, path, reason, [evidence.where], times, title=title)
@@ -111,7 +111,7 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
         refusal = held.refusal or (Refusal("forged-time", held.stranger) if held.stranger else None)
         if refusal is None:
             continue
-        times = [NamedInterval.of("the witness", held.token.interval)]
+        times = [NamedInterval.of("the witness", held.token)]
         lease = f"session lease {held.witness.session_id.hex()}" if isinstance(held, HeldSession) else _lease(held)
         reason = f"{path} carries a witness of {lease} that is refused: {refusal.reason}"
         title = "the signed time of a witness does not verify" if refusal.code == "forged-time" else ""

@@ -165,7 +165,7 @@ def _misnamed(evidence: FrameEvidence, policy: Policy | None, term_ns_max: int |
                 f"it names policy {policy.number}, which allows {span_text(policy.lease_term_max_ns)}; "
                 f"a lease of its own lasts {span_text(span)} at least, until {rfc3339(witness.expiry_ns)}"
             )
-            times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+            times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
             return found("policy-misnamed", subject, reason, [evidence.where], times)
     return None
 
@@ -223,14 +223,14 @@ def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
             yield found("foreign-lease", subject, reason, [evidence.where])
         if evidence.refusal is None and not r2_holds(held.token, evidence.token):
             reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
-            times = [NamedInterval.of("the witness", held.token.interval), _frame_time(evidence)]
+            times = [NamedInterval.of("the witness", held.token), _frame_time(evidence)]
             title = "a frame was signed before a witness that it carries"
             yield found("r2-breach", subject, reason, [evidence.where], times, title=title)
     for session in evidence.sessions:
         if session.refusal is None and evidence.refusal is None and not r2_holds(session.token, evidence.token):
             name = f"session lease {session.witness.session_id.hex()}"
             reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
-            times = [NamedInterval.of("the witness", session.token.interval), _frame_time(evidence)]
+            times = [NamedInterval.of("the witness", session.token), _frame_time(evidence)]
             title = "a frame was signed before a witness that it carries"
             yield found("r2-breach", f"{path} under {name}", reason, [evidence.where], times, title=title)
 
@@ -253,7 +253,7 @@ def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iter
     if stamp is None or evidence.refusal is not None or r2_holds(evidence.token, stamp, effect_covers_cause=True):
         return
     reason = "the bag was closed, by its lock file's signed time, surely before this frame in it was signed"
-    times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp.interval)]
+    times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp)]
     title = "a bag was closed before a frame in it was signed"
     yield found("r2-breach", evidence.where.path, reason, [evidence.where], times, title=title)
 
@@ -278,7 +278,7 @@ def _instant(instant: int) -> str:
 
 
 def _frame_time(evidence: FrameEvidence) -> NamedInterval:
-    return NamedInterval.of("the frame", evidence.token.interval)
+    return NamedInterval.of("the frame", evidence.token)
 
 
 def _lease(held: HeldWitness) -> str:

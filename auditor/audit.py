@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import Environment
 
 from .chains import ceiling_chains, head_facts, runs
+from .clocks import name_clocks
 from .columns.heads import Heads
 from .columns.suspects import spread_suspects
 from .coverage import Coverage, later
@@ -163,7 +164,7 @@ def _audit(
     findings += judged
     findings += check_foreign(tree)
     findings += [found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()]
-    ordered = tuple(in_order(findings))
+    ordered = tuple(in_order(list(name_clocks(findings, tree, records, signatures))))
     gaps = sum(_gaps(run, torn=run.incarnation in loaded.torn) for run in known_runs.values())
     gaps += len(loaded.torn - known_runs.keys())
     summary = Summary(

@@ -145,10 +145,6 @@ class BagWalk:
         if part.newest is not None:
             self.newest = later(self.newest, SignedTime.decode(part.newest))
 
-    def off_grid(self, path: str) -> None:
-        """Say that a directory is no rack of its log."""
-        self._off_grid(path)
-
     def _stamp(self, kind: Kind, stamped: Stamped, node: str, where: Evidence) -> SignedTime | None:
         """Check the stamp of a birth or a seal. Returns its signed time if it holds."""
         keys = self._records.keys
@@ -171,7 +167,8 @@ class BagWalk:
         for finding in findings:
             self._report(finding)
 
-    def _off_grid(self, path: str) -> None:
+    def off_grid(self, path: str) -> None:
+        """Say that a directory is no rack or bag of its log."""
         self._report(
             found("off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)])
         )
@@ -188,14 +185,22 @@ class BagWalk:
         try:
             birth, stamped = open_birth(data, log, self._records.cluster_id)
         except LeaseholdError as problem:
-            self._report(found("damaged-record", path, problem.message, [where]))
+            self._report(
+                found(
+                    "damaged-record",
+                    path,
+                    problem.message,
+                    [where],
+                    title="a log's birth record is damaged or misplaced",
+                )
+            )
             return None
         self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         return Grid(birth)
 
     def _rack(self, listing: RackListing) -> SealFacts | None:
         for path in listing.off_grid:
-            self._off_grid(path)
+            self.off_grid(path)
         self._prelock(listing.rack.path, begun=listing.begun, closed="rack is sealed" if listing.sealed else None)
         self._report_all(bag_rules.foreign_files(listing.rack.path, listing.foreign))
         seal = self._seal(listing) if listing.sealed else None
@@ -204,7 +209,7 @@ class BagWalk:
             self.barred(path, listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
         if seal is None:
             if listing.pack_directory:
-                self._off_grid(f"{listing.rack.path}/{PACK}")
+                self.off_grid(f"{listing.rack.path}/{PACK}")
             for each in listing.bags:
                 self._bag(each, None)
             if listing.packed:  # nobody can say what is in it
@@ -268,7 +273,8 @@ class BagWalk:
             self._report(found("retained-rack", rack.path, reason, [seal.where]))
         else:
             places = [Evidence(path) for path in (f"{rack.path}/{PACK}", *files)]
-            self._report(found("lost-file", rack.path, reason, [*places, seal.where]))
+            title = "what a rack was sealed with is missing"
+            self._report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
 
     def _index_blind(self, listing: RackListing) -> None:
         rack = listing.rack
@@ -304,7 +310,8 @@ class BagWalk:
         for place in missing:
             self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
         if seal is not None and not self._tree.hides(path):
-            self._report(found("lost-file", path, reason, [*(missing or [Evidence(path)]), seal.where]))
+            places = [*(missing or [Evidence(path)]), seal.where]
+            self._report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
         self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
     def _bag(
@@ -380,7 +387,8 @@ class BagWalk:
         if data is None:
             if not self._tree.hides(path):
                 reason = f"the rack was sealed with the lock file {path}; it is not there, {bag_rules.NO_PACK}"
-                self._report(found("lost-file", path, reason, [Evidence(path), seal.where]))
+                title = "the lock file of a bag is missing"
+                self._report(found("lost-file", path, reason, [Evidence(path), seal.where], title=title))
         elif data != sealed:
             try:
                 other, _ = open_lock(data, path)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from timeagent.console import bound_fields, printable
+from timeagent.signedtime import SignedTime
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
@@ -54,11 +55,19 @@ class NamedInterval:
     what: str
     earliest_ns: int
     latest_ns: int
+    key: str = ""
+    """The id of the key that signed it; empty for what nobody signed, or nobody asks."""
+    epoch: int = 0
+    """Which epoch of that clock it was."""
+    node: str = ""
+    """Whose clock it was."""
 
     @classmethod
-    def of(cls, what: str, interval: TimeInterval) -> NamedInterval:
-        """Name an interval."""
-        return cls(what, interval.earliest, interval.latest)
+    def of(cls, what: str, said: TimeInterval | SignedTime) -> NamedInterval:
+        """Name an interval, or a signed time."""
+        if isinstance(said, SignedTime):
+            return cls(what, said.interval.earliest, said.interval.latest, said.key_id.hex(), said.clock_epoch)
+        return cls(what, said.earliest, said.latest)
 
     @classmethod
     def at(cls, what: str, instant: int) -> NamedInterval:
@@ -80,6 +89,8 @@ class Finding:
     """One or two sentences with the values that decide it."""
     evidence: tuple[Evidence, ...]
     times: tuple[NamedInterval, ...] = ()
+    clocks: tuple[str, ...] = ()
+    """The nodes whose clocks it rests on; of two that contradict each other only the wrong one, where that is told."""
 
     @property
     def id(self) -> str:
@@ -105,9 +116,10 @@ class Finding:
                     **bound_fields("earliest", each.earliest_ns),
                     **bound_fields("latest", each.latest_ns),
                 }
+                | ({"node": each.node} if each.node else {})
                 for each in self.times
             ],
-        }
+        } | ({"clocks": list(self.clocks)} if self.clocks else {})
 
 
 _ORDER: Final = {verdict: position for position, verdict in enumerate(Verdict)}

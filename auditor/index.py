@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _APPLICATION: Final = 0x4C484C44
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 6
+INDEX_FORMAT: Final = 7
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """

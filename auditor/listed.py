@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .rows import Rows
     from .seals import BagCounts
 
+NO_FRAME: Final = "a listed file holds a frame that is none"
+
 
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """So much is read before it is judged: columns are worth the more, the longer they are."""
@@ -106,7 +108,7 @@ class FrameJudge:
             if isinstance(piece, str):  # nobody looked at its checksum before
                 where = Evidence(file.where.path, file.where.offset + offset, len(file.data) - offset)
                 reason = f"{where.path}, offset {where.offset}: {piece}"
-                self._report(found("damaged-frame", where.path, reason, [where]))
+                self._report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
             self._frame(self._frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
         self._rank = begins[-1]
@@ -114,7 +116,7 @@ class FrameJudge:
     def _one_by_one(self, file: ListedFile) -> None:
         frames, damage = self._frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
         for where, reason in damage:
-            self._report(found("damaged-frame", file.where.path, reason, [where]))
+            self._report(found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME))
         for number, frame in enumerate(frames):
             self._frame(frame, file, self._rank + number)
         self._rank += len(frames)

@@ -51,6 +51,7 @@ RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 """More than any record of ours: what is larger is none."""
 
 
+BAD_MARKER: Final = "the marker is damaged"
 NUMBERS_MAX: Final = 10_000
 HOLES_MAX: Final = 100
 """A number that somebody made up is looked behind so far, and so many are told."""
@@ -165,7 +166,8 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
     for kind, number, path, length, body in sorted(bodies, key=lambda each: each[:2]):
         if body.number != number or body.cluster_id != cluster_id:
             reason = f"{path} says that it is number {body.number} of cluster {body.cluster_id.hex()}"
-            findings.append(found("damaged-record", path, reason, [Evidence(path, 0, length)]))
+            where = [Evidence(path, 0, length)]
+            findings.append(found("damaged-record", path, reason, where, title=_title(kind)))
             records.rejected.setdefault(kind, set()).add(number)
             continue
         match body:
@@ -193,7 +195,8 @@ def _marker(tree: Tree, findings: list[Finding]) -> Marker | None:
     try:
         return decode_marker(data, MARKER)
     except LeaseholdError as problem:
-        findings.append(found("damaged-record", MARKER, problem.message, [Evidence(MARKER, 0, len(data))]))
+        where = [Evidence(MARKER, 0, len(data))]
+        findings.append(found("damaged-record", MARKER, problem.message, where, title=BAD_MARKER))
         return None
 
 
@@ -204,8 +207,12 @@ def _root_verifier(marker: Marker | None, pinned_key: bytes | None, findings: li
     try:
         return Verifier(public)
     except LeaseholdError as problem:
-        findings.append(found("damaged-record", MARKER, problem.message, [Evidence(MARKER)]))
+        findings.append(found("damaged-record", MARKER, problem.message, [Evidence(MARKER)], title=BAD_MARKER))
         return None
+
+
+def _title(kind: Kind) -> str:
+    return f"a {kind.name.lower()} record is damaged or misplaced"
 
 
 def _register(
@@ -226,13 +233,14 @@ def _register(
             signed = open_signed(kind, data, path)
             body = decode(form, signed.body, path)
         except Damaged as problem:
-            findings.append(found("damaged-record", path, problem.message, where))
+            findings.append(found("damaged-record", path, problem.message, where, title=_title(kind)))
             continue
         if root is not None and not (
             signed.key_id == root.id and signatures.verifies(root, CONTEXTS[kind], signed.body, signed.signature)
         ):
             reason = f"{path} is not signed by the root key {root.id.hex()}; it names key {signed.key_id.hex()}"
-            findings.append(found("forged-record", path, reason, [*where, Evidence(MARKER)]))
+            title = f"the signature of a {kind.name.lower()} record does not verify"
+            findings.append(found("forged-record", path, reason, [*where, Evidence(MARKER)], title=title))
             continue
         yield number, path, len(data), body
 
@@ -244,7 +252,7 @@ def _cluster_id(tree: Tree, marker: Marker | None, bodies: list[Register], findi
         (one,) = told
         if marker is not None:
             reason = f"the marker names cluster {marker.cluster_id.hex()}, every record names {one.hex()}"
-            findings.append(found("damaged-record", MARKER, reason, [Evidence(MARKER)]))
+            findings.append(found("damaged-record", MARKER, reason, [Evidence(MARKER)], title=BAD_MARKER))
         return one
     if marker is not None:
         return marker.cluster_id

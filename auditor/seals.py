@@ -91,7 +91,8 @@ def _missing(first: Rack, end: Rack | None, sealed: Rack, seal: Evidence) -> Fin
         f"{what}, and {sealed.path} has one; racks are sealed in order. It was taken out, or the copy was made while "
         "they were being sealed"
     )
-    return found("lost-file", path, reason, [Evidence(path), seal], verdict=Verdict.INDETERMINATE)
+    title = "the seal of a rack is missing" if end is None else "sealed racks are missing"
+    return found("lost-file", path, reason, [Evidence(path), seal], verdict=Verdict.INDETERMINATE, title=title)
 
 
 def damaged_inside(seal: RackSeal) -> str | None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 IN_LEDGER: Final = 1
 
 
+BAD_CEILING: Final = "a ceiling record is damaged or misplaced"
 _ENTRIES_AT_ONCE: Final = 32_768
 """So many are read before they become columns."""
 
@@ -124,7 +125,7 @@ class ShardWalk:
         try:
             record, signed = open_ceiling(data, where.path)
         except Damaged as problem:
-            self._report(found("damaged-record", where.path, problem.message, [where]))
+            self._report(found("damaged-record", where.path, problem.message, [where], title=BAD_CEILING))
             return
         place = (record.map_number, record.shard, record.number)
         if record.cluster_id != self._records.cluster_id or (
@@ -134,7 +135,7 @@ class ShardWalk:
                 f"{where.path} holds ceiling record {record.number} of shard {record.shard} under map "
                 f"{record.map_number} of cluster {record.cluster_id.hex()}"
             )
-            self._report(found("damaged-record", where.path, reason, [where]))
+            self._report(found("damaged-record", where.path, reason, [where], title=BAD_CEILING))
             return
         keys = self._records.keys
         findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
@@ -252,7 +253,8 @@ class ShardWalk:
             return False
         if not block.entries_match(head):
             reason = f"{file.path}, block {head.sequence}: the entries are not those that the head signs"
-            self._report(found("forged-witness", f"{file.path} block {head.sequence}", reason, [where]))
+            title = "a ledger's block holds other witnesses than its shard signed"
+            self._report(found("forged-witness", f"{file.path} block {head.sequence}", reason, [where], title=title))
             return False
         keys = self._records.keys
         refusal = (
@@ -262,7 +264,10 @@ class ShardWalk:
         )
         if refusal:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
-            finding = found(refusal.code, f"{file.path} block {head.sequence}", reason, [where])
+            what = "the signed time of a batch" if refusal.code == "forged-time" else "a batch of witnesses"
+            finding = found(
+                refusal.code, f"{file.path} block {head.sequence}", reason, [where], title=f"{what} does not verify"
+            )
             self._refused(finding, head.time, head.key_id, where)
             return False
         return True

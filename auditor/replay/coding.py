@@ -6,6 +6,7 @@ msgpack by the types of events.py and state.py. Names of files that are no UTF-8
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -131,7 +132,8 @@ def finding_bytes(finding: Finding) -> bytes:
         "subject": finding.subject,
         "explanation": finding.explanation,
         "evidence": [[each.path, each.offset, each.length] for each in finding.evidence],
-        "times": [[each.what, each.earliest_ns, each.latest_ns] for each in finding.times],
+        "times": [astuple(each) for each in finding.times],
+        "clocks": finding.clocks,
     }
     return json.dumps(fields, ensure_ascii=True).encode("ascii")
 
@@ -148,4 +150,5 @@ def finding_of(data: bytes) -> Finding:
         fields["explanation"],
         tuple(Evidence(*each) for each in fields["evidence"]),
         tuple(NamedInterval(*each) for each in fields["times"]),
+        tuple(fields["clocks"]),
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
 
 
+CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"
 """Said of what is missing: a copy that lists a rack before it is packed, and reads it afterwards, has neither."""
 
@@ -59,9 +60,10 @@ def closing_time(
     reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
     if lost:
         reason += f"; that made {len(lost)} {'file' if len(lost) == 1 else 'files'} void"
-    times = [NamedInterval.of("the stamp", stamp.interval), NamedInterval.at("the end", end_ns)]
+    times = [NamedInterval.of("the stamp", stamp), NamedInterval.at("the end", end_ns)]
     verdict = Verdict.VIOLATION if lost else None
-    yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict)
+    title = f"a {what} was {CLOSED[what]} before its time"
+    yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict, title=title)
 
 
 def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, where: Evidence) -> Iterator[Finding]:
@@ -71,8 +73,9 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
     reason = (
         f"the rack was sealed, by its seal's signed time, surely before the lock file of {bag.path} in it was signed"
     )
-    times = [NamedInterval.of("the lock file", lock.interval), NamedInterval.of("the seal", seal.interval)]
-    yield found("r2-breach", bag.path, reason, [where], times)
+    times = [NamedInterval.of("the lock file", lock), NamedInterval.of("the seal", seal)]
+    title = "a rack was sealed before a bag in it was closed"
+    yield found("r2-breach", bag.path, reason, [where], times, title=title)
 
 
 def listed_file(
@@ -91,10 +94,11 @@ def listed_file(
     ``size``: of the whole file, of which ``data`` is what was read. ``packed_at``: pack and offset, where it stands in
     one. ``hashed``: look at more than the size.
     """
-    times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
+    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
     if data is None:
         reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there, {NO_PACK}"
-        yield found("lost-file", path, reason, [Evidence(path), lock], times)
+        title = "a file that its bag was closed with is missing"
+        yield found("lost-file", path, reason, [Evidence(path), lock], times, title=title)
         return
     where = [Evidence(path, 0, size) if packed_at is None else Evidence(*packed_at, size)]
     if packed_at is not None:
@@ -112,7 +116,8 @@ def listed_file(
     elif len(data) > entry.size and not _torn_append(path, data[entry.size :], size - entry.size):
         extra = max(size, len(data)) - entry.size
         reason = f"{path} has {extra} bytes beyond the {entry.size} that its bag was closed with: they are void"
-        yield found("late-writer", path, reason, [Evidence(path, entry.size, extra), lock], times)
+        title = "the end of a file came too late for its bag, and is void"
+        yield found("late-writer", path, reason, [Evidence(path, entry.size, extra), lock], times, title=title)
 
 
 def _torn_append(path: str, rest: bytes, extra: int) -> bool:
@@ -128,11 +133,12 @@ def unlisted_files(
     bag: Bag, names: Iterable[str], sizes: dict[str, int], lock: Evidence, closed: SignedTime | None
 ) -> Iterator[Finding]:
     """late-writer: data files that the bag was not closed with."""
-    times = [] if closed is None else [NamedInterval.of("the closing", closed.interval)]
+    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
     for name in sorted(names):
         path = f"{bag.path}/{name}"
         reason = f"{path} is not among the files that its bag was closed with: it is void"
-        yield found("late-writer", path, reason, [Evidence(path, 0, sizes.get(name, 0)), lock], times)
+        where = [Evidence(path, 0, sizes.get(name, 0)), lock]
+        yield found("late-writer", path, reason, where, times, title="a file came too late for its bag, and is void")
 
 
 def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Finding]:
@@ -165,7 +171,7 @@ def hidden_bag(
         f"{bag.path} was closed at {rfc3339(stamp.midpoint_ns)} with {len(lock.entries)} files, and its rack was "
         f"sealed without it; nobody lists a rack to seal it before {rfc3339(sealable_ns)}"
     )
-    times = [NamedInterval.of("the lock file", stamp.interval), NamedInterval.of("the seal", sealed.interval)]
+    times = [NamedInterval.of("the lock file", stamp), NamedInterval.of("the seal", sealed)]
     yield found("hidden-bag", bag.path, reason, where, times)
 
 
@@ -173,19 +179,21 @@ def pack_without_seal(rack: Rack) -> Iterator[Finding]:
     """lost-file: a pack is made from its rack's seal, minutes after it. A copy that was broken off may lack it."""
     pack, seal = Evidence(f"{rack.path}/{PACK}"), Evidence(f"{rack.path}/{SEAL}")
     reason = f"{pack.path} was made from a seal, and {seal.path} is not there: nobody can say what the pack has to hold"
-    yield found("lost-file", seal.path, reason, [seal, pack])
+    yield found("lost-file", seal.path, reason, [seal, pack], title="the seal of a packed rack is missing")
 
 
 def missing_prelock(path: str, what: str) -> Iterator[Finding]:
     """missing-prelock: by it a late writer learns that closing has begun."""
     reason = f"{path} is not there, and the {what}: whoever closes makes it first, and nobody deletes it before that"
-    yield found("missing-prelock", path, reason, [Evidence(path)])
+    title = f"a {what.partition(' ')[0]} was closed, and its prelock is missing"
+    yield found("missing-prelock", path, reason, [Evidence(path)], title=title)
 
 
 def filled_prelock(path: str, size: int) -> Iterator[Finding]:
     """damaged-record: a prelock is a name, and holds nothing."""
     if size:
-        yield found("damaged-record", path, f"{path} holds {size} bytes; a prelock is empty", [Evidence(path, 0, size)])
+        reason = f"{path} holds {size} bytes; a prelock is empty"
+        yield found("damaged-record", path, reason, [Evidence(path, 0, size)], title="a prelock is not empty")
 
 
 def foreign_files(directory: str, names: Iterable[str]) -> Iterator[Finding]:
@@ -194,7 +202,8 @@ def foreign_files(directory: str, names: Iterable[str]) -> Iterator[Finding]:
     if places:
         what = "a file that is" if len(places) == 1 else f"{len(places)} files that are"
         reason = f"{directory or 'the root'} holds {what} nobody's, {places[0].path}: nothing reads it"
-        yield found("foreign-file", directory or ".", reason, places)
+        title = "a file is nobody's: nothing reads it" if len(places) == 1 else ""
+        yield found("foreign-file", directory or ".", reason, places, title=title)
 
 
 def gone(rack: Rack, files: int, *, by_retention: bool) -> str:
@@ -215,13 +224,15 @@ def frame_place(evidence: FrameEvidence, name: DataName | None, bag: Bag, lock: 
     head, path = evidence.frame.head, evidence.where.path
     if name is None:
         reason = f"{path} holds a frame under a name that is no data file's"
-        yield found("damaged-frame", path, reason, [evidence.where])
+        title = "a listed file with a frame has no data file's name"
+        yield found("damaged-frame", path, reason, [evidence.where], title=title)
     elif (head.cluster_id, head.log, head.writer) != (lock.cluster_id, bag.log, name.writer):
         reason = (
             f"{path} holds frame {head.sequence} of {head.writer} ({head.incarnation.hex()}) "
             f"for log {head.log} of cluster {head.cluster_id.hex()}"
         )
-        yield found("damaged-frame", path, reason, [evidence.where])
+        title = "a listed file holds a frame of another place"
+        yield found("damaged-frame", path, reason, [evidence.where], title=title)
 
 
 def stale_lock(evidence: FrameEvidence, kind: Kind, number: int, limit: int, lock_where: Evidence) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.paths import chain_path, parse_ledger_name, record_name
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .policies import Policies
 
 
+LOST: Final = "a ceiling record is missing"
+
+
 def check_heads(
     facts: Iterable[HeadFact], chains: Mapping[ShardName, CeilingChain], policies: Policies
 ) -> Iterator[Finding]:
@@ -38,7 +41,8 @@ def check_heads(
         same_run = last is not None and last.head.incarnation == fact.head.incarnation
         if fact.head.sequence <= 1 and fact.head.previous != NO_HEAD:
             reason = f"{_head(fact)} is the first of its run and names one before it"
-            yield found("chain-fork", _head(fact), reason, [fact.where])
+            title = "the first batch of a run names one before it"
+            yield found("chain-fork", _head(fact), reason, [fact.where], title=title)
         if last is not None and same_run:
             yield from _pair(last, fact)
         yield from _under(fact, chains.get((fact.head.map_number, fact.head.shard)))
@@ -49,11 +53,11 @@ def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
     evidence = [before.where, after.where]
     if before.head.sequence == after.head.sequence:
         reason = f"two batches claim to be {_head(after)}"
-        yield found("chain-fork", _head(after), reason, evidence)
+        yield found("chain-fork", _head(after), reason, evidence, title="two batches claim the same place in a chain")
         return
     if after.head.sequence == before.head.sequence + 1 and after.head.previous != before.digest:
         reason = f"{_head(after)} names another batch before it than {before.head.sequence}, as it is known"
-        yield found("chain-fork", _head(after), reason, evidence)
+        yield found("chain-fork", _head(after), reason, evidence, title="a batch names another before it than there is")
     if before.in_ledger and after.in_ledger and _file_place(after) < _file_place(before):
         path = after.where.path
         reason = f"{path} holds {_head(after)} before batch {before.head.sequence}: a shard appends in order"
@@ -61,10 +65,11 @@ def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
     if not r2_holds(before.token, after.token):
         reason = f"{_head(after)} was signed surely before batch {before.head.sequence}, which came first"
         times = [
-            NamedInterval.of(f"batch {before.head.sequence}", before.token.interval),
-            NamedInterval.of(f"batch {after.head.sequence}", after.token.interval),
+            NamedInterval.of(f"batch {before.head.sequence}", before.token),
+            NamedInterval.of(f"batch {after.head.sequence}", after.token),
         ]
-        yield found("r2-breach", _head(after), reason, evidence, times)
+        title = "a batch was signed before the one before it"
+        yield found("r2-breach", _head(after), reason, evidence, times, title=title)
 
 
 def _file_place(fact: HeadFact) -> tuple[int, int]:
@@ -83,17 +88,19 @@ def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
         )
         verdict = None if chain.stopped_orderly(fact.head.incarnation) else Verdict.INDETERMINATE
         run = f"run {fact.head.incarnation.hex()} of shard {fact.head.shard}"
-        yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict)
+        title = "a shard granted under a ceiling record that its chain does not have"
+        yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)
     for ceiling in chain.at(fact.head.ceiling_number) if chain else ():
         record = ceiling.record
         if record.incarnation != fact.head.incarnation or r2_holds(ceiling.token, fact.token):
             continue
         reason = f"{_head(fact)} was signed surely before ceiling record {record.number}, which it names as its right"
         times = [
-            NamedInterval.of(f"ceiling record {record.number}", ceiling.token.interval),
-            NamedInterval.of(f"batch {fact.head.sequence}", fact.token.interval),
+            NamedInterval.of(f"ceiling record {record.number}", ceiling.token),
+            NamedInterval.of(f"batch {fact.head.sequence}", fact.token),
         ]
-        yield found("r2-breach", _head(fact), reason, [ceiling.where, fact.where], times)
+        title = "a batch was signed before the ceiling record that it names"
+        yield found("r2-breach", _head(fact), reason, [ceiling.where, fact.where], times, title=title)
 
 
 def _head(fact: HeadFact) -> str:
@@ -127,7 +134,7 @@ def check_records_there(chains: Mapping[ShardName, CeilingChain], there: Callabl
             if number in files or number <= newest - RECORDS_KEPT or there(path):
                 continue
             reason = f"{path} is not there; a ledger has a copy of it, and the newest {RECORDS_KEPT} are never pruned"
-            yield found("lost-file", path, reason, [Evidence(path), fact.where])
+            yield found("lost-file", path, reason, [Evidence(path), fact.where], title=LOST)
         yield from _holes(chain, files, there)
 
 
@@ -140,7 +147,7 @@ def _holes(chain: CeilingChain, files: Collection[int], there: Callable[[str], b
         if number in known or there(path):
             continue
         reason = f"{path} is not there; record {newest} of the chain is, and the newest {RECORDS_KEPT} are never pruned"
-        yield found("lost-file", path, reason, [Evidence(path)])
+        yield found("lost-file", path, reason, [Evidence(path)], title=LOST)
 
 
 def check_layouts(chains: Mapping[ShardName, CeilingChain], maps: Mapping[int, ShardMap]) -> Iterator[Finding]:
@@ -167,11 +174,13 @@ def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
             f"the chain begins with floor {bound_text(new.floor_ns)} and settle_to {bound_text(new.settle_to_ns)}; "
             f"{ended} asks for {bound_text(old.floor_ns)} and {bound_text(old.settle_to_ns)}"
         )
-        yield found("floor-fell", subject, reason, [end.where, first.where])
+        title = "a chain begins below where the one before it ended"
+        yield found("floor-fell", subject, reason, [end.where, first.where], title=title)
     if not r2_holds(end.token, first.token):
-        times = [NamedInterval.of("the end", end.token.interval), NamedInterval.of("record 1", first.token.interval)]
+        times = [NamedInterval.of("the end", end.token), NamedInterval.of("record 1", first.token)]
         reason = f"the chain began surely before {ended}, which its first record rests on"
-        yield found("r2-breach", subject, reason, [end.where, first.where], times)
+        title = "a chain of ceiling records began before the one that it follows had ended"
+        yield found("r2-breach", subject, reason, [end.where, first.where], times, title=title)
 
 
 def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
@@ -181,7 +190,8 @@ def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
         if before.record.number == after.record.number:
             if before.raw != after.raw:
                 reason = f"two records claim to be number {after.record.number} of {chain_path(*chain.shard)}"
-                yield found("chain-fork", subject, reason, evidence)
+                title = "two ceiling records claim the same place in a chain"
+                yield found("chain-fork", subject, reason, evidence, title=title)
         elif after.record.ceiling_ns < before.record.ceiling_ns:
             reason = (
                 f"record {after.record.number} has the ceiling {rfc3339(after.record.ceiling_ns)}, "
@@ -190,16 +200,17 @@ def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
             yield found("ceiling-fell", subject, reason, evidence)
         elif before.record.kind is CeilingKind.TERMINAL:
             reason = f"record {after.record.number} follows a terminal record, which nobody may link after"
-            yield found("chain-fork", subject, reason, evidence)
+            yield found("chain-fork", subject, reason, evidence, title="a ceiling record follows a terminal one")
         elif after.record.number == before.record.number + 1 and not r2_holds(before.token, after.token):
             reason = (
                 f"record {after.record.number} was signed surely before record {before.record.number}, which it follows"
             )
             times = [
-                NamedInterval.of(f"record {before.record.number}", before.token.interval),
-                NamedInterval.of(f"record {after.record.number}", after.token.interval),
+                NamedInterval.of(f"record {before.record.number}", before.token),
+                NamedInterval.of(f"record {after.record.number}", after.token),
             ]
-            yield found("r2-breach", subject, reason, evidence, times)
+            title = "a ceiling record was signed before the one before it"
+            yield found("r2-breach", subject, reason, evidence, times, title=title)
 
 
 def _run_starts(chain: CeilingChain) -> Iterator[Finding]:
@@ -216,4 +227,5 @@ def _run_starts(chain: CeilingChain) -> Iterator[Finding]:
                 f"{bound_text(new.settle_to_ns)}; record {past.number} before it asks for {bound_text(floor)} and "
                 f"{bound_text(settle_to)}"
             )
-            yield found("floor-fell", subject, reason, [before.where, after.where])
+            title = "a run begins below the ceiling, or the numbers, of the one before it"
+            yield found("floor-fell", subject, reason, [before.where, after.where], title=title)

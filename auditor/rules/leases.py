@@ -76,7 +76,7 @@ def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
 def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Finding]:
     witness, head, token = told.witness, told.head, told.token
     subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
-    times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+    times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
     policies = cluster.policies
     if policies.widest is not None:
         latest = token.midpoint_ns + policies.widest.lease_term_max_ns + token.radius_ns
@@ -99,24 +99,28 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
                 f"{rfc3339(head.ceiling_ns)}; that record is of run {record.incarnation.hex()} with "
                 f"{rfc3339(record.ceiling_ns)}"
             )
-            yield found("grant-without-right", subject, reason, [told.where, fact.where], times)
+            title = "a shard granted under a ceiling record that is not its own"
+            yield found("grant-without-right", subject, reason, [told.where, fact.where], times, title=title)
     end = chain.terminal if chain else None
     if end is not None and head.ceiling_number > end.record.number:
         reason = (
             f"{subject} names ceiling record {head.ceiling_number} of map {head.map_number}, whose chain had ended "
             f"with the terminal record {end.record.number}"
         )
-        yield found("grant-without-right", subject, reason, [told.where, end.where], times)
+        title = "a shard granted after its chain of ceiling records had ended"
+        yield found("grant-without-right", subject, reason, [told.where, end.where], times, title=title)
     lowest = chain.floor_of(head.incarnation) if chain and witness.kind is not WitnessKind.RENEWAL else None
     if lowest is not None and (witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]):
         reason = (
             f"{subject} states floor {bound_text(witness.floor_ns)} and settle_to {bound_text(witness.settle_to_ns)}, "
             f"below its shard's own, {bound_text(lowest[0])} and {bound_text(lowest[1])}"
         )
-        yield found("floor-fell", subject, reason, [told.where])
+        title = "a floor or settle_to is below its shard's own"
+        yield found("floor-fell", subject, reason, [told.where], title=title)
     if lowest is not None and witness.fence <= lowest[0]:
         reason = f"{subject} has the fence {witness.fence}, not above its shard's own floor {lowest[0]}"
-        yield found("fence-not-growing", subject, reason, [told.where])
+        title = "a fence is not above its shard's own floor"
+        yield found("fence-not-growing", subject, reason, [told.where], title=title)
     named = int.from_bytes(witness.correlation_id[:8], "big")
     if named != witness.fence if witness.kind is WitnessKind.GRANT else named > witness.fence:
         reason = f"{subject} has the fence {witness.fence}; its correlation id begins with {named}"
@@ -253,8 +257,9 @@ def _overlap(
             "the earlier lease",
             earlier.first.token.midpoint_ns,
             max(earlier.first.token.midpoint_ns, earlier.expiry_ns),
+            node=earlier.first.head.node,
         ),
-        NamedInterval.of("the grant", told.token.interval),
+        NamedInterval.of("the grant", told.token),
     ]
     return found(code, lease.name, reason, [earlier.last_expiry.where, told.where], times, verdict=verdict)
 
@@ -315,9 +320,10 @@ def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
         )
         times = [
             NamedInterval.at("the end", fact.ending.ended_ns),
-            NamedInterval.of(f"the {late.witness.kind}", late.token.interval),
+            NamedInterval.of(f"the {late.witness.kind}", late.token),
         ]
-        yield found("renewed-after-end", lease.name, reason, [fact.where, late.where], times)
+        title = f"the {late.witness.kind} of a lease came after its end"
+        yield found("renewed-after-end", lease.name, reason, [fact.where, late.where], times, title=title)
 
 
 def _ending(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
@@ -357,26 +363,31 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
     try:
         token = SignedTime.decode(raw, f"the watermark of {lease.name}")
     except Damaged as problem:
-        yield found("forged-time", f"{lease.name}, watermark", problem.message, [fact.where])
+        title = "the signed time of a watermark is none"
+        yield found("forged-time", f"{lease.name}, watermark", problem.message, [fact.where], title=title)
         return
     yield from policies.check_radius(f"{lease.name}, watermark", token, fact.where)
     if abs(watermark - token.midpoint_ns) > policies.widest.r1_tolerance_ns + token.radius_ns:
         reason = f"the watermark {rfc3339(watermark)} of {lease.name} is too far from its signed time"
-        times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token.interval)]
-        too_far = found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times)
+        times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token)]
+        title = "a watermark is too far from its signed time"
+        too_far = found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], times, title=title)
         yield policies.judged(too_far, token.interval.latest)
     for told in lease.told:
         if told.witness.kind is WitnessKind.GRANT and not r2_holds(told.token, token):
             reason = f"the watermark of {lease.name} was signed surely before the lease was granted"
             times = [
-                NamedInterval.of("the grant", told.token.interval),
-                NamedInterval.of("the watermark", token.interval),
+                NamedInterval.of("the grant", told.token),
+                NamedInterval.of("the watermark", token),
             ]
-            yield found("r2-breach", f"{lease.name}, watermark", reason, [told.where, fact.where], times)
+            title = "a watermark was signed before its lease was granted"
+            where = [told.where, fact.where]
+            yield found("r2-breach", f"{lease.name}, watermark", reason, where, times, title=title)
     if not r2_holds(token, fact.token):
         reason = f"the shard said that {lease.name} ended surely before the time in its watermark was signed"
-        times = [NamedInterval.of("the watermark", token.interval), NamedInterval.of("the shard", fact.token.interval)]
-        yield found("r2-breach", f"{lease.name}, watermark", reason, [fact.where], times)
+        times = [NamedInterval.of("the watermark", token), NamedInterval.of("the shard", fact.token)]
+        title = "a lease ended before its watermark was signed"
+        yield found("r2-breach", f"{lease.name}, watermark", reason, [fact.where], times, title=title)
 
 
 def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:

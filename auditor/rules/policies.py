@@ -43,7 +43,8 @@ class Policies:
             f"{place} says what policy {self.newest}, and those before it, do not allow; a later one may, "
             "published after the copy had taken those"
         )
-        return found("unverifiable-policy", path, reason, [Evidence(path), Evidence(place)])
+        title = "a policy record that the copy lacks may allow it"
+        return found("unverifiable-policy", path, reason, [Evidence(path), Evidence(place)], title=title)
 
     def check_radius(self, what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
         """radius-above-policy: something was signed by a clock that was known too little for that."""
@@ -62,4 +63,4 @@ def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -
         f"{what} has a signed time that is known to {span_text(token.radius_ns)}; the policy allows "
         f"{span_text(policy.radius_ns_max)}, and whoever knows less neither grants, writes nor closes"
     )
-    return found("radius-above-policy", what, reason, [where], [NamedInterval.of("the signed time", token.interval)])
+    return found("radius-above-policy", what, reason, [where], [NamedInterval.of("the signed time", token)])

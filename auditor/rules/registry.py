@@ -31,10 +31,10 @@ class Rule:
 
 _ALL: Final = (
     # bytes and signatures
-    Rule(101, "damaged-record", "a marker, policy, trust, map, birth or ceiling record is damaged or misplaced"),
-    Rule(102, "damaged-lock", "a lock file is damaged"),
-    Rule(103, "damaged-seal", "a seal is damaged"),
-    Rule(104, "damaged-ledger", "a witness ledger has been altered"),
+    Rule(101, "damaged-record", "a marker, a record or a prelock is damaged or misplaced"),
+    Rule(102, "damaged-lock", "a lock file is damaged, or another bag's"),
+    Rule(103, "damaged-seal", "a seal is damaged, or another rack's"),
+    Rule(104, "damaged-ledger", "a witness ledger holds what no shard wrote there"),
     Rule(105, "missing-ledger", "the witness ledger of a run is not there", Verdict.INDETERMINATE, Severity.WARNING),
     Rule(106, "truncated-ledger", "the witness ledger of a run lacks its end", Verdict.INDETERMINATE, Severity.WARNING),
     Rule(
@@ -46,14 +46,26 @@ _ALL: Final = (
     ),
     Rule(108, "damaged-frame", "a listed file holds a frame that is no frame, or one of another place"),
     Rule(109, "forged-record", "a record's signature does not verify"),
-    Rule(110, "forged-time", "a signed time does not verify"),
+    Rule(110, "forged-time", "a signed time does not verify, or is another node's"),
     Rule(111, "forged-witness", "a witness does not verify"),
-    Rule(112, "key-moved", "a later trust record gives a key to another node", Verdict.OK, Severity.WARNING),
-    Rule(113, "revocation-undone", "a later trust record takes a revocation back", Verdict.OK, Severity.WARNING),
+    Rule(
+        112,
+        "key-moved",
+        "a later trust record gives a key to another node, or to another purpose",
+        Verdict.OK,
+        Severity.WARNING,
+    ),
+    Rule(
+        113,
+        "revocation-undone",
+        "a later trust record takes a revocation back, or puts it off",
+        Verdict.OK,
+        Severity.WARNING,
+    ),
     Rule(114, "ledger-disorder", "the blocks of a witness ledger are not in the order in which they were signed"),
     # bags
     Rule(201, "altered-file", "a listed file does not hold the bytes that its bag was closed with"),
-    Rule(202, "lost-file", "a file that its bag was closed with is missing", Verdict.INDETERMINATE),
+    Rule(202, "lost-file", "what was there for good is missing", Verdict.INDETERMINATE),
     Rule(
         203,
         "missing-prelock",
@@ -64,7 +76,13 @@ _ALL: Final = (
     Rule(204, "damaged-pack", "a pack is not what its seal and its files make"),
     Rule(205, "misplaced-pack", "a pack is not that of its rack's seal"),
     Rule(206, "overwritten-lock", "a lock file is not the one that the rack was sealed with"),
-    Rule(207, "late-writer", "a file came too late for its bag, and is void", Verdict.OK, Severity.INFO),
+    Rule(
+        207,
+        "late-writer",
+        "a file, or the end of one, came too late for its bag, and is void",
+        Verdict.OK,
+        Severity.INFO,
+    ),
     Rule(208, "stale-lock", "a lock file names older records than a frame that it lists"),
     Rule(
         209,
@@ -75,11 +93,11 @@ _ALL: Final = (
     ),
     Rule(210, "off-grid", "a directory is not on its log's grid, and does not exist", Verdict.OK, Severity.WARNING),
     Rule(211, "premature-lock", "a bag or rack was closed before its time", Verdict.OK, Severity.INFO),
-    Rule(212, "foreign-file", "a file is nobody's: nothing reads it", Verdict.OK, Severity.INFO),
+    Rule(212, "foreign-file", "files are nobody's: nothing reads them", Verdict.OK, Severity.INFO),
     Rule(213, "hidden-bag", "a rack was sealed without a bag that had been closed before"),
     Rule(214, "unknown-record", "a frame names a policy or trust record that there was not"),
     # time
-    Rule(301, "r1-breach", "a timestamp is too far from its signed time"),
+    Rule(301, "r1-breach", "a timestamp or a watermark is too far from its signed time"),
     Rule(302, "r2-breach", "what came after was signed before"),
     Rule(303, "timestamp-outside-bag", "a message lies in a bag of another time"),
     Rule(304, "timestamp-after-expiry", "a message has a timestamp at or after the expiry of its lease"),
@@ -95,14 +113,14 @@ _ALL: Final = (
     Rule(406, "count-mismatch", "a holder relinquished with another number of messages than there are"),
     Rule(407, "early-grant", "a lease was granted while another holder had one that conflicts with it"),
     Rule(408, "broken-early", "a lease was broken before its expiry"),
-    Rule(409, "renewed-after-end", "a lease was renewed or changed after it had ended"),
+    Rule(409, "renewed-after-end", "a lease was told of again after it had ended"),
     Rule(410, "grant-overlap", "what two holders wrote, or were allowed to write, overlaps"),
-    Rule(411, "fence-not-growing", "a fence is not above the one before it"),
+    Rule(411, "fence-not-growing", "a fence is not above what came before it"),
     Rule(412, "floor-fell", "a floor or settle_to is below what came before it"),
     Rule(413, "chain-gap", "a grant names one before it that is not known", Verdict.INDETERMINATE, Severity.WARNING),
-    Rule(414, "chain-fork", "two records claim the same place in a chain"),
+    Rule(414, "chain-fork", "a chain of records or batches does not go on from what came before"),
     Rule(415, "grant-above-ceiling", "a lease was granted beyond the ceiling"),
-    Rule(416, "grant-without-right", "a shard granted under a ceiling record that is not its own"),
+    Rule(416, "grant-without-right", "a shard granted under a ceiling record that gives no right to"),
     Rule(417, "ceiling-fell", "a ceiling is below the one before it"),
     Rule(418, "term-above-policy", "a lease was granted for longer than the policy allows"),
     Rule(419, "wrong-shard", "a lease was granted by a shard that does not own its domain"),
@@ -147,8 +165,12 @@ def found(
     times: Iterable[NamedInterval] = (),
     *,
     verdict: Verdict | None = None,
+    title: str = "",
 ) -> Finding:
-    """Make a finding of a registered code. ``verdict``: where the evidence decides it otherwise than usual."""
+    """Make a finding of a registered code. ``verdict``: where the evidence decides it otherwise than usual.
+
+    ``title``: what it is here, where the code has several subjects; the registry's is true of all of them.
+    """
     rule = RULES[code]
     severity = rule.severity
     if verdict is Verdict.VIOLATION:
@@ -156,5 +178,12 @@ def found(
     elif verdict is Verdict.INDETERMINATE:
         severity = Severity.WARNING
     return Finding(
-        code, verdict or rule.verdict, severity, rule.title, subject, explanation, tuple(evidence), tuple(times)
+        code,
+        verdict or rule.verdict,
+        severity,
+        title or rule.title,
+        subject,
+        explanation,
+        tuple(evidence),
+        tuple(times),
     )

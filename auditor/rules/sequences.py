@@ -53,5 +53,9 @@ def _signed_before_named(index: Index) -> Iterator[Finding]:
             f"{subject} names frame {named.sequence} as committed, and that one was signed after the frame's time "
             "was surely over"
         )
-        times = [NamedInterval(f"frame {each.sequence}", each.earliest_ns, each.latest_ns) for each in (named, frame)]
-        yield found("r2-breach", subject, reason, [named.where, frame.where], times)
+        times = [
+            NamedInterval(f"frame {each.sequence}", each.earliest_ns, each.latest_ns, node=run.writer)
+            for each in (named, frame)
+        ]
+        title = "a frame was signed before one that it names as committed"
+        yield found("r2-breach", subject, reason, [named.where, frame.where], times, title=title)

@@ -124,7 +124,7 @@ def check_sessions(
 def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> Iterator[Finding]:
     witness, head, token = told.witness, told.head, told.token
     subject = f"{session.name}, {witness.kind} in batch {head.sequence}"
-    times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+    times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
     policies = cluster.policies
     latest = token.midpoint_ns + token.radius_ns + (policies.widest.lease_term_max_ns if policies.widest else 0)
     if policies.widest is not None and witness.expiry_ns > latest:
@@ -163,14 +163,16 @@ def _dropped(
         try:
             token = SignedTime.decode(raw, f"the watermark of {session.name}")
         except Damaged as problem:
-            yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where])
+            title = "the signed time of a watermark is none"
+            yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where], title=title)
             return
         policies = cluster.policies
         yield from policies.check_radius(f"{session.name}, watermark", token, over.where)
         slack = None if policies.widest is None else policies.widest.r1_tolerance_ns + token.radius_ns
         if slack is not None and abs(entry.watermark_ns - token.midpoint_ns) > slack:
             reason = f"the watermark {rfc3339(entry.watermark_ns)} of {session.name} is too far from its signed time"
-            too_far = found("r1-breach", f"{session.name}, watermark", reason, [over.where])
+            title = "a watermark is too far from its signed time"
+            too_far = found("r1-breach", f"{session.name}, watermark", reason, [over.where], title=title)
             yield policies.judged(too_far, token.interval.latest)
         if entry.watermark_ns >= entry.expiry_ns:
             reason = f"{session.name} was dropped with a watermark at or beyond {rfc3339(entry.expiry_ns)}"
@@ -199,15 +201,17 @@ def _watermark_order(session: SessionHistory, over: SessionOver, token: SignedTi
     """r2-breach: the watermark keeps the time of a frame, which was written under the session lease, before its end."""
     grant = next((told for told in session.told if told.witness.kind is SessionKind.GRANT), None)
     subject = f"{session.name}, watermark"
-    its_time = NamedInterval.of("the watermark", token.interval)
+    its_time = NamedInterval.of("the watermark", token)
     if grant is not None and not r2_holds(grant.token, token):
         reason = f"the watermark of {session.name} was signed surely before it was granted"
-        times = [NamedInterval.of("the grant", grant.token.interval), its_time]
-        yield found("r2-breach", subject, reason, [grant.where, over.where], times)
+        times = [NamedInterval.of("the grant", grant.token), its_time]
+        title = "a watermark was signed before its session lease was granted"
+        yield found("r2-breach", subject, reason, [grant.where, over.where], times, title=title)
     if not r2_holds(token, over.token):
         reason = f"the shard said that {session.name} was over surely before the time in its watermark was signed"
-        times = [its_time, NamedInterval.of("the shard", over.token.interval)]
-        yield found("r2-breach", subject, reason, [over.where], times)
+        times = [its_time, NamedInterval.of("the shard", over.token)]
+        title = "a session lease ended before its watermark was signed"
+        yield found("r2-breach", subject, reason, [over.where], times, title=title)
 
 
 def _last_frame(session: SessionHistory, over: SessionOver, under: Sequence[SessionNote]) -> Iterator[Finding]:

@@ -68,7 +68,7 @@ def _first_use(lease: LeaseHistory, use: Use, closed_ns: int) -> Iterator[Findin
         f"was stamped by {rfc3339(use.signed_ns)}, and a bag before that was closed at {rfc3339(closed_ns)} or later"
     )
     times = [
-        NamedInterval("the message", use.first_ns, use.signed_ns),
+        NamedInterval("the message", use.first_ns, use.signed_ns, node=lease.first.witness.holder.node),
         NamedInterval.at("settle_to", use.settle_to_ns),
         NamedInterval.at("the closing, at the earliest", closed_ns),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import CONTEXTS, body_digest
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from timeagent.trust import Keyring
 
 
+STAMPED: Final = {Kind.BIRTH: "a log's birth record", Kind.LOCK: "a lock file", Kind.SEAL: "a seal"}
+
+
 def stamp_findings(
     signatures: Signatures, keyring: Keyring | None, kind: Kind, stamped: Stamped, node: str, where: Evidence
 ) -> tuple[SignedTime | None, list[Finding]]:
@@ -33,15 +36,17 @@ def stamp_findings(
     try:
         token = stamped.signed_time(where.path)
     except Damaged as problem:
-        return None, [found("forged-time", where.path, problem.message, [where])]
+        title = f"the signed time of {STAMPED[kind]} is none"
+        return None, [found("forged-time", where.path, problem.message, [where], title=title)]
     reason = None if token.flags & TimeFlags.NONCE else "the signed time came by the wrong door"
     if keyring is not None and reason is None:
         reason = signatures.refuses_time(keyring, token, body_digest(kind, stamped.body))
         reason = reason or misattributed(keyring, token, node)
     if reason is None:
         return token, []
-    times = [NamedInterval.of("the stamp", token.interval)]
-    return None, [found("forged-time", where.path, f"its stamp is refused: {reason}", [where], times)]
+    times = [NamedInterval.of("the stamp", token)]
+    title = f"the signed time of {STAMPED[kind]} does not verify"
+    return None, [found("forged-time", where.path, f"its stamp is refused: {reason}", [where], times, title=title)]
 
 
 def of_unknown_key(keyring: Keyring, stamped: Stamped) -> bool:
@@ -59,7 +64,9 @@ def ceiling_findings(
     try:
         token = SignedTime.decode(record.time, where.path)
     except Damaged as problem:
-        yield found("forged-time", where.path, problem.message, [where])
+        yield found(
+            "forged-time", where.path, problem.message, [where], title="the signed time of a ceiling record is none"
+        )
         return
     if keyring is None:
         return
@@ -76,20 +83,23 @@ def ceiling_findings(
     if reason is None and owner not in (None, record.node):
         reason = f"it says node {record.node}, its key is of {owner}"
     if reason:
-        yield found("forged-record", where.path, reason, [where])
+        title = "the signature of a ceiling record does not verify"
+        yield found("forged-record", where.path, reason, [where], title=title)
         return
     reason = signatures.refuses_time(keyring, token) or misattributed(keyring, token, record.node)
     if reason:
-        yield found("forged-time", where.path, reason, [where])
+        title = "the signed time of a ceiling record does not verify"
+        yield found("forged-time", where.path, reason, [where], title=title)
 
 
 def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
     """forged-witness and forged-time: what a frame carries. Readers drop such a frame whole."""
     path = evidence.where.path
     if evidence.refusal:
-        times = [NamedInterval.of("the frame", evidence.token.interval)]
+        times = [NamedInterval.of("the frame", evidence.token)]
         reason = f"the frame's signed time is refused: {evidence.refusal.reason}"
-        yield found(evidence.refusal.code, path, reason, [evidence.where], times)
+        title = "the signed time of a frame is refused"
+        yield found(evidence.refusal.code, path, reason, [evidence.where], times, title=title)
     for reason in evidence.unreadable:
         yield found("forged-witness", path, f"the frame carries a witness that is none: {reason}", [evidence.where])
     all_held: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
@@ -97,10 +107,11 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
         refusal = held.refusal
         if refusal is None:
             continue
-        times = [NamedInterval.of("the witness", held.token.interval)]
+        times = [NamedInterval.of("the witness", held.token)]
         lease = f"session lease {held.witness.session_id.hex()}" if isinstance(held, HeldSession) else _lease(held)
         reason = f"{path} carries a witness of {lease} that is refused: {refusal.reason}"
-        yield found(refusal.code, f"{path} under {lease}", reason, [evidence.where], times)
+        title = "the signed time of a witness is refused" if refusal.code == "forged-time" else ""
+        yield found(refusal.code, f"{path} under {lease}", reason, [evidence.where], times, title=title)
 
 
 def _lease(held: HeldWitness) -> str:

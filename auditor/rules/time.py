@@ -169,14 +169,14 @@ def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | N
                 f"{span_text(policy.radius_ns_max)}; a lease of its own was granted by one that was known to "
                 f"{span_text(token.radius_ns)}"
             )
-            times = [NamedInterval.of("the witness", token.interval)]
+            times = [NamedInterval.of("the witness", token)]
             return found("policy-misnamed", subject, reason, [evidence.where], times)
         if held.refusal is None and policy.lease_term_max_ns < span <= widest.lease_term_max_ns:
             reason = (
                 f"it names policy {policy.number}, which allows {span_text(policy.lease_term_max_ns)}; "
                 f"a lease of its own lasts {span_text(span)} at least, until {rfc3339(witness.expiry_ns)}"
             )
-            times = [NamedInterval.of("the witness", token.interval), NamedInterval.at("the expiry", witness.expiry_ns)]
+            times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
             return found("policy-misnamed", subject, reason, [evidence.where], times)
     return None
 
@@ -244,14 +244,16 @@ def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
             yield found("foreign-lease", subject, reason, [evidence.where])
         if evidence.refusal is None and not r2_holds(held.token, evidence.token):
             reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
-            times = [NamedInterval.of("the witness", held.token.interval), _frame_time(evidence)]
-            yield found("r2-breach", subject, reason, [evidence.where], times)
+            times = [NamedInterval.of("the witness", held.token), _frame_time(evidence)]
+            title = "a frame was signed before a witness that it carries"
+            yield found("r2-breach", subject, reason, [evidence.where], times, title=title)
     for session in evidence.sessions:
         if session.refusal is None and evidence.refusal is None and not r2_holds(session.token, evidence.token):
             name = f"session lease {session.witness.session_id.hex()}"
             reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
-            times = [NamedInterval.of("the witness", session.token.interval), _frame_time(evidence)]
-            yield found("r2-breach", f"{path} under {name}", reason, [evidence.where], times)
+            times = [NamedInterval.of("the witness", session.token), _frame_time(evidence)]
+            title = "a frame was signed before a witness that it carries"
+            yield found("r2-breach", f"{path} under {name}", reason, [evidence.where], times, title=title)
 
 
 def _without_session(evidence: FrameEvidence, held: HeldWitness, subject: str, name: str) -> Finding:
@@ -272,8 +274,9 @@ def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iter
     if stamp is None or evidence.refusal is not None or r2_holds(evidence.token, stamp, effect_covers_cause=True):
         return
     reason = "the bag was closed, by its lock file's signed time, surely before this frame in it was signed"
-    times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp.interval)]
-    yield found("r2-breach", evidence.where.path, reason, [evidence.where], times)
+    times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp)]
+    title = "a bag was closed before a frame in it was signed"
+    yield found("r2-breach", evidence.where.path, reason, [evidence.where], times, title=title)
 
 
 def _timestamps(
@@ -286,9 +289,9 @@ def _timestamps(
         f"the timestamp {_instant(first)}" if first == last else f"timestamps {_instant(first)} to {_instant(last)}"
     )
     reason = f"{count} {stamps}; {rule}"
-    return found(
-        code, evidence.where.path, reason, [evidence.where], [NamedInterval("the timestamps", first, last), *times]
-    )
+    times = [NamedInterval("the timestamps", first, last), *times]
+    title = "a timestamp is too far from its signed time" if code == "r1-breach" else ""
+    return found(code, evidence.where.path, reason, [evidence.where], times, title=title)
 
 
 def _instant(instant: int) -> str:
@@ -296,7 +299,7 @@ def _instant(instant: int) -> str:
 
 
 def _frame_time(evidence: FrameEvidence) -> NamedInterval:
-    return NamedInterval.of("the frame", evidence.token.interval)
+    return NamedInterval.of("the frame", evidence.token)
 
 
 def _lease(held: HeldWitness) -> str:

@@ -66,7 +66,9 @@ def _moved(before: _Said, now: _Said) -> Finding:
         f"trust record {before.number} has {name} as the {old.purpose} key of {old.node}, record {now.number} as the "
         f"{new.purpose} key of {new.node}"
     )
-    return found("key-moved", f"{now.where.path}, {name}", reason, [before.where, now.where])
+    to = "another node" if old.node != new.node else "another purpose"
+    title = f"a later trust record gives a key to {to}"
+    return found("key-moved", f"{now.where.path}, {name}", reason, [before.where, now.where], title=title)
 
 
 def _undone(before: _Said, now: _Said) -> Finding:
@@ -80,4 +82,7 @@ def _undone(before: _Said, now: _Said) -> Finding:
     )
     times = [NamedInterval.at(f"revoked by record {before.number}", old)]
     times += [] if new is None else [NamedInterval.at(f"revoked by record {now.number}", new)]
-    return found("revocation-undone", f"{now.where.path}, {name}", reason, [before.where, now.where], times)
+    title = f"a later trust record {'takes a revocation back' if new is None else 'puts a revocation off'}"
+    return found(
+        "revocation-undone", f"{now.where.path}, {name}", reason, [before.where, now.where], times, title=title
+    )

@@ -185,7 +185,8 @@ def test_only_and_fail_on_choose(tmp_path: Path, capsys: Capture) -> None:
     assert codes("--only", "unverifiable") == (3, {code for code in every if code.startswith("unverifiable")})
     assert codes("--only", "late-writer,early-grant", "--fail-on", "violation") == (1, {"late-writer", "early-grant"})
     assert codes("--only", "late-writer", "--fail-on", "violation") == (0, {"late-writer"})
-    assert codes("--only", "late-writer") == (1, {"late-writer"})
+    assert codes("--only", "late-writer") == (0, {"late-writer"})
+    assert codes("--only", "late-writer", "--fail-on", "any") == (1, {"late-writer"})
     assert codes("--only", "unverifiable-policy", "--fail-on", "indeterminate")[0] == 0
     assert codes("--only", "unverifiable-policy", "--fail-on", "unverifiable")[0] == 3
     assert codes("--fail-on", "never") == (0, every)

@@ -412,12 +412,12 @@ class BagWalk:
             self._report(found("damaged-lock", where.path, wrong, [where]))
             return None
         self.trust_named.add(lock.trust_number)
+        if self._records.missing(Kind.TRUST, lock.trust_number):
+            self.doubted = True
+            self._records.doubt_keys()
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
-                if kind is Kind.TRUST:
-                    self.doubted = True
-                    self._records.doubt_keys()
-                self._missing(kind, number, "the bag")
+                self._report(bag_rules.missing_record(kind, number, "the bag"))
         keyring = self._records.keyring(lock.trust_number)
         token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
         self._report_all(findings)
@@ -428,16 +428,10 @@ class BagWalk:
             take_latest(self.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token
 
-    def _missing(self, kind: Kind, number: int, what: str) -> None:
-        word = kind.name.lower()
-        instead = "others were used instead" if kind is Kind.TRUST else "what it allows is not checked"
-        reason = f"{what} is judged by {word} record {number}, which is not there; {instead}"
-        self._report(found(f"unverifiable-{word}", f"{word}/{number:08d}", reason, [Evidence(f"{word}/{number:08d}")]))
-
     def _policy_of(self, named: int, limit: int) -> Policy | None:
         """Return the policy by which a frame of a bag is judged; say so where it is not there."""
         if 1 <= named <= limit and self._records.missing(Kind.POLICY, named):
-            self._missing(Kind.POLICY, named, "a frame")
+            self._report(bag_rules.missing_record(Kind.POLICY, named, "a frame"))
         return self._records.judging(named, limit)
 
     def _listed(

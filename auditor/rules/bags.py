@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.framing import pieces
+from appliance.formats.framing import Kind, pieces
 from appliance.formats.pack import PACK
-from appliance.formats.paths import SEAL, parse_data_name
+from appliance.formats.paths import SEAL, parse_data_name, record_name
 from auditor.finding import Evidence, NamedInterval, Verdict
 from auditor.load import PIECE_BYTES_MAX
 from timeagent.rules import r2_holds
@@ -18,7 +18,6 @@ from .registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from appliance.formats.framing import Kind
     from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
     from appliance.formats.paths import Bag, DataName, Rack
     from auditor.finding import Finding
@@ -247,3 +246,11 @@ def unknown_record(evidence: FrameEvidence, kind: Kind, number: int) -> Finding:
     word, path, head = kind.name.lower(), evidence.where.path, evidence.frame.head
     reason = f"frame {head.sequence} of {head.writer} names {word} record {number}, which there was not"
     return found("unknown-record", f"{path}, {word} record {number}", reason, [evidence.where])
+
+
+def missing_record(kind: Kind, number: int, what: str) -> Finding:
+    """unverifiable-trust and unverifiable-policy: a bag or a frame is judged by a record that is not in the copy."""
+    word, path = kind.name.lower(), f"{kind.name.lower()}/{record_name(number)}"
+    instead = "others were used instead" if kind is Kind.TRUST else "what it allows is not checked"
+    reason = f"{what} is judged by {word} record {number}, which is not there; {instead}"
+    return found(f"unverifiable-{word}", path, reason, [Evidence(path)])

@@ -29,7 +29,7 @@ from .seals import BagCounts, SealFacts, damaged_inside, first_unlisted
 from .strangers import Stranger, take_latest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
 
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Rack
@@ -163,9 +163,8 @@ class BagWalk:
             beyond = Policies(widest).check_radius(where.path, token, where)
             self.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
 
-    def _report_all(self, findings: Iterator[Finding] | list[Finding]) -> None:
-        for finding in findings:
-            self._report(finding)
+    def _report_all(self, findings: Iterable[Finding]) -> None:
+        list(map(self._report, findings))
 
     def off_grid(self, path: str) -> None:
         """Say that a directory is no rack or bag of its log."""
@@ -423,7 +422,7 @@ class BagWalk:
         self._report_all(findings)
         if token is not None:
             # Its closer had just looked for the newest policy, and names it: there was no later one.
-            self._report_all(list(Policies(self._records.widest).check_radius(f"{bag.path}/{LOCK}", token, where)))
+            self._report_all(Policies(self._records.widest).check_radius(f"{bag.path}/{LOCK}", token, where))
             take_latest(self.trust_closed, {lock.trust_number: token.interval.earliest})
             take_latest(self.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token

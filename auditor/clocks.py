@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 type Clock = tuple[str, int]
 """A node, and the epoch of its clock."""
 
-OF_ONE: Final = frozenset({"r1-breach", "premature-lock"})
+OF_ONE: Final = frozenset({"r1-breach", "premature-lock", "radius-above-policy"})
 """What one clock says of itself."""
 OF_TWO: Final = frozenset({"r2-breach"})
 """A signed time, and one of what came after it, in this order: the first two of a finding's."""

@@ -11,6 +11,7 @@ from auditor.audit import audit
 from auditor.clocks import Ties, _judged
 from auditor.finding import Evidence, NamedInterval
 from auditor.load import Tree
+from auditor.planting.plants import all_plants
 from auditor.planting.shard import Shard
 from auditor.planting.tree import ClusterTree
 from auditor.planting.writer import Writer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.finding import Finding
+    from auditor.planting.plants import Plant
 
 NODES = ("n1", "n2", "n3")
 
@@ -175,3 +177,10 @@ def test_clock_that_is_known_to_be_wrong_explains_what_proves_nothing_by_itself(
 
 def reading(node: str, instant: int) -> ClockReading:
     return ClockReading(node, instant, 5 * MS, ClockStatus.SYNCHRONIZED, 1, 1, assumed=False)
+
+
+@pytest.mark.parametrize("story", all_plants()["radius-above-policy"], ids=lambda story: story.__name__)
+def test_clock_that_is_too_vague_is_named(story: Plant, tmp_path: Path) -> None:
+    (finding,) = audit(Tree(story(tmp_path / "tree").root)).findings
+    (node,) = finding.clocks
+    assert finding.explanation.endswith(f"the signed time is by the clock of {node}")

@@ -46,7 +46,7 @@ def witness_change(code: str, *, now_ns: int, floor_ns: int, granted_floor_ns: i
             assert granted_floor_ns < floor_ns
             return {"floor_ns": granted_floor_ns}
         case "fence-not-growing":
-            return {"fence": fence}
+            return {"fence": fence, "correlation_id": fence.to_bytes(8, "big") + b"repeated"}
         case "term-above-policy":
             return {"expiry_ns": now_ns + 10 * SECOND + 500 * MS}
         case "tentative-write":

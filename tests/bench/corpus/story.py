@@ -193,7 +193,7 @@ class Story:
             mode=Mode.X,
             phase=Phase.HELD,
             holder=holder,
-            correlation_id=seed(domain, fence)[:16],
+            correlation_id=fence.to_bytes(8, "big") + seed(domain, fence)[:8],
             fence=fence,
             expiry_ns=now + policy.lease_term_max_ns,
             floor_ns=memory.floor_ns,

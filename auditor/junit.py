@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from timeagent.console import printable
 
-from .finding import Verdict
+from .finding import Severity, Verdict
 from .opening import where_words
 from .rules.registry import RULES
 
@@ -27,6 +27,12 @@ _ELEMENTS: Final = {
 """An unknown outcome is not a crime: what is indeterminate is skipped, not failed."""
 
 
+def _element(finding: Finding) -> str:
+    """Return the element of a finding; a warning makes the exit code 1, and does not pass."""
+    warning = finding.verdict is Verdict.OK and finding.severity is not Severity.INFO
+    return "skipped" if warning else _ELEMENTS[finding.verdict]
+
+
 def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
     """Yield the document's lines. Byte-identical for identical input: no host, no time of the run.
 
@@ -35,7 +41,7 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
     found = {finding.code for finding in audit.findings}
     passed = [code for code in RULES if code not in found]
     counts = {
-        element: sum(_ELEMENTS[finding.verdict] == element for finding in audit.findings)
+        element: sum(_element(finding) == element for finding in audit.findings)
         for element in ("failure", "error", "skipped")
     }
     yield '<?xml version="1.0" encoding="UTF-8"?>'
@@ -57,7 +63,7 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
 def _case(finding: Finding) -> Iterator[str]:
     name = quoteattr(f"{finding.code} {finding.id}")
     yield f'  <testcase classname="leasehold.audit" name={name} file={quoteattr(_path(finding))}>'
-    element = _ELEMENTS[finding.verdict]
+    element = _element(finding)
     places = "".join(f"\n{place.path} {place.offset}+{place.length}" for place in finding.evidence)
     text = escape(_xml(f"{finding.explanation}{places}"))
     message = "" if element == "system-out" else f" message={quoteattr(_xml(finding.title))}"

@@ -112,7 +112,7 @@ def _command(words: list[str]) -> int:
 
 
 def _run(run: object, options: argparse.Namespace) -> int:
-    from timeagent.console import note, report_error
+    from timeagent.console import note, printable, report_error
     from timeagent.errors import LeaseholdError
 
     assert callable(run)
@@ -130,7 +130,7 @@ def _run(run: object, options: argparse.Namespace) -> int:
         return BROKEN_PIPE
     except OSError as problem:
         # What the mount does is classified where it happens; left are our own output, and files that were named.
-        where = "" if problem.filename is None else f"{problem.filename}: "
+        where = "" if problem.filename is None else f"{printable(os.fsdecode(problem.filename))}: "
         note(f"leasehold: {where}{problem.strerror or problem} [input-output]")
         note("  way out: see whether the path is right, and whether there is room and permission")
         return INPUT_OUTPUT

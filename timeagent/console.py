@@ -61,10 +61,14 @@ def note(text: str) -> None:
 
 def report_error(problem: LeaseholdError) -> int:
     """Print an error with its code and way out on stderr; return its exit code."""
-    note(f"leasehold: {problem.message} [{problem.code}]")
+    note(f"leasehold: {_lines(problem.message)} [{problem.code}]")
     if problem.hint:
-        note(f"  way out: {problem.hint}")
+        note(f"  way out: {_lines(problem.hint)}")
     return problem.exit_status
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def whole_from(least: int) -> Callable[[str], int]:

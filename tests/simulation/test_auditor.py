@@ -6,6 +6,7 @@ import pytest
 
 from auditor.finding import Verdict
 from tests.simulation.audited import audited, false_alarms
+from tests.simulation.clocks import SimulatedTime
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
 
@@ -46,3 +47,19 @@ def test_nothing_is_found_where_nobody_broke_a_rule(scenario: str) -> None:
         world.run()
         if not world.rotting:
             assert list(false_alarms(world)) == [], seed
+
+
+# Two that lie alike would outvote one who does not: nothing can be known of those.
+def test_node_whose_clock_alone_lied_is_named_and_no_other() -> None:
+    told = set()
+    for scenario, seeds in (("contenders", range(320, 430)), ("moves", range(60, 130))):
+        for seed in seeds:
+            world = SCENARIOS[scenario](seed)
+            clocks = {name: clock for name, clock in world.times.items() if isinstance(clock, SimulatedTime)}
+            wrong = {name for name, clock in clocks.items() if not clock.honest()}
+            if world.conditions.lies in ("seconds", "hours") and len(wrong) == 1:
+                world.run()
+                breaches = [each for each in audited(world).findings if each.code == "r2-breach"]
+                assert all(wrong.intersection(each.clocks) for each in breaches), seed
+                told |= {scenario for each in breaches if set(each.clocks) == wrong}
+    assert told == {"contenders", "moves"}

@@ -56,7 +56,7 @@ def test_incident_is_found_and_explained_by_the_keys_of_the_document(repository:
     assert 1 <= sum(bool(key) for key, _ in played) <= 5
 
     async def run() -> None:
-        source = RecordSource(repository / "tests/golden/trees/early-grant", SystemClock())
+        source = RecordSource(repository / "tests/golden/trees/early-grant/tree", SystemClock())
         app = TopApp(Feed(source, SystemClock()))
         async with app.run_test(size=size) as pilot:
             for (key, quoted), expected in zip(played, SEEN, strict=True):

@@ -46,7 +46,7 @@ def asked_again(source: LiveSource) -> ClusterState:
 
 
 def test_rows_stay_the_same_value_until_somebody_says_something_new(place: Place) -> None:
-    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
     first = place.machines[0]
     with (
         Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,

@@ -30,7 +30,7 @@ def aiohttp() -> Any:  # noqa: ANN401 - an extra
 
 @pytest.fixture(scope="module")
 def tree(repository: Path) -> Path:
-    return min(path for path in (repository / "tests/golden/trees").iterdir() if path.is_dir())
+    return min((repository / "tests/golden/trees").glob("*/tree"))
 
 
 def free_port() -> int:

@@ -45,7 +45,7 @@ DIALOGS = {"what-if": lambda: WhatIfScreen(Switches(), [f"node{number}" for numb
 """What is opened on top, where that takes a copy."""
 
 
-TREE = Path(__file__).parents[1] / "golden/trees/early-grant"
+TREE = Path(__file__).parents[1] / "golden/trees/early-grant/tree"
 RECORDED = {
     f"{screen}-{width}x{height}": ((width, height), keys)
     for screen, keys in (("findings", ("5",)), ("replay", ("5", "t")))

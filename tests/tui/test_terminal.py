@@ -100,7 +100,7 @@ def settings_of(terminal: Terminal, file: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tree(repository: Path) -> Path:
-    trees = sorted(path for path in (repository / "tests/golden/trees").iterdir() if path.is_dir())
+    trees = sorted((repository / "tests/golden/trees").glob("*/tree"))
     assert trees
     return trees[0]
 

@@ -86,7 +86,7 @@ def look(where: Path, **options: object) -> ClusterState:
 def test_live_view_asks_the_shards_that_answer(place: Place, session: Session) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
-        seen = look(place.directory)
+        seen = look(place.root)
     assert seen.offline == ""
     assert seen.path == str(place.root)
     first, second = seen.shards
@@ -104,7 +104,7 @@ def test_live_view_asks_the_shards_that_answer(place: Place, session: Session) -
 
 
 def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: Place, session: Session) -> None:
-    seen = look(place.directory)
+    seen = look(place.root)
     one, two = seen.clocks
     assert (one.node, one.reach) == ("node1", Reach.ANSWERS)
     assert one.ahead is not None
@@ -128,13 +128,13 @@ def test_shard_without_an_address_is_not_taken_for_dead(place: Place) -> None:
 
 def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: Place, session: Session) -> None:
     with session.acquire(SHARD_0):
-        seen = look(place.directory, present=lambda _process: False)
+        seen = look(place.root, present=lambda _process: False)
     assert condition(seen.leases[0], seen.clock.now) is Condition.DYING
 
 
 def test_shard_that_falls_silent_keeps_its_last_answer(place: Place) -> None:
     first = place.machines[0]
-    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
     with (
         Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
@@ -152,7 +152,7 @@ def test_shard_that_falls_silent_keeps_its_last_answer(place: Place) -> None:
 
 def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(place: Place) -> None:
     first = place.machines[0]
-    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
     asked = None
     for run in range(2):
         with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
@@ -196,7 +196,7 @@ def test_looking_changes_nothing(place: Place, session: Session) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
     before = set((place.root / "logs").rglob("*"))
-    source = LiveSource(Where(place.directory, allow_root=True), SystemClock())
+    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
     for _ in range(5):
         for question in source.questions():
             question.put()
@@ -370,7 +370,7 @@ def test_json_of_an_unbounded_clock_has_no_interval() -> None:
 def test_command_prints_one_snapshot_where_there_is_no_terminal(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["top", str(place.directory), "--allow-root"]) == 0
+    assert main(["top", str(place.root), "--allow-root"]) == 0
     assert "✗ no answer" in capsys.readouterr().out
     assert main(["top", "--root", str(place.root), "--once", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -405,7 +405,7 @@ def test_settings_that_are_named_and_cannot_be_used_are_an_error(
 def test_one_snapshot_loads_no_screen(repository: Path, place: Place) -> None:
     statement = (
         f"import leasehold.__main__ as m; import io, contextlib\n"
-        f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.directory)!r}]) == 0"
+        f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.root)!r}]) == 0"
     )
     modules = modules_after(statement, repository)
     assert "tui.live" in modules

@@ -238,6 +238,9 @@ def test_what_is_only_worth_knowing_is_exit_code_0(
         assert run("audit", tree.root, "--format", "sarif", *words) == status
         (told,) = json.loads(capsys.readouterr().out)["runs"]
         assert told["invocations"][0]["exitCode"] == status
+    run("audit", tree.root, "--format", "junit")
+    (case,) = (each for each in ET.fromstring(capsys.readouterr().out).iter("testcase") if each.get("file") is not None)
+    assert [each.tag for each in case] == [{0: "system-out", 1: "skipped"}[usual] if not unverifiable else "failure"]
     assert run("explain", finding["id"], tree.root) == usual
     assert run("audit", tree.root, "--no-payload-hash") == (1 if unverifiable else 3)
 

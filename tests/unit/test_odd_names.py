@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -151,6 +152,7 @@ def test_commands_on_a_live_root_go_on(site: Site, say: Say) -> None:
         return say(*words, *site.options(), stdin=stdin)
 
     run("publish", "log", "--lease", "a", stdin=b"one\ntwo\n")
+    (site.root / "views/counts/00000000000000000000000000000000").mkdir(parents=True)
     scatter(site.root)
     for words in LIVE:
         run(*words)
@@ -167,3 +169,22 @@ def test_commands_on_a_live_root_go_on(site: Site, say: Say) -> None:
         run(*words)
     run("publish", "log", "--lease", "a", stdin=b"three\n")
     assert run("read", "log", "--settle").out == "one\ntwo\nthree\n"
+
+
+# What an error names is whatever somebody wrote there, too.
+def test_errors_name_them_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak = speaker(capsys, monkeypatch)
+    scatter(tmp_path)
+    for name in map(os.fsdecode, ODD_NAMES):
+        for words in (
+            ("audit", f"{tmp_path}/{name}"),
+            ("audit", f"{tmp_path}/{name}\udcff"),
+            ("init", str(tmp_path), "--allow-root", "--assume-radius", "5ms", "--node-dir", f"{tmp_path}/n"),
+            ("read", "log", "--root", f"{tmp_path}/{name}", "--allow-root"),
+        ):
+            said = speak(*words)
+            assert said.status in (65, 74), (words, said.err)
+            assert said.out == ""
+            assert all(each.isprintable() for line in said.err.split("\n") for each in line), words

@@ -27,8 +27,14 @@ MEMORY = Path("/dev/shm")
 CLOCK_CODES = frozenset({"r2-breach", "premature-lock", "unsettled-write", "hidden-bag"})
 """What may be found where clocks lied, and nowhere else: the clocks broke their bounds, and that is all."""
 
+KEY_CODES = frozenset({"forged-record", "forged-time", "forged-witness"})
+"""What may be found where a node went on with a key that had ended: nobody can tell it from who found the key."""
+
 LEDGER_CODES = frozenset({"chain-gap", "ledger-gap", "missing-ledger", "truncated-ledger"})
 """What may be doubted where ledger blocks did not reach the mount."""
+
+KEY_DOUBTS = LEDGER_CODES | {"grant-without-right"}
+"""What may be doubted where ledger blocks and ceiling records were signed with a key that had ended."""
 
 
 @contextmanager
@@ -75,7 +81,11 @@ def lost_blocks(world: World) -> bool:
 
 def innocent(world: World, finding: Finding) -> bool:
     """Whether what the simulation did to clocks, ledgers and packs is what the finding says."""
+    if finding.code in KEY_CODES and any(f" of {node} " in finding.explanation for node in world.history.overstayed):
+        return True
     if world.lying and finding.code in CLOCK_CODES:
+        return True
+    if finding.verdict is Verdict.INDETERMINATE and world.history.overstayed and finding.code in KEY_DOUBTS:
         return True
     if finding.code in LEDGER_CODES and finding.verdict is Verdict.INDETERMINATE and lost_blocks(world):
         return True

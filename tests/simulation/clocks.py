@@ -71,6 +71,11 @@ class SimulatedTime:
         self.epoch += 1
         self._token = None
 
+    def rekey(self, signer: Signer) -> None:
+        """Sign with another key from now on."""
+        self._signer = signer
+        self._token = None
+
     def freeze(self) -> None:
         """Stand still: a virtual machine that is paused may find all its clocks stopped."""
         self._frozen_boot = self._boot_now()

@@ -255,6 +255,8 @@ class History:
     """Every ledger block that a shard handed on, whether or not it reached the mount."""
     kept_until: list[tuple[str, str, Instant, Instant]] = field(default_factory=list)
     """Who had a domain that it might not keep for long, until when it was renewed, and the latest that is allowed."""
+    overstayed: set[str] = field(default_factory=set)
+    """The nodes that went on with a key which had ended."""
     alone: str = ""
     """How those are called who act outside the record: two of them never have one domain at one true instant."""
     served_within_ns: Span | None = None

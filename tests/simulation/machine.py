@@ -124,6 +124,10 @@ class MachineNode:
         self.sets += 1
         self.machine.set_forward(span)
 
+    def rekey(self, signer: Signer) -> None:
+        """Let processes that begin from now on sign with another key."""
+        self._signer = signer
+
     def lie(self, span: Span) -> None:
         """Let the source say from now on that true time is so much later than it is."""
         self.truthful = False

@@ -35,6 +35,7 @@ def reached(world: World) -> Counter[str]:
     _on_disk(world.server, counts)
     _accepted(record, counts)
     counts["policies"] = len(record.policies) - 1
+    counts["trust records"] = record.newest.trust - len(world.founded.keys)
     return counts
 
 

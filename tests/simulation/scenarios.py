@@ -24,6 +24,7 @@ from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import queues, sets
 from tests.simulation.scenarios_sharing import batching, hinted
 from tests.simulation.scenarios_tenancy import heirs
+from tests.simulation.scenarios_trust import rotations
 from tests.simulation.world import World
 
 SCENARIOS: dict[str, Callable[..., World]] = {
@@ -45,6 +46,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         moves,
         heirs,
         policies,
+        rotations,
         handover,
         stalls,
         sleepers,
@@ -74,6 +76,7 @@ WEIGHTS: dict[str, int] = {
     "moves": 3,
     "heirs": 2,
     "policies": 7,
+    "rotations": 3,
     "stalls": 3,
     "handover": 2,
     "sleepers": 2,

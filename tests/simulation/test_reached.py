@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,8 @@ from appliance.bag.packer import Packer, PackReport, PackState
 from appliance.bag.retention import Retention
 from appliance.session.session import Session
 from appliance.tenancy import Tenancy
-from tests.simulation import scenarios
+from tests.simulation import scenarios, world
+from tests.simulation.actors.registrar import Registrar
 from tests.simulation.minima import MINIMA, counted, shortfalls
 from tests.simulation.scheduler import Scheduler
 from timeagent.errors import TryAgain
@@ -34,6 +36,14 @@ def test_every_scenario_has_minima() -> None:
     assert all("committed" in minima and all(minima.values()) for minima in MINIMA.values())
 
 
+SETTLED_LEAST = 500
+"""How many settled readings have to show a message, in all scenarios together: so often is *agreement* asked."""
+
+
+def test_settled_readings_show_messages() -> None:
+    assert sum(minima["settled readings"] for minima in MINIMA.values()) >= SETTLED_LEAST
+
+
 def _in_doubt(*_: object) -> Unknown:
     return Unknown("planted")
 
@@ -46,7 +56,11 @@ def _not_now(*_: object, **__: object) -> Any:  # noqa: ANN401 - never returns
     raise TryAgain("busy", "planted", hint="none")
 
 
-type Places = list[tuple[type, str, Callable[..., object]]]
+def _skip(*_: object) -> None:
+    """Do nothing."""
+
+
+type Places = list[tuple[type | ModuleType, str, Callable[..., object]]]
 
 _WRITES: Places = [
     (writer, verb, _in_doubt) for writer in (LookingWriter, LogFileWriter) for verb in ("write", "resolve")
@@ -58,6 +72,12 @@ FAULTS: dict[str, tuple[str, str, Places]] = {
     "retention gives nothing up": ("packs", "given-up packs", [(Retention, "turn", lambda *_: [])]),
     "no lease is granted": ("leases", "grants", [(Session, "acquire", _not_now)]),
     "no horizon moves": ("eclipse", "settled readings", [(Horizon, "refresh", lambda horizon: horizon.reached)]),
+    "nobody reads afterwards what applications wrote": (
+        "shares",
+        "settled readings",
+        [(world, "read_afterwards", _skip)],
+    ),
+    "no key changes": ("rotations", "trust records", [(Registrar, "_rotation", lambda *_: _skip)]),
     "nobody inherits a shard": ("heirs", "taken over", [(Tenancy, "_inherits", lambda *_: False)]),
     "nobody crashes": ("batching", "crashes", [(Scheduler, "crash", lambda *_: None)]),
 }

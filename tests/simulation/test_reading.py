@@ -11,6 +11,7 @@ import pytest
 
 from appliance.bag import acceptance
 from appliance.formats import frame, lockfile, merkle, witness
+from tests.simulation.actors import writer
 from tests.simulation.checkers import reading
 from tests.simulation.checkers.catalogue import violations
 from tests.simulation.planting import Planter
@@ -105,6 +106,11 @@ def test_planted_fault_of_writer_and_reader_alike_is_seen(fault: str, monkeypatc
             code = attrgetter(function)(module).__code__
         monkeypatch.setattr(original, "__code__", code)  # under whatever name others have imported it
     assert _objections(scenario) - {"bug"}
+
+
+def test_frame_without_a_lease_is_not_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    Planter(monkeypatch).plant(writer, "Writer.run", "(issuer.lease(),)", "()")
+    assert "committed" in _objections("bags")
 
 
 @pytest.mark.parametrize("name", OWN)

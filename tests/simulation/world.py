@@ -103,6 +103,8 @@ class World:
         self.policy = self.founded.policy
         starts = self.policy.rack_ns // 2 if conditions.starts_ns is None else conditions.starts_ns
         start: Instant = T0 + starts
+        self.keys = {node: dict(keys) for node, keys in self.founded.keys.items()}
+        """What each node signs with."""
         self.scheduler = Scheduler(
             seed, start_ns=start, end_ns=start + conditions.lasts_ns, steps_max=conditions.steps_max, traced=traced
         )
@@ -194,14 +196,14 @@ class World:
                 self.history,
                 name,
                 machine,
-                self.founded.keys[name][Purpose.TIME],
+                self.keys[name][Purpose.TIME],
                 radius_ns=radius,
                 radius_ns_max=self.policy.radius_ns_max,
                 edge=-1 if bias < 0 else 1,
             )
         return SimulatedTime(
             self.scheduler,
-            self.founded.keys[name][Purpose.TIME],
+            self.keys[name][Purpose.TIME],
             offset_ns=int(bias * radius * 0.8),
             drift_ppm=drift_ppm if self.conditions.lasts_ns < MINUTE else drift_ppm // 50,
             radius_ns=radius,

@@ -35,7 +35,6 @@ class Issuer:
         self._map = kit.world.founded.map
         self._shard = self._map.shard_of(self._tree)
         self._holder = Holder(node=kit.context.node, process=1, boot=bytes(16), incarnation=incarnation)
-        self._signer = kit.world.founded.keys[kit.context.node][Purpose.WITNESS]
         self._sequence = 0
         self._previous = NO_HEAD
 
@@ -64,7 +63,7 @@ class Issuer:
         )
         batch = sign_batch(
             (witness,),
-            self._signer,
+            world.keys[self._kit.context.node][Purpose.WITNESS],
             cluster_id=world.founded.policy.cluster_id,
             node=self._kit.context.node,
             map_number=self._map.number,

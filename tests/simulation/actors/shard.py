@@ -170,7 +170,7 @@ class ShardHost:
         identity = ShardIdentity(
             kit.records.cluster_id, shard_map.number, number, kit.context.node, kit.chance.randbytes(8)
         )
-        signer = world.founded.keys[kit.context.node][Purpose.WITNESS]
+        signer = world.keys[kit.context.node][Purpose.WITNESS]
 
         def port(map_number: int, shard: int) -> StoredChain:
             return StoredChain(kit.storage, chain_path(map_number, shard))

@@ -22,5 +22,6 @@ def check(history: History, record: Record) -> Iterator[str]:
                 yield f"{attempt.who} was told at {true_ns} that {attempt.path} is not committed: the record holds it"
         if held and any(outcome == "committed" for _, outcome in attempt.outcomes):
             directory = attempt.path.rpartition("/")[0]
-            if not log.payloads.get(directory, set()).issuperset(attempt.payloads):
+            kept = log.payloads.get(directory, set()) | log.voided
+            if not kept.issuperset(attempt.payloads):
                 yield f"{attempt.path} is committed, and readers do not accept all of it"

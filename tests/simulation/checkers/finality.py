@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 
 def check(history: History, record: Record) -> Iterator[str]:
     for read in history.latest:
-        known = record.logs[read.log].keys
+        log = record.logs[read.log]
         for key in read.keys:
-            if key not in known:
+            if key not in log.keys and key[5] not in log.voided:
                 yield f"{read.who} read {key} of {read.log} at {read.true_ns}: it is not in the record"
     for answer in history.answers:
-        log = record.logs[answer.bag.split("/")[1]]
-        listed = log.bags.get(answer.bag)
+        listed = record.logs[answer.bag.split("/")[1]].bags.get(answer.bag)
         names = None if listed is None else tuple(sorted(listed.files))
         if names != answer.names and not (answer.names == () and names is None):
             yield f"{answer.who} was told at {answer.true_ns} that {answer.bag} holds {answer.names}: it holds {names}"

@@ -18,7 +18,7 @@ def check(history: History, record: Record) -> Iterator[str]:
         counts = held[wrote.log]
         for payload in wrote.payloads:
             for true_ns, outcome in wrote.outcomes:
-                if outcome == "committed" and not counts[payload]:
+                if outcome == "committed" and not counts[payload] and payload not in record.logs[wrote.log].voided:
                     yield f"{wrote.who} was told at {true_ns} that {payload!r} is committed: readers do not accept it"
             if counts[payload] > 1:
                 yield f"{payload!r} of {wrote.who} is {counts[payload]} times in the record"

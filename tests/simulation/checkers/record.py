@@ -136,6 +136,9 @@ class LogRecord:
         birth = self._file(f"logs/{name}/log")
         assert birth is not None
         self.birth = _birth(birth.data)
+        self.voided: set[bytes] = set()
+        """Messages that a person took out again: a key that was good when its frame was written was ended before the
+        bag was closed. Known when the entries are."""
         self._parsed: dict[bytes, list[Piece]] = {}
 
     def _file(self, path: str) -> File | None:
@@ -236,7 +239,12 @@ class LogRecord:
                 frame = reading.frame(piece.payload)
                 head, time = frame.head, frame.time
                 at_home = (head.cluster_id, head.log, head.writer) == (self.birth.cluster_id, self.name, author.writer)
-                need(at_home and keys.time_of(time) is not None, "another's")
+                need(at_home, "another's")
+                if named.trust > head.trust_number and not self._trusted(frame, keys):
+                    if self._trusted(frame, self._record.keys(head.trust_number)):
+                        self.voided.update(frame.messages)
+                    continue
+                need(keys.time_of(time) is not None, "a time that nobody vouches for")
                 known = 1 <= head.policy_number < named.policy
                 policy = self._record.policy_of(head.policy_number if known else named.policy)
                 under = _under(frame, policy, keys, self.birth.cluster_id)
@@ -248,6 +256,12 @@ class LogRecord:
                 if good and all(each.floor_ns < timestamp < each.expiry_ns for each in under):
                     key = (timestamp, head.writer, head.incarnation, head.sequence, index, payload)
                     yield Entry(key, bag, path, under, self._server.born_ns(file, piece.end))
+
+    @staticmethod
+    def _trusted(frame: Frame, keys: Keys) -> bool:
+        """Whether all keys by which a frame is signed are good."""
+        times = keys.time_of(frame.time) is not None
+        return times and all(keys.vouches(reading.stated(raw)) for raw in frame.head.witnesses)
 
     def holds(self, path: str, data: bytes) -> bool:
         """Whether the record holds an attempt: its file, or each of its frames in some file of its bag."""

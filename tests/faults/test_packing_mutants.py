@@ -11,8 +11,8 @@ from appliance.bag.packer import Packer, PackReport, PackState
 from appliance.bag.retention import NotPacked, OldPack, Retention
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
-from tests.support.racks import MESSAGES, SealedRack
 from tests.support.mutants import plant_step
+from tests.support.racks import MESSAGES, SealedRack
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage
 from timeagent.errors import LeaseholdError
 from timeagent.units import DAY, MINUTE

@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
     import pytest
 
+PACKAGES = ("leasehold", "tui", "auditor", "appliance", "timeagent", "tests")
+
 type Planting = Callable[[pytest.MonkeyPatch], None]
 type Table = dict[str, Planting]
-
-PACKAGES = ("leasehold", "tui", "auditor", "appliance", "timeagent", "tests")
 
 
 def _in_text(module: ModuleType, function: str, old: str, new: str, *_: object) -> Planting:
@@ -115,7 +115,7 @@ TABLES: dict[str, Table] = {
     "store": _tuples(store.MUTANTS),
     "full disk": _tuples(full_disk.MUTANTS),
     "hint": _tuples(hint.MUTANTS, _in_lines) | {name: _in_lines(*fault) for name, (fault, _) in hint.NAMED.items()},
-    "reading": {name: _in_lines(*fault) for name, *fault in reading.MUTANTS},
+    "reading": {each[0]: _in_lines(*each[1:]) for each in reading.MUTANTS},
     "bag": _steps(bag.MUTANTS),
     "log": _steps(bag.LOG_MUTANTS),
     "packing": _steps(packing.MUTANTS),
@@ -155,7 +155,7 @@ def names() -> list[str]:
 
 
 def plant_for_good(name: str) -> list[str]:
-    """Plant a mutant in this process, and return the modules in which it is planted."""
+    """Plant a mutant in this process, and return the modules in which it is."""
     table, _, mutant = name.partition(": ")
     patch = _Everywhere()
     TABLES[table][mutant](cast("pytest.MonkeyPatch", patch))

@@ -1,20 +1,21 @@
 """What `make test` catches by itself: each mutant of the tables planted, and the tests run until one fails.
 
-    python -m tests.mutation.run                          all mutants that have no result yet; then the table
-    python -m tests.mutation.run --only "session: "        those whose name has this in it, anew
-    python -m tests.mutation.run --count 50                no more than so many now
-    python -m tests.mutation.run --write                   the table into docs/verification.md
+    python -m tests.mutation.run                           goes on with all mutants that are not decided
+    python -m tests.mutation.run --only "session: "         those whose name has this in it, anew
+    python -m tests.mutation.run --stages 2 --count 50      the first stages only; no more than so many mutants
+    python -m tests.mutation.run --write                    the table into docs/verification.md
 
 Each mutant is planted before the first test begins, in a process of its own, for all of its tests. Tests that plant a
-mutant themselves are passed over: what they say is about theirs. First come the tests of the module that is broken,
-then the fixed seeds of the simulation, then all others of `make test`, until one fails. A test that fails without the
-mutant too does not count. Mutants are tried in an order by chance, the same every time: what is done is a fair sample.
+mutant themselves are passed over: what they say is about theirs. The stages: the unit and property tests that import
+the module that is broken, directly first; the fixed seeds of the simulation; all others of `make test`. What a stage
+does not catch goes to the next one when all have been through the one before; who runs out of time is tried again by
+the next call. A test that fails without the mutant too does not count. Mutants are taken in an order by chance, the
+same every time: what is done is a fair sample. Programs that tests start run as they are.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
 import json
 import os
@@ -22,8 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,15 +31,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mutation import catalogue
+from tests.mutation.imports import ROOT, nearest
 from tests.simulation import planting
 from tests.support import mutants as support
 from tests.support.documents import write_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from multiprocessing.connection import Connection
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "dist" / "mutation.jsonl"
 DOCUMENT = "docs/verification.md"
 BEGINS = "<!-- what make test catches: written by python -m tests.mutation.run --write -->"
@@ -50,7 +51,8 @@ FRESH_SEEDS = "tests/simulation/test_schedules.py::test_no_promise_breaks_in_fre
 """Left out: other seeds every time, and a share that nobody could measure again."""
 OPTIONS = ("-x", "-q", "-m", "not slow and not lab", "--assert=plain", "-p", "no:cacheprovider")
 GOOD = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-CAUGHT, LIVES, UNDECIDED = "caught", "lives", "undecided"
+STAGES = ("tests near to what is broken", "fixed seeds of the simulation", "all others")
+CAUGHT, LIVES, UNDECIDED = "caught", "lives", "not decided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +63,42 @@ class Verdict:
     outcome: str
     by: str
     """The first test that failed."""
+    stages: int
+    """How many it has been through."""
     commit: str
 
 
-@dataclass(slots=True, eq=False)
 class Watch:
-    """What a run of tests is asked: which test failed first, and which files to leave out."""
+    """What a run of tests is told: which to leave out; and asked: which failed first."""
 
-    passed_over: frozenset[str] = frozenset()
-    """Files, and tests."""
-    failed: str | None = None
+    def __init__(self, without: AbstractSet[str]) -> None:
+        self._without = without
+        self.failed: str | None = None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [each for each in items if not self.passed_over & {each.nodeid, each.nodeid.partition("::")[0]}]
+        items[:] = [each for each in items if self._without.isdisjoint((each.nodeid, each.nodeid.partition("::")[0]))]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and self.failed is None:
-            self.failed = report.nodeid
+        self._look_at(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._look_at(report)
+
+    def _look_at(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed and self.failed is None:
             self.failed = report.nodeid
 
 
-def _passes_over(*_: object) -> None:
-    pytest.skip("plants a mutant itself")
+def pass_over_planting() -> None:
+    """Skip tests that plant a mutant themselves, in this process."""
+
+    def skip(*_: object) -> None:
+        pytest.skip("plants a mutant itself")
+
+    patch = pytest.MonkeyPatch()  # never undone
+    patch.setattr(planting.Planter, "plant", skip)
+    patch.setattr(support, "_replace", skip)  # it finds what it replaces no more, where that is broken already
+    patch.setattr(support, "_put", skip)
 
 
 def _tests(pipe: Connection, mutant: str | None, what: Sequence[str], watch: Watch) -> None:
@@ -96,88 +109,70 @@ def _tests(pipe: Connection, mutant: str | None, what: Sequence[str], watch: Wat
     os.dup2(silent, 2)
     if mutant is not None:
         catalogue.plant_for_good(mutant)
-        planting.Planter.plant = _passes_over  # type: ignore[method-assign]
-        support._put = _passes_over
+        pass_over_planting()
     pipe.send((int(pytest.main([*OPTIONS, *what], plugins=[watch])), watch.failed))
 
 
-def run(mutant: str | None, what: Sequence[str], passed_over: Iterable[str], seconds: float) -> str | None:
-    """Return which test failed first, or None. Raises TimeoutError: they took too long; EOFError: their process died."""
+def run(mutant: str | None, what: Sequence[str], seconds: float, without: AbstractSet[str] = frozenset()) -> str | None:
+    """Run tests, but for some files and tests; return which failed first, or None.
+
+    Raises TimeoutError: they took too long; EOFError: their process died.
+    """
     context = get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_tests, args=(theirs, mutant, what, Watch(frozenset(passed_over))))
+    process = context.Process(target=_tests, args=(theirs, mutant, what, Watch(without)))
     process.start()
     theirs.close()
     try:
         if not ours.poll(max(0.0, seconds)):
             raise TimeoutError
         status, failed = ours.recv()
-        assert status in GOOD or failed is not None, f"{mutant}: pytest ended with {status}, and no test failed"
-        assert failed is None or isinstance(failed, str)
-        return failed
     finally:
         _end(process.pid)
         process.join()
+    assert status in GOOD or failed is not None, f"{mutant}: pytest ended with {status}, and no test failed"
+    assert failed is None or isinstance(failed, str)
+    return failed
 
 
 def _end(pid: int | None) -> None:
     """End a process and what it has started: it leads a session of its own."""
     assert pid is not None
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        os.kill(pid, signal.SIGKILL)
-
-
-@cache
-def _imports(file: Path) -> frozenset[str]:
-    """Return what a test file imports, modules and names of modules alike."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-        elif isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-    return frozenset(found)
-
-
-def nearest(broken: Iterable[str]) -> list[str]:
-    """Return the files of quick tests that import what is broken, the most particular first."""
-    files = [each for suite in SUITES[:2] for each in (ROOT / suite).glob("test_*.py")]
-    near = [each for each in files if not _imports(each).isdisjoint(broken)]
-    return [str(each.relative_to(ROOT)) for each in sorted(near, key=lambda each: (len(_imports(each)), each))]
-
-
-@dataclass(slots=True)
-class Trial:
-    """One mutant against all tests, stage after stage."""
-
-    mutant: str
-    seconds: float
-    steady: dict[str, bool]
-    """Tests that failed with a mutant, and whether they pass without one."""
-    out: set[str] = field(default_factory=lambda: {FRESH_SEEDS})
-
-    def verdict(self, commit: str) -> Verdict:
-        ends = time.monotonic() + self.seconds
-        with get_context("fork").Pool(1) as pool:  # planted elsewhere, to hear where it is
-            broken = pool.apply(catalogue.plant_for_good, (self.mutant,))
-        near = nearest(broken)
+    for end in (os.killpg, os.kill):
         try:
-            for what in ([near] if near else []) + [[FIXED_SEEDS], list(SUITES)]:
-                while failed := run(self.mutant, what, self.out, ends - time.monotonic()):
-                    if self._counts(failed):
-                        return Verdict(self.mutant, CAUGHT, failed, commit)
-                    self.out.add(failed)
-                self.out.update(what)
-        except TimeoutError:
-            return Verdict(self.mutant, UNDECIDED, "", commit)
-        return Verdict(self.mutant, LIVES, "", commit)
+            end(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
 
-    def _counts(self, test: str) -> bool:
-        if test not in self.steady:
-            self.steady[test] = run(None, [test], (), self.seconds) is None
-        return self.steady[test]
+
+class Trials:
+    """Mutants against tests, stage after stage."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._files = [each for suite in SUITES[:2] for each in (ROOT / suite).glob("test_*.py")]
+        self._steady: dict[str, bool] = {}
+        """Tests that failed with a mutant, and whether they pass without one."""
+
+    def caught_by(self, mutant: str, stage: int) -> str | None:
+        """Return the test of a stage that catches the mutant. Raises TimeoutError, EOFError."""
+        near = [str(each.relative_to(ROOT)) for each in nearest(self._files, _broken(mutant))]
+        what = (near, [FIXED_SEEDS], SUITES)[stage]
+        without = {FRESH_SEEDS, *([FIXED_SEEDS, *near] if stage > 1 else [])}
+        ends = time.monotonic() + self._seconds
+        while what and (failed := run(mutant, what, ends - time.monotonic(), without)) is not None:
+            if failed not in self._steady:
+                self._steady[failed] = run(None, [failed], self._seconds) is None
+            if self._steady[failed]:
+                return failed
+            without.add(failed)
+        return None
+
+
+def _broken(mutant: str) -> list[str]:
+    """Return the modules that a mutant is in: planted elsewhere, to hear it."""
+    with get_context("fork").Pool(1) as pool:
+        return pool.apply(catalogue.plant_for_good, (mutant,))
 
 
 def by_chance(mutants: Iterable[str]) -> list[str]:
@@ -187,25 +182,25 @@ def by_chance(mutants: Iterable[str]) -> list[str]:
 
 def known(results: Path) -> dict[str, Verdict]:
     """Return the newest verdict on each mutant that is still in a table."""
-    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    verdicts = [Verdict(**json.loads(line)) for line in lines]
-    return {each.mutant: each for each in verdicts if each.mutant in set(catalogue.names())}
-
-
-def share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+    rows = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    verdicts = [Verdict(**json.loads(row)) for row in rows]
+    names = set(catalogue.names())
+    return {each.mutant: each for each in verdicts if each.mutant in names}
 
 
 def lines(verdicts: dict[str, Verdict]) -> Iterator[str]:
     """Yield what it came to, and the table."""
     every = catalogue.names()
     rows = [verdicts[each] for each in every if each in verdicts]
-    count = {each: sum(row.outcome == each for row in rows) for each in (CAUGHT, LIVES, UNDECIDED)}
+    outcomes = [row.outcome for row in rows]
+    caught, lives, rest = (outcomes.count(each) for each in (CAUGHT, LIVES, UNDECIDED))
+    through = [sum(row.outcome == UNDECIDED and row.stages == n for row in rows) for n in range(len(STAGES))]
     yield (
         f"Planted: {len(rows)} of the {len(every)} mutants of the tables, taken by chance; of commit "
-        f"{', '.join(sorted({row.commit for row in rows}))}. Caught: {count[CAUGHT]}, which is "
-        f"{share(count[CAUGHT], len(rows))}. Alive after all tests: {count[LIVES]}. Not decided in the time that was "
-        f"given: {count[UNDECIDED]}."
+        f"{', '.join(sorted({row.commit for row in rows}))}. Caught: {caught}, which is "
+        f"{100 * caught / max(1, len(rows)):.1f} % of those. Alive after all tests: {lives}. Not decided: {rest}"
+        + "".join(f"; {count} of these survived the {STAGES[n - 1]}" for n, count in enumerate(through) if n and count)
+        + "."
     )
     yield ""
     yield "| table | mutants | planted | caught | alive | not decided |"
@@ -219,14 +214,19 @@ def lines(verdicts: dict[str, Verdict]) -> Iterator[str]:
     yield "|---|---|"
     for row in rows:
         by = f"`{row.by.removeprefix('tests/')}`" if row.outcome == CAUGHT else f"**{row.outcome}**"
-        yield f"| {row.mutant} | {by} |".replace("\n", " ")
+        yield f"| {_cell(row.mutant)} | {_cell(by)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="TEXT", help="mutants whose name has this in it, also those with a result")
-    parser.add_argument("--count", type=int, default=sys.maxsize, help="how many mutants to try now")
-    parser.add_argument("--seconds", type=float, default=3_600, help="how long one mutant is tried (default: an hour)")
+    parser.add_argument("--only", metavar="TEXT", help="mutants whose name has this in it, anew")
+    parser.add_argument("--count", type=int, default=sys.maxsize, help="how many mutants to try in each stage")
+    parser.add_argument("--stages", type=int, default=len(STAGES), help="how many stages (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3_600, help="how long a stage may take (default: an hour)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help=f"try none; write the table into {DOCUMENT}")
     options = parser.parse_args(arguments)
@@ -234,23 +234,34 @@ def main(arguments: list[str] | None = None) -> int:
     if options.write:
         write_between(DOCUMENT, BEGINS, ENDS, lines(verdicts))
         return 0
-    wanted = (
-        [each for each in catalogue.names() if each not in verdicts]
-        if options.only is None
-        else [each for each in catalogue.names() if options.only in each]
-    )
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    wanted = by_chance(each for each in catalogue.names() if (options.only or "") in each)
+    if options.only is not None:
+        verdicts = {name: each for name, each in verdicts.items() if name not in wanted}
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    steady: dict[str, bool] = {}
-    for mutant in by_chance(wanted)[: options.count]:
-        began = time.monotonic()
-        verdict = Trial(mutant, options.seconds, steady).verdict(commit)
-        with options.results.open("a", encoding="utf-8") as results:
-            results.write(json.dumps(asdict(verdict)) + "\n")
-        verdicts[mutant] = verdict
-        print(f"{time.monotonic() - began:5.0f} s  {verdict.outcome}  {mutant}  {verdict.by}", flush=True)
+    trials = Trials(options.seconds)
+    for stage in range(options.stages):
+        for mutant in wanted[: options.count]:
+            before = verdicts.get(mutant)
+            if (0 if before is None else before.stages) != stage or (before and before.outcome != UNDECIDED):
+                continue
+            began = time.monotonic()
+            verdicts[mutant] = verdict = _tried(trials, mutant, stage, commit)
+            with options.results.open("a", encoding="utf-8") as results:
+                results.write(json.dumps(asdict(verdict)) + "\n")
+            print(f"{time.monotonic() - began:5.0f} s  {verdict.outcome}  {mutant}  {verdict.by}", flush=True)
     print(next(lines(verdicts)))
     return 0
+
+
+def _tried(trials: Trials, mutant: str, stage: int, commit: str) -> Verdict:
+    try:
+        by = trials.caught_by(mutant, stage)
+    except (TimeoutError, EOFError) as why:
+        return Verdict(mutant, UNDECIDED, type(why).__name__, stage, commit)
+    if by is not None:
+        return Verdict(mutant, CAUGHT, by, stage + 1, commit)
+    return Verdict(mutant, LIVES if stage + 1 == len(STAGES) else UNDECIDED, "", stage + 1, commit)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,15 +19,8 @@ def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-@cache
-def _file(module: str) -> Path | None:
-    place = ROOT.joinpath(*module.split("."))
-    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.exists()), None)
-
-
-@cache
-def imports(file: Path) -> frozenset[str]:
-    """Return the modules of the repository that a file imports, wherever in it."""
+def names_in(file: Path) -> set[str]:
+    """Return what a file imports, wherever in it: modules, and names that may be modules."""
     found: set[str] = set()
     package = list(file.relative_to(ROOT).parent.parts)
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -36,7 +30,18 @@ def imports(file: Path) -> frozenset[str]:
             above = package[: len(package) - node.level + 1] if node.level else []
             whole = ".".join([*above, *([node.module] if node.module else [])])
             found |= {whole, *(f"{whole}.{each.name}" for each in node.names)}
-    return frozenset(each for each in found if _file(each) is not None)
+    return found
+
+
+@cache
+def _importers() -> dict[str, set[str]]:
+    """Return by module which modules import it: all packages and tests."""
+    packages = [each for each in ROOT.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    found: dict[str, set[str]] = defaultdict(set)
+    for file in (each for package in packages for each in package.rglob("*.py")):
+        for name in names_in(file):
+            found[name].add(module_name(file))
+    return found
 
 
 def nearest(files: Iterable[Path], broken: Iterable[str]) -> list[Path]:
@@ -44,23 +49,11 @@ def nearest(files: Iterable[Path], broken: Iterable[str]) -> list[Path]:
 
     Among equals those first that import little: they are about little else.
     """
-    broken = set(broken)
-
-    @cache
-    def modules_after(file: Path, steps: int) -> frozenset[str]:
-        found = imports(file)
-        if steps == 0:
-            return found
-        before = modules_after(file, steps - 1)
-        return before.union(*(imports(where) for each in before if (where := _file(each)) is not None))
-
-    def distance(file: Path) -> int | None:
-        steps = 0
-        while broken.isdisjoint(modules_after(file, steps)):
-            if steps and modules_after(file, steps) == modules_after(file, steps - 1):
-                return None
-            steps += 1
-        return steps
-
-    far = [(away, len(imports(file)), file) for file in files if (away := distance(file)) is not None]
-    return [file for _, _, file in sorted(far)]
+    steps, away = 0, dict.fromkeys(broken, 0)
+    newest = set(away)
+    while newest:
+        steps += 1
+        newest = {each for module in newest for each in _importers().get(module, ())} - away.keys()
+        away |= dict.fromkeys(newest, steps)
+    found = [(away[module_name(file)], len(names_in(file)), file) for file in files if module_name(file) in away]
+    return [file for _, _, file in sorted(found)]

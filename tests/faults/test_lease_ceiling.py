@@ -176,6 +176,30 @@ def test_two_that_start_at_once_do_not_both_own_the_chain(world: World) -> None:
     assert isinstance(one_chain.begin(), Deposed)
 
 
+# A number that another has: whoever cannot read by whom it was linked knows nothing, and has no right by it.
+def test_record_that_cannot_be_read_is_nobodys_own(world: World) -> None:
+    chain = chain_of(world)
+    chain.begin()
+    old = chain.ceiling_ns
+    world.time.advance(SECOND)
+    world.chain.faults = {"link": ["lost"]}
+    assert isinstance(chain.extend(), InDoubt)
+    foreign(world, 2)
+    world.chain.faults = {"read": ["lost"], "list": [None]}
+    assert isinstance(chain.extend(), InDoubt)
+    assert (chain.number, chain.ceiling_ns) == (1, old)
+    assert isinstance(chain.extend(), Deposed)
+
+
+def test_record_that_is_gone_when_it_is_read_is_nobodys_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = chain_of(world)
+    chain.begin()
+    foreign(world, 2)
+    monkeypatch.setattr(world.chain, "read", lambda _: None)
+    assert not isinstance(chain.extend(), Extended)
+    assert chain.number < 2
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 VERBS = {"link": ("lost", "done", "repeated"), "list": ("lost",), "read": ("lost",), "unlink": ("lost",)}

@@ -1,4 +1,4 @@
-"""Where one is taken for all: the first of several, a verdict kept for another; planted, the test beside it must notice."""
+"""One taken for all: the first of several, a verdict kept for another. Planted, the test beside it must notice."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance import registers
-from appliance.bag import acceptance, closer, reader
+from appliance import registers as records
+from appliance.bag import acceptance, batch, closer, reader
+from appliance.bag.acceptance import Refusal
+from appliance.bag.outcome import NotCommitted, Unknown
+from appliance.formats.framing import Kind
 from appliance.lease import ceiling
-from appliance.session import outliving, session, standings
+from appliance.session import leasing, narrow, outliving, recalls, session, stamping, standings
 from tests.faults import test_lease_ceiling as ceilings
-from tests.simulation.planting import Planter
+from tests.faults.test_hint_mutants import plant
 from tests.unit import test_bag_several as bags
+from tests.unit import test_registers as registries
 from tests.unit import test_session_several as sessions
 from timeagent.errors import LeaseholdError
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 node, server = bags.node, bags.server
 site, doubted = sessions.site, sessions.doubted
 world = ceilings.world
+registers, storage = registries.registers, registries.storage
 
 type Fault = tuple[ModuleType, str, str, str, Callable[..., None], tuple[Any, ...]]
 
@@ -52,6 +57,406 @@ MUTANTS: dict[str, Fault] = {
         bags.test_reading_that_ended_inside_a_bag_is_gone_on_with_where_it_ended,
         (10, False),
     ),
+    "batch complete up to its last message only": (
+        reader,
+        "Reader._closed_bag",
+        "min(closed.bag.end_ns, until + 1)",
+        "min(closed.bag.end_ns, until)",
+        bags.test_batch_says_how_far_it_is_complete_and_no_further,
+        (5,),
+    ),
+    "position that goes back": (
+        reader,
+        "Reading._move",
+        "max(self.position, to)",
+        "to",
+        bags.test_reading_that_ends_below_where_it_begins_does_not_go_back,
+        (),
+    ),
+    "seal read up to and without the last instant": (
+        reader,
+        "Reader._open_rack",
+        "in_seal(found, rack, start, until + 1)",
+        "in_seal(found, rack, start, until)",
+        bags.test_latest_reading_up_to_the_beginning_of_a_bag_has_its_first_message,
+        (0,),
+    ),
+    "narrow reading that leaves out the rest of a bag": (
+        reader,
+        "Reader.in_files",
+        "bag.end_ns > after_ns + 1",
+        "bag.start_ns > after_ns",
+        sessions.test_narrow_reading_above_an_instant_has_the_rest_of_that_bag,
+        (),
+    ),
+    "verdict of another trust record": (
+        reader,
+        "Reader._judged",
+        "(judge, bag.path, name, piece.payload)",
+        "(bag.path, name, piece.payload)",
+        bags.test_verdict_on_a_frame_is_of_the_trust_record_that_its_lock_names,
+        (),
+    ),
+    "verdict of another bag": (
+        reader,
+        "Reader._judged",
+        "(judge, bag.path, name, piece.payload)",
+        "(judge, name, piece.payload)",
+        bags.test_verdict_on_a_frame_is_of_its_bag,
+        (),
+    ),
+    "verdict of another file": (
+        reader,
+        "Reader._judged",
+        "(judge, bag.path, name, piece.payload)",
+        "(judge, bag.path, piece.payload)",
+        bags.test_verdict_on_a_frame_is_of_the_name_of_its_file,
+        (),
+    ),
+    "judge of another trust record": (
+        reader,
+        "Reader._judge",
+        "self._judges.get(numbers)",
+        "next((each for known, each in self._judges.items() if known.policy == numbers.policy), None)",
+        bags.test_each_bag_is_judged_by_both_records_that_its_lock_names,
+        (),
+    ),
+    "judge of another policy": (
+        reader,
+        "Reader._judge",
+        "self._judges.get(numbers)",
+        "next((each for known, each in self._judges.items() if known.trust == numbers.trust), None)",
+        bags.test_each_bag_is_judged_by_both_records_that_its_lock_names,
+        (),
+    ),
+    "witness good for whoever shows it": (
+        acceptance,
+        "Judge.__init__",
+        "lru_cache(_SIGNATURES_KEPT)(self._read_witness)",
+        "(lambda kept: lambda raw, who: kept.setdefault(raw, self._read_witness(raw, who)))({})",
+        bags.test_verdict_on_a_witness_is_of_who_shows_it,
+        (),
+    ),
+    "any signature of a batch that was good once": (
+        acceptance,
+        "Judge.__init__",
+        "lru_cache(_SIGNATURES_KEPT)(self._head_refused)",
+        "(lambda kept: lambda head, by: kept.setdefault(head, self._head_refused(head, by)))({})",
+        bags.test_verdict_on_a_signature_is_of_all_its_bytes,
+        (),
+    ),
+    "only the first message judged": (
+        acceptance,
+        "Judge.verdict",
+        "refusal(int(frame.timestamps[0])) is None and refusal(int(frame.timestamps[-1])) is None",
+        "refusal(int(frame.timestamps[0])) is None",
+        bags.test_rule_is_kept_by_each_message_of_a_frame,
+        (Refusal.EXPIRED, (0, 1, 2, 3), {"expiry_ns": 2}, b"01"),
+    ),
+    "only the last message judged": (
+        acceptance,
+        "Judge.verdict",
+        "refusal(int(frame.timestamps[0])) is None and refusal(int(frame.timestamps[-1])) is None",
+        "refusal(int(frame.timestamps[-1])) is None",
+        bags.test_rule_is_kept_by_each_message_of_a_frame,
+        (Refusal.FLOOR, (0, 1, 2, 3), {"floor_ns": 1}, b"23"),
+    ),
+    "closer that keeps the records of before": (
+        closer,
+        "Closer._promise",
+        "newest = self._records.newest()",
+        "newest = self.__dict__.setdefault('_first', self._records.newest())",
+        bags.test_closer_names_the_newest_records_at_each_bag,
+        (),
+    ),
+    "registers that keep the trust record of before": (
+        records,
+        "Registers.newest",
+        "self._newest(Kind.TRUST)",
+        "self.__dict__.setdefault('_first', self._newest(Kind.TRUST))",
+        registries.test_each_register_is_looked_at_afresh_whenever_both_are_asked_for,
+        (Kind.TRUST, (2, 1)),
+    ),
+    "record that is gone taken for one's own": (
+        ceiling,
+        "CeilingChain._link",
+        "self._port.read(record.number) != data",
+        "self._port.read(record.number) not in (None, data)",
+        ceilings.test_record_that_is_gone_when_it_is_read_is_nobodys_own,
+        (),
+    ),
+    "record that cannot be read taken for one's own": (
+        ceiling,
+        "CeilingChain._link",
+        "return InDoubt(f'record {record.number} may be linked or not: {problem.message}')",
+        "taken = record.number not in self._port.list_afresh()",
+        ceilings.test_record_that_cannot_be_read_is_nobodys_own,
+        (),
+    ),
+    "wait that outlives the first lease only": (
+        outliving,
+        "outlive_earlier_holders",
+        "max((lease.settle_to_ns for lease in leases))",
+        "leases[0].settle_to_ns",
+        sessions.test_work_outside_the_record_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
+        (1,),
+    ),
+    "wait that ends with the first that is past": (
+        outliving,
+        "outlive_earlier_holders",
+        "max((lease.settle_to_ns for lease in leases))",
+        "min((lease.settle_to_ns for lease in leases))",
+        sessions.test_work_outside_the_record_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
+        (0,),
+    ),
+    "wait that looks after its first lease only": (
+        outliving,
+        "outlive_earlier_holders",
+        "session.check_held(leases)",
+        "session.check_held(leases[:1])",
+        sessions.test_lease_that_is_lost_while_work_outside_the_record_waits_ends_the_wait,
+        (1,),
+    ),
+    "wait that gives back its first lease only": (
+        outliving,
+        "outlive_earlier_holders",
+        "session.relinquish(leases)",
+        "session.relinquish(leases[:1])",
+        sessions.test_all_leases_are_given_back_where_work_outside_the_record_cannot_wait,
+        (0,),
+    ),
+    "only the first lease held": (
+        session,
+        "Session._checked",
+        "for lease in leases:",
+        "for lease in leases[:1]:",
+        sessions.test_nothing_is_done_under_leases_one_of_which_is_over,
+        (1,),
+    ),
+    "only the last lease held": (
+        session,
+        "Session._checked",
+        "for lease in leases:",
+        "for lease in leases[-1:]:",
+        sessions.test_nothing_is_done_under_leases_one_of_which_is_over,
+        (0,),
+    ),
+    "settled as the first lease asks": (
+        session,
+        "Session._settle_for",
+        "max((lease.settle_to_ns for lease in leases), default=0)",
+        "leases[0].settle_to_ns if leases else 0",
+        sessions.test_log_is_settled_as_far_as_any_of_its_leases_asks,
+        (1,),
+    ),
+    "settled as the least lease asks": (
+        session,
+        "Session._settle_for",
+        "max((lease.settle_to_ns for lease in leases), default=0)",
+        "min((lease.settle_to_ns for lease in leases), default=0)",
+        sessions.test_log_is_settled_as_far_as_any_of_its_leases_asks,
+        (0,),
+    ),
+    "the last outcome for all": (
+        session,
+        "Session.resolve",
+        "not isinstance(outcome, Committed) and (not isinstance(worst, Unknown))",
+        "True",
+        sessions.test_what_became_of_several_attempts_is_the_least_that_is_known,
+        ((sessions.NO, sessions.YES), NotCommitted),
+    ),
+    "what is unknown forgotten for what is not": (
+        session,
+        "Session.resolve",
+        "not isinstance(outcome, Committed) and (not isinstance(worst, Unknown))",
+        "not isinstance(outcome, Committed)",
+        sessions.test_what_became_of_several_attempts_is_the_least_that_is_known,
+        ((sessions.NOBODY_KNOWS, sessions.NO), Unknown),
+    ),
+    "attempt of its first lease only": (
+        session,
+        "Session._pending_under",
+        "not set(leases).isdisjoint(each.leases)",
+        "each.leases[0] in leases",
+        sessions.test_attempt_in_doubt_is_one_of_each_lease_that_it_was_made_under,
+        (1,),
+    ),
+    "outcomes waited for as the quickest log needs": (
+        session,
+        "Session._resolve_before_end",
+        "max(spans, default=0)",
+        "min(spans, default=0)",
+        sessions.test_outcomes_are_waited_for_as_long_as_the_slowest_log_needs,
+        (("quick", "slow"),),
+    ),
+    "one lease of an attempt abandoned": (
+        session,
+        "Session._give_back",
+        "for lease in doubtful.intersection(mine):",
+        "for lease in list(doubtful.intersection(mine))[:1]:",
+        sessions.test_every_lease_of_an_attempt_that_stays_in_doubt_is_abandoned,
+        (),
+    ),
+    "only the first lease gets on": (
+        session,
+        "Session.publish",
+        "for lease in leases:",
+        "for lease in leases[:1]:",
+        sessions.test_each_lease_of_a_batch_knows_what_was_written_under_it,
+        (),
+    ),
+    "above the first floor only": (
+        stamping,
+        "Stamper._first_timestamp",
+        "max(*floors,",
+        "max(floors[0],",
+        sessions.test_timestamps_lie_above_the_floor_of_each_lease,
+        (1,),
+    ),
+    "only the first lease looked at again": (
+        stamping,
+        "Stamper.publication",
+        "for lease in leases:",
+        "for lease in leases[:1]:",
+        sessions.test_leases_that_run_out_while_a_frame_is_made_are_looked_at_again,
+        (1,),
+    ),
+    "only the last witness trusted": (
+        stamping,
+        "_refuse_untrusted",
+        "zip(heads, times, strict=True)",
+        "zip(heads[-1:], times[-1:], strict=True)",
+        sessions.test_no_witness_of_several_may_be_one_that_readers_distrust,
+        ((1, 0),),
+    ),
+    "only the first witness trusted": (
+        stamping,
+        "_refuse_untrusted",
+        "zip(heads, times, strict=True)",
+        "zip(heads[:1], times[:1], strict=True)",
+        sessions.test_no_witness_of_several_may_be_one_that_readers_distrust,
+        ((0, 1),),
+    ),
+    "as much known of all domains as of the first": (
+        narrow,
+        "messages_of",
+        "max((_reach_ns(lease, reader.log) for lease in leases))",
+        "_reach_ns(leases[0], reader.log)",
+        sessions.test_narrow_reading_looks_where_the_least_is_known_of_any_domain,
+        ("b", (0, 1)),
+    ),
+    "the oldest of what was asked for": (
+        narrow,
+        "messages_of",
+        "found[max(0, len(found) - last):]",
+        "found[:last]",
+        sessions.test_narrow_reading_has_the_messages_of_each_domain,
+        ((0, 1),),
+    ),
+    "messages of the first domain only": (
+        narrow,
+        "messages_of",
+        "frozenset((lease.domain for lease in leases))",
+        "frozenset((leases[0].domain,))",
+        sessions.test_narrow_reading_has_the_messages_of_each_domain,
+        ((0, 1),),
+    ),
+    "one lease ended alone": (
+        standings,
+        "Standing.take",
+        "for name in witness.ended:",
+        "for name in witness.ended[:1]:",
+        sessions.test_all_leases_that_were_ended_alone_are_lost_with_the_next_renewal,
+        (),
+    ),
+    "one session lease that is over": (
+        standings,
+        "Standings.end_what_is_over",
+        "for standing in self.all():",
+        "for standing in self.all()[:1]:",
+        sessions.test_all_session_leases_that_are_over_are_found,
+        (),
+    ),
+    "session leases of a shard taken for one": (
+        standings,
+        "Standings.named",
+        "(each.shard, each.session_id) == (shard, session_id)",
+        "each.shard == shard",
+        sessions.test_session_leases_of_one_shard_are_told_apart,
+        (),
+    ),
+    "one word said again": (
+        standings,
+        "Standings.give_again",
+        "list(standing.owed.values())",
+        "list(standing.owed.values())[:1]",
+        sessions.test_every_word_that_was_lost_is_said_again,
+        (),
+    ),
+    "renewals given up at an end that is past": (
+        leasing,
+        "Leasing._first_end",
+        "if end > latest",
+        "if True",
+        sessions.test_renewals_are_given_up_at_the_first_end_that_can_still_be_met,
+        (),
+    ),
+    "renewals of one term": (
+        leasing,
+        "Leasing.renew",
+        "sorted({lease.term_ns for lease in leases})",
+        "sorted({lease.term_ns for lease in leases})[:1]",
+        sessions.test_leases_of_every_term_are_renewed,
+        (),
+    ),
+    "only the first obstacle counts": (
+        leasing,
+        "Leasing._take_group",
+        "next((each for each in obstacles if not isinstance(each, Denied)), None)",
+        "obstacles[0] if obstacles and (not isinstance(obstacles[0], Denied)) else None",
+        sessions.test_obstacle_that_no_waiting_mends_counts_beside_one_that_is_waited_for,
+        ("ab",),
+    ),
+    "one recall answered": (
+        recalls,
+        "Recalls._answer",
+        "for lease in leases:",
+        "for lease in list(leases)[:1]:",
+        sessions.test_every_lease_that_is_asked_for_is_given_back,
+        (),
+    ),
+    "one shard heard": (
+        recalls,
+        "Recalls.poll",
+        "list(self._ears.items())",
+        "list(self._ears.items())[:1]",
+        sessions.test_every_lease_that_is_asked_for_is_given_back,
+        (),
+    ),
+    "stretches that are gone, and what lies between": (
+        reader,
+        "_Stretches.meet",
+        "self.met[-1].end_ns == stretch.start_ns",
+        "True",
+        bags.test_stretches_that_are_gone_are_one_only_where_they_touch,
+        (),
+    ),
+    "frame whole where its first message is wanted": (
+        batch,
+        "Part.up_to",
+        "self.last_ns <= until_ns",
+        "self.first_ns <= until_ns",
+        bags.test_reading_that_ended_inside_a_bag_is_gone_on_with_where_it_ended,
+        (10, False),
+    ),
+    "settled as the first of several logs": (
+        batch,
+        "merged",
+        "all((batch.settled for batch in batches))",
+        "any((batch.settled for batch in batches))",
+        bags.test_messages_of_several_logs_are_settled_and_complete_as_the_least_of_them,
+        ((True, False),),
+    ),
 }
 
 
@@ -59,10 +464,10 @@ MUTANTS: dict[str, Fault] = {
 def test_one_taken_for_all_is_noticed(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    *fault, caught_by, arguments = MUTANTS[name]
+    module, function, old, new, caught_by, arguments = MUTANTS[name]
     parameters = list(inspect.signature(caught_by).parameters)
     given = dict(zip(parameters[len(parameters) - len(arguments) :], arguments, strict=True))
     given |= {each: request.getfixturevalue(each) for each in parameters if each not in given}
-    Planter(monkeypatch).plant(*fault)
+    plant(monkeypatch, (module, function, old, new))
     with pytest.raises((AssertionError, pytest.fail.Exception, LeaseholdError)):
         caught_by(**given)

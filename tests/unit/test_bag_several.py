@@ -8,10 +8,13 @@ import msgspec
 import pytest
 
 from appliance.bag.acceptance import Refusal
+from appliance.bag.batch import MessageBatch, merged
+from appliance.bag.closedbags import Gone
 from appliance.bag.closer import Closed
 from appliance.bag.cursor import parse_cursor
 from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed
+from appliance.bag.reader import Level, _Stretches
 from appliance.formats.paths import DataName
 from tests.support.bags import (
     INCARNATION,
@@ -26,16 +29,15 @@ from tests.support.bags import (
     witness,
 )
 from tests.support.clocks import HandTime
-from tests.support.storage import MemoryStorage
+from tests.support.storage import MemoryStorage, WrappedStorage
 from timeagent.canonical import decode, encode
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from appliance.bag.reader import Reading
-    from timeagent.units import Instant
 
 RADIUS = 5 * MS
 TOLERANCE = POLICY.r1_tolerance_ns
@@ -80,16 +82,73 @@ def test_reading_that_ended_inside_a_bag_is_gone_on_with_where_it_ended(
     if sealed:
         node.sealer.seal(node.grid.rack(T0))
     node.horizon.settle(base + 3 * SECOND)
-    expected = [n for stamps, n in ((one, b"124"), (other, b"35"), ([base + 2 * SECOND], b"6")) for n in _at(stamps, n)]
+    stamped = sorted(zip([*one, *other, base + 2 * SECOND], (b"1", b"2", b"4", b"3", b"5", b"6"), strict=True))
     first = node.reader.batches(until_ns=base + until)
-    assert read(first) == [payload for stamp, payload in sorted(expected) if stamp <= base + until]
-    rest = [payload for stamp, payload in sorted(expected) if stamp > base + until]
+    assert read(first) == [payload for stamp, payload in stamped if stamp <= base + until]
+    rest = [payload for stamp, payload in stamped if stamp > base + until]
     for reader in (node.reader, node.again().reader):
         assert read(reader.batches(parse_cursor(first.cursor, LOG))) == rest
 
 
-def _at(stamps: Sequence[Instant], payloads: bytes) -> list[tuple[Instant, bytes]]:
-    return [(stamp, bytes([each])) for stamp, each in zip(stamps, payloads, strict=True)]
+@pytest.mark.parametrize("until", [0, 5, 20, 500 * MS - 1, 500 * MS, SECOND])
+def test_batch_says_how_far_it_is_complete_and_no_further(node: Node, until: int) -> None:
+    base = node.time.midpoint_ns
+    file = held(node, b"1", b"2", timestamps=[base, base + 20])
+    assert node.writer.write(file) == Committed()
+    node.time.advance(MINUTE)
+    node.horizon.settle(base + 3 * SECOND)
+    (batch,) = node.reader.batches(until_ns=base + until)
+    assert batch.complete_ns == min(file.bag.end_ns, base + until + 1)
+
+
+def test_reading_that_ends_below_where_it_begins_does_not_go_back(node: Node) -> None:
+    base = node.time.midpoint_ns
+    assert node.writer.write(held(node, b"1", b"2", timestamps=[base, base + 20])) == Committed()
+    node.time.advance(MINUTE)
+    node.horizon.settle(base + 3 * SECOND)
+    whole = node.reader.batches()
+    assert read(whole) == [b"1", b"2"]
+    for until in (base - SECOND, base + 10, base + 20):
+        again = node.reader.batches(whole.position, until_ns=until)
+        assert read(again) == []
+        assert again.position == whole.position
+
+
+def test_stretches_that_are_gone_are_one_only_where_they_touch() -> None:
+    stretches = _Stretches(LOG, ok=True)
+    for start, end in ((0, 10), (10, 20), (30, 40), (40, 50), (60, 70)):
+        stretches.meet(Gone(start, end))
+    assert stretches.met == [Gone(0, 20), Gone(30, 50), Gone(60, 70)]
+
+
+@pytest.mark.parametrize("settled", [(True, True), (True, False), (False, True)])
+def test_messages_of_several_logs_are_settled_and_complete_as_the_least_of_them(settled: Sequence[bool]) -> None:
+    batches = [MessageBatch([], settled=each, complete_ns=ns) for each, ns in zip(settled, (7, 5), strict=True)]
+    for each in (batches, batches[::-1]):
+        assert (merged(each).settled, merged(each).complete_ns) == (all(settled), 5)
+
+
+# Whoever seals is faster than whoever lists: then the seal says which bags there are, up to the same instant.
+@pytest.mark.parametrize("past", [-1, 0, 1])
+def test_latest_reading_up_to_the_beginning_of_a_bag_has_its_first_message(
+    node: Node, server: MemoryStorage, past: int
+) -> None:
+    start = T0 + SECOND
+    assert node.writer.write(held(node, b"1")) == Committed()
+    node.time.advance(start - node.time.midpoint_ns)
+    assert node.writer.write(held(node, b"2", timestamps=[start], sequence=2)) == Committed()
+    node.time.advance(MINUTE)
+    rack = node.grid.rack(T0)
+
+    class Sealing(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if (verb, path) == ("list_afresh", rack.path):
+                node.sealer.seal(rack)
+            return call()
+
+    reader = node.again(Sealing(server)).reader
+    found = read(reader.batches(until_ns=start + past, level=Level.LATEST))
+    assert found == ([b"1"] if past < 0 else [b"1", b"2"])
 
 
 # -- frames of which a part counts -------------------------------------------------------------------------------------
@@ -114,7 +173,7 @@ def test_rule_is_kept_by_each_message_of_a_frame(
     node: Node, refusal: Refusal, stamps: Sequence[int], head: dict[str, int], kept: bytes
 ) -> None:
     base = node.time.midpoint_ns
-    bounds = {name: base + offset for name, offset in head.items() if name != "token"}
+    bounds: dict[str, Any] = {name: base + offset for name, offset in head.items() if name != "token"}
     file = held(
         node,
         *(b"%d" % n for n in range(4)),
@@ -166,10 +225,12 @@ def test_verdict_on_a_frame_is_of_its_bag(node: Node) -> None:
 
 
 def test_verdict_on_a_frame_is_of_the_name_of_its_file(node: Node) -> None:
-    assert node.writer.write(held(node, b"m", name=DataName("n2", INCARNATION, 1))) == Committed()
+    file = held(node, b"m")
+    assert node.writer.write(FrameFile(file.bag, DataName("n2", INCARNATION, 1), file.data)) == Committed()
     assert node.latest() == []
-    assert node.writer.write(held(node, b"m")) == Committed()
+    assert node.writer.write(file) == Committed()
     assert node.latest() == [b"m"]
+    assert node.reader.rejected == {Refusal.MISPLACED: 2}
 
 
 # A trust record that is published before the bag is closed counts for its messages, also for who has read them open.
@@ -224,7 +285,12 @@ def test_verdict_on_a_signature_is_of_all_its_bytes(node: Node) -> None:
     signed = decode(SignedWitness, granted)
     forged = encode(msgspec.structs.replace(signed, signature=bytes(len(signed.signature))))
     time = node.time.token().encode()
-    for sequence, changes in enumerate(({}, {"witnesses": (forged,)}, {"time": time[:-1] + bytes([time[-1] ^ 1])}), 1):
+    wrong: tuple[dict[str, Any], ...] = (
+        {"witnesses": (granted,), "time": time},
+        {"witnesses": (forged,)},
+        {"time": time[:-1] + bytes([time[-1] ^ 1])},
+    )
+    for sequence, changes in enumerate(wrong, 1):
         assert node.writer.write(held(node, b"%d" % sequence, sequence=sequence, **changes)) == Committed()
         assert node.latest() == [b"1"]
     assert node.reader.rejected == {Refusal.WITNESS_REFUSED: 2, Refusal.TIME_REFUSED: 1}

@@ -30,6 +30,7 @@ from tests.faults import test_recall_mutants as recall
 from tests.faults import test_route_mutants as route
 from tests.faults import test_session_mutants as session
 from tests.faults import test_several_mutants as several
+from tests.faults import test_several_session_mutants as several_session
 from tests.faults import test_store_mutants as store
 from tests.faults import test_tenancy_mutants as tenancy
 from tests.faults import test_view_races as races
@@ -113,7 +114,7 @@ TABLES: dict[str, Table] = {
     "plain": _tuples(plain.MUTANTS),
     "recall": _tuples(recall.MUTANTS),
     "session": _tuples(session.SHARD) | _tuples(session.HOLDER),
-    "several": _tuples(several.MUTANTS, _in_lines),
+    "several": _tuples(several.MUTANTS | several_session.MUTANTS, _in_lines),
     "store": _tuples(store.MUTANTS),
     "full disk": _tuples(full_disk.MUTANTS),
     "hint": _tuples(hint.MUTANTS, _in_lines) | {name: _in_lines(*fault) for name, (fault, _) in hint.NAMED.items()},

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from appliance.bag import batch as columns
 from appliance.bag.acceptance import Refusal
-from appliance.bag.batch import MessageBatch, merged
+from appliance.bag.batch import MessageBatch
 from appliance.bag.closedbags import Gone
 from appliance.bag.closer import Closed
 from appliance.bag.cursor import parse_cursor
@@ -125,7 +126,8 @@ def test_stretches_that_are_gone_are_one_only_where_they_touch() -> None:
 def test_messages_of_several_logs_are_settled_and_complete_as_the_least_of_them(settled: Sequence[bool]) -> None:
     batches = [MessageBatch([], settled=each, complete_ns=ns) for each, ns in zip(settled, (7, 5), strict=True)]
     for each in (batches, batches[::-1]):
-        assert (merged(each).settled, merged(each).complete_ns) == (all(settled), 5)
+        together = columns.merged(each)
+        assert (together.settled, together.complete_ns) == (all(settled), 5)
 
 
 # Whoever seals is faster than whoever lists: then the seal says which bags there are, up to the same instant.

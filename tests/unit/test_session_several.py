@@ -342,7 +342,7 @@ def test_leases_of_every_term_are_renewed(site: HandSite) -> None:
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_obstacle_that_no_waiting_mends_counts_beside_one_that_is_waited_for(tmp_path: Path, names: str) -> None:
-    held, new = names
+    held, new = names[0], names[1]
     site = HandSite(tmp_path, domains_max=1)
     other = site.session()
     leases = other.acquire(held)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance import registers as records
-from appliance.bag import acceptance, batch, closer, reader
+from appliance.bag import acceptance, batch, closedbags, closer, horizon, reader
 from appliance.bag.acceptance import Refusal
 from appliance.formats.framing import Kind
 from appliance.lease import ceiling
@@ -198,6 +198,38 @@ MUTANTS: dict[str, Fault] = {
         "any((batch.settled for batch in batches))",
         bags.test_messages_of_several_logs_are_settled_and_complete_as_the_least_of_them,
         ((True, False),),
+    ),
+    "bag left out in which a reading begins": (
+        closedbags,
+        "ClosedBags.there",
+        "bag.end_ns > start",
+        "bag.start_ns >= start",
+        bags.test_reading_that_begins_inside_a_bag_has_its_rest_however_many_bags_follow,
+        (True,),
+    ),
+    "what is known of some bags taken for all of the rack": (
+        closedbags,
+        "ClosedBags._names",
+        "known.start_ns <= start and (end <= known.end_ns)",
+        "True",
+        bags.test_reading_that_begins_inside_a_bag_has_its_rest_however_many_bags_follow,
+        (False,),
+    ),
+    "lease as long as the longest session lease": (
+        acceptance,
+        "Judge._standing",
+        "until = session.expiry_ns",
+        "until = max((each.expiry_ns for each in sessions.values()))",
+        bags.test_lease_is_over_with_its_own_session_lease,
+        ((0, 1),),
+    ),
+    "horizon that is followed through one rack": (
+        horizon,
+        "Horizon.refresh",
+        "while self._follow",
+        "if self._follow",
+        bags.test_horizon_that_is_looked_at_afresh_lies_behind_every_bag_that_is_closed,
+        (),
     ),
 }
 

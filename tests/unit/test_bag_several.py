@@ -11,7 +11,7 @@ from appliance.bag import batch as columns
 from appliance.bag.acceptance import Refusal
 from appliance.bag.batch import MessageBatch
 from appliance.bag.closedbags import Gone
-from appliance.bag.closer import Closed
+from appliance.bag.closer import Closed, NotDue
 from appliance.bag.cursor import parse_cursor
 from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed
@@ -27,6 +27,7 @@ from tests.support.bags import (
     TIME_KEY,
     Node,
     key,
+    session_witness,
     witness,
 )
 from tests.support.clocks import HandTime
@@ -113,6 +114,37 @@ def test_reading_that_ends_below_where_it_begins_does_not_go_back(node: Node) ->
         again = node.reader.batches(whole.position, until_ns=until)
         assert read(again) == []
         assert again.position == whole.position
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_reading_that_begins_inside_a_bag_has_its_rest_however_many_bags_follow(node: Node, *, fresh: bool) -> None:
+    base = node.time.midpoint_ns
+    stamps = []
+    for number in range(8):
+        now = node.time.midpoint_ns
+        file = held(node, b"a", b"b", b"c", timestamps=[now, now + 5, now + 9], sequence=number + 1)
+        assert node.writer.write(file) == Committed()
+        stamps += [now, now + 5, now + 9]
+        node.time.advance(SECOND)
+    node.time.advance(4 * SECOND)
+    for second in range(8):
+        assert not isinstance(node.authority.close(node.grid.bag(base + second * SECOND)), NotDue)
+    if not fresh:  # it knows of some of them
+        assert len(list(node.reader.settled(base + 2 * SECOND - 1, base + 7 * SECOND - 1))) == 15
+    for after in (*stamps, base + 6, base + 2 * SECOND + 7):
+        for until in (None, base + 6 * SECOND + 5):
+            found = (node.again() if fresh else node).reader.settled(after, until)
+            expected = [stamp for stamp in stamps if after < stamp and (until is None or stamp <= until)]
+            assert [message.timestamp_ns for message in found] == expected
+
+
+# Racks are sealed later than their bags are closed: until then each of them is followed by its lock files.
+def test_horizon_that_is_looked_at_afresh_lies_behind_every_bag_that_is_closed(node: Node) -> None:
+    node.time.advance(14 * SECOND)
+    for second in range(12):
+        assert not isinstance(node.authority.close(node.grid.bag(T0 + second * SECOND)), NotDue)
+    assert node.sealer.newest_sealed() is None
+    assert node.again().horizon.refresh() == T0 + 12 * SECOND
 
 
 def test_stretches_that_are_gone_are_one_only_where_they_touch() -> None:
@@ -210,6 +242,27 @@ def test_message_lies_between_the_bounds_of_every_lease_that_is_named(node: Node
     assert node.latest() == [b"1", b"2", b"3", b"4"]
     (message, *_) = node.reader.latest()
     assert message.domains == tuple("abc"[n] for n in order)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_lease_is_over_with_its_own_session_lease(node: Node, order: Sequence[int]) -> None:
+    base = node.time.midpoint_ns
+    pairs = [
+        (
+            witness(node.time, domain, session_id=name, correlation_id=name),
+            session_witness(node.time, session_id=name, expiry_ns=base + last),
+        )
+        for domain, name, last in (("a", b"s" * 16, 3), ("b", b"t" * 16, 6))
+    ]
+    stamps = [base + n for n in range(8)]
+    file = held(
+        node,
+        *(b"%d" % n for n in range(8)),
+        timestamps=stamps,
+        witnesses=tuple(each for n in order for each in pairs[n]),
+    )
+    assert node.writer.write(file) == Committed()
+    assert node.latest() == [b"0", b"1", b"2"]
 
 
 # -- what is kept of verdicts ------------------------------------------------------------------------------------------

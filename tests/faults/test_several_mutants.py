@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance import registers as records
-from appliance.bag import acceptance, batch, closedbags, closer, horizon, reader
+from appliance.bag import acceptance, batch, closedbags, closer, horizon, reader, retention
 from appliance.bag.acceptance import Refusal
 from appliance.formats.framing import Kind
 from appliance.lease import ceiling
 from tests.faults import test_lease_ceiling as ceilings
 from tests.faults.test_hint_mutants import plant
+from tests.unit import test_bag_packing as packs
 from tests.unit import test_bag_several as bags
 from tests.unit import test_registers as registries
 from tests.unit import test_session_several as sessions
@@ -230,6 +231,14 @@ MUTANTS: dict[str, Fault] = {
         "if self._follow",
         bags.test_horizon_that_is_looked_at_afresh_lies_behind_every_bag_that_is_closed,
         (),
+    ),
+    "one pack more than a turn may delete": (
+        retention,
+        "Retention.turn",
+        "len(deleted) >= most",
+        "len(deleted) > most",
+        packs.test_one_turn_of_retention_deletes_as_many_packs_as_it_may,
+        (1,),
     ),
 }
 

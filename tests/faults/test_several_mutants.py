@@ -10,13 +10,18 @@ import pytest
 from appliance import registers as records
 from appliance.bag import acceptance, batch, closedbags, closer, horizon, reader, retention
 from appliance.bag.acceptance import Refusal
+from appliance.bag.outcome import Committed, Unknown
+from appliance.formats import hints
 from appliance.formats.framing import Kind
 from appliance.lease import ceiling
+from appliance.nodewriter import batcher, service, shared
 from tests.faults import test_lease_ceiling as ceilings
 from tests.faults.test_hint_mutants import plant
 from tests.unit import test_bag_packing as packs
 from tests.unit import test_bag_several as bags
+from tests.unit import test_nodewriter_several as writers
 from tests.unit import test_registers as registries
+from tests.unit import test_session_hints as hints_tests
 from tests.unit import test_session_several as sessions
 from timeagent.errors import LeaseholdError
 
@@ -239,6 +244,110 @@ MUTANTS: dict[str, Fault] = {
         "len(deleted) > most",
         packs.test_one_turn_of_retention_deletes_as_many_packs_as_it_may,
         (1,),
+    ),
+    "one bound too many forgotten of several": (
+        hints,
+        "_fewer_bounds",
+        "while len(bounds) > LOGS_MAX:",
+        "if len(bounds) > LOGS_MAX:",
+        hints_tests.test_number_of_bounds_is_limited_and_the_highest_are_kept,
+        (),
+    ),
+    "file as far as one of two says": (
+        hints,
+        "joined",
+        "known is None or known.last_ns <= place.last_ns",
+        "known is None",
+        hints_tests.test_file_that_two_name_reaches_as_far_as_either_says,
+        (),
+    ),
+    "highest bound forgotten of too many": (
+        hints,
+        "_fewer_bounds",
+        "min(bounds, key=bounds.__getitem__)",
+        "max(bounds, key=bounds.__getitem__)",
+        hints_tests.test_number_of_bounds_is_limited_and_the_highest_are_kept,
+        (),
+    ),
+    "one place capped": (
+        hints,
+        "capped",
+        "if each.last_ns > highest_ns else each",
+        "if each is hints.places[0] and each.last_ns > highest_ns else each",
+        hints_tests.test_nothing_of_what_is_capped_lies_above,
+        (),
+    ),
+    "no bound capped": (
+        hints,
+        "capped",
+        "if each.above_ns > highest_ns else each",
+        "if False else each",
+        hints_tests.test_nothing_of_what_is_capped_lies_above,
+        (),
+    ),
+    "first file of the node's writer searched": (
+        shared,
+        "SharedWriter._searched",
+        "for entry in contents.lock.entries:",
+        "for entry in contents.lock.entries[:1]:",
+        writers.test_frame_is_found_wherever_the_nodes_writer_has_put_it,
+        (),
+    ),
+    "first frame of a file searched": (
+        shared,
+        "SharedWriter._searched",
+        "in self._files.pieces_of(file.bag, entry)",
+        "in self._files.pieces_of(file.bag, entry)[:1]",
+        writers.test_frame_is_found_wherever_the_nodes_writer_has_put_it,
+        (),
+    ),
+    "attempts of one bag taken for one": (
+        shared,
+        "_key",
+        "file.bag.path, file.name.text()",
+        "file.bag.path, file.name.writer",
+        writers.test_each_attempt_in_doubt_is_decided_for_itself,
+        (),
+    ),
+    "first frame of a submission checked": (
+        service,
+        "NodeWriter._checked",
+        "for piece in found:",
+        "for piece in found[:1]:",
+        writers.test_every_frame_of_a_submission_is_one_of_this_node_and_bag,
+        (2,),
+    ),
+    "first message of a frame checked": (
+        service,
+        "NodeWriter._checked",
+        "int(frame.timestamps[-1]) < bag.end_ns",
+        "int(frame.timestamps[0]) < bag.end_ns",
+        writers.test_every_frame_of_a_submission_is_one_of_this_node_and_bag,
+        (0,),
+    ),
+    "one log for all": (
+        service,
+        "NodeWriter._log",
+        "self._logs.get(name)",
+        "next(iter(self._logs.values()), None)",
+        writers.test_each_log_has_its_own_bags,
+        (),
+    ),
+    "file named although there may be two": (
+        service,
+        "NodeWriter._write",
+        "isinstance(outcome, Committed) and attempt",
+        "False",
+        writers.test_file_of_frames_is_named_only_where_they_were_written_once,
+        ((Unknown("lost"), Committed("g")), None),
+    ),
+    "room of the first submission only": (
+        batcher,
+        "Batcher._flush",
+        "len(data)",
+        "len(taken[0].frames)",
+        writers.test_what_several_have_handed_in_makes_room_again_once_it_is_written,
+        (),
     ),
 }
 

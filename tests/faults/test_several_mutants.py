@@ -349,6 +349,38 @@ MUTANTS: dict[str, Fault] = {
         writers.test_what_several_have_handed_in_makes_room_again_once_it_is_written,
         (),
     ),
+    "next number of another overlooked": (
+        ceiling,
+        "CeilingChain._look",
+        "numbers[-1] > number",
+        "numbers[-1] > number + 1",
+        ceilings.test_pruned_slot_that_can_be_linked_again_gives_no_right,
+        (3,),
+    ),
+    "right without a look where nothing is listed": (
+        ceiling,
+        "CeilingChain._link",
+        "return InDoubt(f'record {record.number} is linked and not seen: {problem.message}')",
+        "listed = [record.number]",
+        ceilings.test_record_that_nobody_can_list_gives_no_right,
+        (),
+    ),
+    "record of another shard taken for one's own chain's": (
+        ceiling,
+        "CeilingChain._before",
+        "record.map_number, record.shard, record.number",
+        "record.map_number, mine.shard, record.number",
+        ceilings.test_record_of_another_chain_is_damage,
+        ({"shard": 1},),
+    ),
+    "ceiling below what the record says": (
+        ceiling,
+        "CeilingChain._next_record",
+        "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)",
+        "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns)",
+        ceilings.test_last_record_says_no_more_than_its_ceiling,
+        ((5, 9),),
+    ),
 }
 
 

@@ -13,12 +13,14 @@ from appliance.bag.acceptance import Refusal
 from appliance.bag.outcome import Committed, Unknown
 from appliance.formats import hints
 from appliance.formats.framing import Kind
-from appliance.lease import ceiling
+from appliance.lease import ceiling, sessionstate, state
+from appliance.lease import sessions as sessions_
 from appliance.nodewriter import batcher, service, shared
 from tests.faults import test_lease_ceiling as ceilings
 from tests.faults.test_hint_mutants import plant
 from tests.unit import test_bag_packing as packs
 from tests.unit import test_bag_several as bags
+from tests.unit import test_lease_several as alone
 from tests.unit import test_nodewriter_several as writers
 from tests.unit import test_registers as registries
 from tests.unit import test_session_hints as hints_tests
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 node, server = bags.node, bags.server
 site, doubted = sessions.site, sessions.doubted
-world = ceilings.world
+world, site = ceilings.world, alone.site
 registers, storage = registries.registers, registries.storage
 
 type Fault = tuple[ModuleType, str, str, str, Callable[..., None], tuple[Any, ...]]
@@ -380,6 +382,54 @@ MUTANTS: dict[str, Fault] = {
         "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns)",
         ceilings.test_last_record_says_no_more_than_its_ceiling,
         ((5, 9),),
+    ),
+    "lease beside one that has ended not kept by its session": (
+        sessionstate,
+        "as_of",
+        "each.correlation_id == lease.correlation_id",
+        "each is lease",
+        alone.test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease,
+        (0,),
+    ),
+    "first lease of a domain kept by its session": (
+        sessionstate,
+        "as_of",
+        "for lease in in_sessions(state):",
+        "for lease in in_sessions(state)[:1]:",
+        alone.test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease,
+        (0,),
+    ),
+    "first session of a domain looked up": (
+        sessions_,
+        "Sessions.bring_up",
+        "for lease in under:",
+        "for lease in under[:1]:",
+        alone.test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease,
+        (0,),
+    ),
+    "first of those who share told of the end of another": (
+        sessions_,
+        "Sessions.decided",
+        "next((each for each in in_sessions(before) if each.correlation_id == name), None)",
+        "next(iter(in_sessions(before)), None)",
+        alone.test_who_of_several_is_ended_alone_hears_of_it_and_the_others_do_not,
+        (1,),
+    ),
+    "first session of a turn written": (
+        sessions_,
+        "Sessions.write",
+        "turn.sessions.values()",
+        "list(turn.sessions.values())[:1]",
+        alone.test_who_of_several_is_ended_alone_hears_of_it_and_the_others_do_not,
+        (1,),
+    ),
+    "first lease in the way named": (
+        state,
+        "_denied",
+        "max(blocking, key=lambda each: (each.expiry_ns, each.fence))",
+        "blocking[0]",
+        alone.test_who_is_refused_is_told_of_the_lease_that_is_in_the_way_for_longest,
+        ((0, 1, 2),),
     ),
 }
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 node, server = bags.node, bags.server
-site, doubted = sessions.site, sessions.doubted
-world, site = ceilings.world, alone.site
+site = alone.site
+world = ceilings.world
 registers, storage = registries.registers, registries.storage
 
 type Fault = tuple[ModuleType, str, str, str, Callable[..., None], tuple[Any, ...]]
@@ -441,7 +441,7 @@ def check_noticed(fault: Fault, request: pytest.FixtureRequest, monkeypatch: pyt
     given = dict(zip(parameters[len(parameters) - len(arguments) :], arguments, strict=True))
     given |= {each: request.getfixturevalue(each) for each in parameters if each not in given}
     plant(monkeypatch, (module, function, old, new))
-    with pytest.raises((AssertionError, pytest.fail.Exception, LeaseholdError)):
+    with pytest.raises((AssertionError, KeyError, pytest.fail.Exception, LeaseholdError)):
         caught_by(**given)
 
 

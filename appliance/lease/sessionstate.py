@@ -208,8 +208,13 @@ def as_of(
             state, entry = _ended_with(domain, state, lease, session, session.over, bounds)
             ended.append(entry)
         elif lease.expiry_ns != session.expiry_ns:
-            kept = msgspec.structs.replace(lease, expiry_ns=session.expiry_ns)
-            leases = tuple(kept if each is lease else each for each in state.leases)
+            # By its name: one beside it that has ended has made another object of it, with what its witnesses say now.
+            leases = tuple(
+                msgspec.structs.replace(each, expiry_ns=session.expiry_ns)
+                if each.correlation_id == lease.correlation_id
+                else each
+                for each in state.leases
+            )
             state = Taken(memory=state.memory, leases=leases)
     return state, tuple(ended)
 

@@ -24,6 +24,7 @@ from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bag_world import World
 from tests.support.bags import T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
+from tests.support.mutants import plant_step
 from tests.support.storage import MemoryStorage, WrappedStorage
 from timeagent.errors import Environment, LeaseholdError
 from timeagent.units import MINUTE, SECOND
@@ -237,7 +238,7 @@ MUTANTS: list[tuple[type, str, Callable[..., object]]] = [
 def test_step_done_wrong_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(owner, step, wrong)
+    plant_step(monkeypatch, owner, step, wrong)
     assert broken(SEEDS) is not None
 
 
@@ -314,7 +315,7 @@ LOG_MUTANTS: list[tuple[type, str, Callable[..., object]]] = [
 def test_step_of_a_log_bag_done_wrong_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(owner, step, wrong)
+    plant_step(monkeypatch, owner, step, wrong)
     assert broken(SEEDS, kind=BagKind.LOG) is not None
 
 

@@ -133,6 +133,14 @@ def test_record_in_the_wrong_place_is_damage(world: World) -> None:
         chain_of(world).begin()
 
 
+@pytest.mark.parametrize("change", [{"cluster_id": b"x" * 16}, {"map_number": 2}, {"shard": 1}, {"number": 2}])
+def test_record_of_another_chain_is_damage(world: World, change: dict[str, object]) -> None:
+    moved = msgspec.structs.replace(foreign(world, 1), **change)
+    world.chain.records[1] = sign(Kind.CEILING, moved, WITNESS_KEY)
+    with pytest.raises(Damaged, match="record 1 of the chain of shard 0, map 1"):
+        chain_of(world).begin()
+
+
 # -- who is no longer the owner ----------------------------------------------------------------------------------------
 
 
@@ -147,10 +155,11 @@ def test_number_with_foreign_content_ends_the_right(world: World) -> None:
 
 
 # Who slept while others linked and pruned finds the slot free: only the look afterwards tells.
-def test_pruned_slot_that_can_be_linked_again_gives_no_right(world: World) -> None:
+@pytest.mark.parametrize("newest", [3, 4, 70])
+def test_pruned_slot_that_can_be_linked_again_gives_no_right(world: World, newest: int) -> None:
     chain = chain_of(world)
     chain.begin()
-    foreign(world, 70)
+    foreign(world, newest)
     assert isinstance(chain.extend(), Deposed)
     assert chain.ceiling_ns == 0
 
@@ -174,6 +183,51 @@ def test_two_that_start_at_once_do_not_both_own_the_chain(world: World) -> None:
     assert isinstance(one_chain.begin(), InDoubt)
     assert isinstance(other.begin(), Extended)
     assert isinstance(one_chain.begin(), Deposed)
+
+
+def test_record_that_nobody_can_list_gives_no_right(world: World) -> None:
+    chain = chain_of(world)
+    chain.begin()
+    old = chain.ceiling_ns
+    world.time.advance(SECOND)
+    world.chain.faults = {"list": ["lost"]}
+    assert isinstance(chain.extend(), InDoubt)
+    assert (chain.number, chain.ceiling_ns) == (1, old)
+    foreign(world, 3)
+    assert isinstance(chain.extend(), Deposed)
+
+
+@pytest.mark.parametrize("above", [(9, 5), (5, 9)])
+def test_last_record_says_no_more_than_its_ceiling(world: World, above: tuple[int, int]) -> None:
+    chain = chain_of(world)
+    chain.begin()
+    floor, settle_to = (chain.ceiling_ns + each for each in above)
+    assert isinstance(chain.finish(floor, settle_to), Extended)
+    assert record(world, 2).ceiling_ns == max(floor, settle_to)
+
+
+# A number that another has: whoever cannot read by whom it was linked knows nothing, and has no right by it.
+def test_record_that_cannot_be_read_is_nobodys_own(world: World) -> None:
+    chain = chain_of(world)
+    chain.begin()
+    old = chain.ceiling_ns
+    world.time.advance(SECOND)
+    world.chain.faults = {"link": ["lost"]}
+    assert isinstance(chain.extend(), InDoubt)
+    foreign(world, 2)
+    world.chain.faults = {"read": ["lost"], "list": [None]}
+    assert isinstance(chain.extend(), InDoubt)
+    assert (chain.number, chain.ceiling_ns) == (1, old)
+    assert isinstance(chain.extend(), Deposed)
+
+
+def test_record_that_is_gone_when_it_is_read_is_nobodys_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = chain_of(world)
+    chain.begin()
+    foreign(world, 2)
+    monkeypatch.setattr(world.chain, "read", lambda _: None)
+    assert not isinstance(chain.extend(), Extended)
+    assert chain.number < 2
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from appliance.bag.packer import Packer, PackReport, PackState
 from appliance.bag.retention import NotPacked, OldPack, Retention
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
+from tests.support.mutants import plant_step
 from tests.support.racks import MESSAGES, SealedRack
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage
 from timeagent.errors import LeaseholdError
@@ -268,5 +269,5 @@ MUTANTS: list[tuple[type, str, Callable[..., object]]] = [
 def test_step_done_wrong_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(owner, step, wrong)
+    plant_step(monkeypatch, owner, step, wrong)
     assert broken() != []

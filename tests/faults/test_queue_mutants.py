@@ -33,6 +33,7 @@ MUTANTS = {
         "self._look(record.number)",
         "[record.number]",
         chain_tests.test_pruned_slot_that_can_be_linked_again_gives_no_right,
+        (70,),
     ),
     "listing without the own record counts": Mutant(
         ceiling,

@@ -21,8 +21,8 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
     "lease that runs out while its session lives": (
         sessionstate,
         "as_of",
-        "msgspec.structs.replace(lease, expiry_ns=session.expiry_ns)",
-        "lease",
+        "msgspec.structs.replace(each, expiry_ns=session.expiry_ns)",
+        "each",
         shard_tests.test_one_renewal_keeps_every_lease_and_touches_none,
     ),
     "lease that outlives its session": (

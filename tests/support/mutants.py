@@ -39,7 +39,17 @@ def _replace(patch: pytest.MonkeyPatch, module: ModuleType, name: str, old: str,
     places: dict[str, Any] = {}
     code = compile("from __future__ import annotations\n" + text.replace(old, new), f"<{name}>", "exec")
     exec(code, vars(module), places)
-    patch.setattr(owner, attribute, places[attribute])
+    _put(patch, owner, attribute, places[attribute])
+
+
+def plant_step(patch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]) -> None:
+    """Put a whole step that is wrong in the place of a method."""
+    _put(patch, owner, step, wrong)
+
+
+def _put(patch: pytest.MonkeyPatch, owner: object, attribute: str, value: object) -> None:
+    """Put a mutant in its place: every one but those of the simulation's planter comes by here."""
+    patch.setattr(owner, attribute, value)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from appliance.bag.retention import NotPacked, OldPack
 from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
-from tests.support.bags import T0, Node
+from tests.support.bags import T0, Node, witness
 from tests.support.racks import FILES, MESSAGES, SealedRack
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, RecordingStorage, WrappedStorage
 from timeagent.errors import Damaged, Environment
-from timeagent.units import DAY, MINUTE
+from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -269,6 +269,25 @@ def test_retention_keeps_to_the_nanosecond() -> None:
     sealed.packer().pack(sealed.rack)
     assert list(sealed.retention().old(sealed.rack.end_ns - 1)) == []
     assert len(list(sealed.retention().old(sealed.rack.end_ns))) == 1
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_one_turn_of_retention_deletes_as_many_packs_as_it_may(most: int) -> None:
+    sealed = SealedRack()
+    node, racks = sealed.node, [sealed.rack]
+    for number in range(5, 9):
+        node.time.advance(10 * SECOND)
+        file = node.file(b"m", sequence=number, witnesses=(witness(node.time),))
+        node.writer.write(file)
+        racks.append(file.bag.rack)
+    node.time.advance(MINUTE)
+    for rack in racks:
+        node.sealer.seal(rack)
+        sealed.packer().pack(rack)
+    node.time.advance(2 * DAY)
+    retention = sealed.retention()
+    assert [each.rack for each in retention.turn(most)] == racks[:most]
+    assert [each.rack for each in retention.turn(10)] == racks[most:]
 
 
 def test_deleted_rack_is_told_from_one_that_lost_a_bag() -> None:

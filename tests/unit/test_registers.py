@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.bag.records import RecordNumbers
 from appliance.bag.storage import Published
 from appliance.formats.framing import Kind
 from appliance.formats.paths import ledger_path, record_name
@@ -56,6 +57,16 @@ def test_newest_is_the_highest_number_seen_afresh(registers: Registers) -> None:
     assert registers.publish(Kind.POLICY, second, ROOT_KEY)
     assert registers.newest_policy() == second
     assert registers.policy(1) == POLICY
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [(Kind.POLICY, (1, 2)), (Kind.TRUST, (2, 1))])
+def test_each_register_is_looked_at_afresh_whenever_both_are_asked_for(
+    registers: Registers, storage: MemoryStorage, kind: Kind, numbers: tuple[int, int]
+) -> None:
+    assert registers.newest() == RecordNumbers(trust=1, policy=1)
+    record = POLICY if kind is Kind.POLICY else trust_record()
+    assert again(registers, storage).publish(kind, msgspec.structs.replace(record, number=2), ROOT_KEY)
+    assert registers.newest() == RecordNumbers(*numbers)
 
 
 def test_first_to_link_a_number_wins(registers: Registers) -> None:

@@ -208,6 +208,37 @@ def test_number_of_places_is_limited_and_the_newest_are_kept(site: HandSite) -> 
     assert {each.file_name for each in told.places} == {each.file_name for each in messages[-PLACES_MAX:]}
 
 
+def test_number_of_bounds_is_limited_and_the_highest_are_kept() -> None:
+    one, other = (
+        hints.Hints(bounds=tuple(hints.LogBound(log=f"{name}{n}", above_ns=low + n) for n in range(hints.LOGS_MAX)))
+        for name, low in (("a", 10), ("b", 100))
+    )
+    for together in (hints.joined(one, other), hints.joined(other, one)):
+        assert together.bounds == other.bounds
+        assert together.complete_from_ns == 10 + hints.LOGS_MAX - 1
+
+
+def place(last_ns: int, log: str = LOG, name: str = "f") -> Place:
+    return Place(log=log, bag_start_ns=0, file_name=name, last_ns=last_ns)
+
+
+def test_file_that_two_name_reaches_as_far_as_either_says() -> None:
+    early, late = Hints(places=(place(5),)), Hints(places=(place(9),))
+    bound = Hints(bounds=(LogBound(log=LOG, above_ns=7),))
+    for one, other in ((early, late), (late, early)):
+        assert hints.joined(one, other).places == (place(9),)
+        assert hints.joined(hints.joined(one, other), bound).places == (place(9),)
+
+
+def test_nothing_of_what_is_capped_lies_above() -> None:
+    bounds = tuple(LogBound(log=name, above_ns=instant) for name, instant in (("a", 3), ("b", 8), ("c", 9)))
+    places = tuple(place(instant, name=name) for name, instant in (("f", 3), ("g", 8), ("h", 9)))
+    found = hints.capped(Hints(complete_from_ns=9, bounds=bounds, places=places), 5)
+    assert found.complete_from_ns == 5
+    assert [each.above_ns for each in found.bounds] == [3, 5, 5]
+    assert [each.last_ns for each in found.places] == [3, 5, 5]
+
+
 def test_bound_of_a_log_never_falls() -> None:
     high, low = (Hints(bounds=(LogBound(log=LOG, above_ns=instant),)) for instant in (5, 3))
     assert hints.joined(high, low).reach_ns(LOG) == hints.joined(low, high).reach_ns(LOG) == 5

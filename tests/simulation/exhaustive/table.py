@@ -40,7 +40,7 @@ from tests.simulation.exhaustive.tree import ABSENCES, ANY_FAULT, EVERY_VERB, PI
 from tests.simulation.mutant import Break
 from tests.simulation.planting import Planter
 from tests.support.explorer import Explored
-from tests.support.mutants import plant
+from tests.support.mutants import plant, plant_step
 
 type Cast = BagCast | ChainCast | BirthCast | LeaseCast
 
@@ -201,7 +201,7 @@ class Mutant:
 
 
 def _instead(owner: type, step: str, mistake: Callable[..., object]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(owner, step, mistake)
+    return lambda patch: plant_step(patch, owner, step, mistake)
 
 
 def _in_chain(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.world import World
     from timeagent.keys import Signer
+    from timeagent.units import Instant
 
 AHEAD_NS = 150 * MS
 """More than two clocks that keep their bounds are apart."""
@@ -36,14 +37,25 @@ class Registrar:
         self._nodes = nodes
         self._chance = world.scheduler.stream("registrar")
         console = SimulatedMount(world.server, "the console")
-        console.scheduler = Scheduler("the console", start_ns=0, end_ns=0, steps_max=0)  # no step of anybody's
+        self._console = console.scheduler = Scheduler("the console", start_ns=0, end_ns=0, steps_max=0)
+        """Its own: what is done there is no step of anybody's."""
         self._records = world.founded.registers(console)
         self._taken: dict[tuple[str, Purpose], int] = {}
         """The trust record that brought the key that a node uses."""
         lasts = world.conditions.lasts_ns
         for number in range(rotations):
             at = world.scheduler.start_ns + int(self._chance.random() * 0.7 * lasts)
-            world.scheduler.call_at(at, self._rotation(number))
+            self._at(at, self._rotation(number))
+
+    def _at(self, instant: Instant, what: Callable[[], object]) -> None:
+        """Let something happen at the console; its operations are the run's, as all others are."""
+
+        def happens() -> None:
+            what()
+            self._world.scheduler.operations += self._console.operations
+            self._console.operations = 0
+
+        self._world.scheduler.call_at(instant, happens)
 
     def _rotation(self, number: int) -> Callable[[], None]:
         chance = self._chance
@@ -63,10 +75,10 @@ class Registrar:
             record = issue(self._records, world.founded.root, node, {purpose: key.public}, end, overlap_ns=overlap)
             world.scheduler.note("publishes", f"trust record {record}: a {purpose} key of {node}, overlap {overlap}")
             if overlap is not None:
-                world.scheduler.call_at(end + overlap, lambda: self._ends(node, purpose))
-            world.scheduler.call_at(now + takes, lambda: self._takes_up(node, purpose, key, record))
+                self._at(end + overlap, lambda: self._ends(node, purpose))
+            self._at(now + takes, lambda: self._takes_up(node, purpose, key, record))
             if revokes:
-                world.scheduler.call_at(now + leaves, lambda: self._revoke(node, purpose, before))
+                self._at(now + leaves, lambda: self._revoke(node, purpose, before))
 
         return rotate
 
@@ -91,7 +103,7 @@ class Registrar:
         end = world.scheduler.now + AHEAD_NS
         record = revoke_keys(self._records, world.founded.root, [key.public], end)
         world.scheduler.note("publishes", f"trust record {record}: a key that was replaced is revoked")
-        world.scheduler.call_at(end, lambda: self._ends(node, purpose))
+        self._at(end, lambda: self._ends(node, purpose))
 
     def _ends(self, node: str, purpose: Purpose) -> None:
         """Note whose newest key is no longer good by now."""

@@ -184,7 +184,8 @@ def pack_without_seal(rack: Rack) -> Iterator[Finding]:
 def missing_prelock(path: str, what: str) -> Iterator[Finding]:
     """missing-prelock: by it a late writer learns that closing has begun."""
     reason = f"{path} is not there, and the {what}: whoever closes makes it first, and nobody deletes it before that"
-    title = f"a {what.partition(' ')[0]} was closed, and its prelock is missing"
+    closed = what.partition(" ")[0]
+    title = f"a {closed} was {CLOSED[closed]}, and its prelock is missing"
     yield found("missing-prelock", path, reason, [Evidence(path)], title=title)
 
 

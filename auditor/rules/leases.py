@@ -157,7 +157,9 @@ def _links(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
             followers[previous] = lease
             continue
         reason = f"{other.name} and {lease.name} both follow lease {previous.hex()}"
-        yield found("chain-fork", lease.name, reason, [other.first.where, told.where])
+        yield found(
+            "chain-fork", lease.name, reason, [other.first.where, told.where], title="two leases follow the same one"
+        )
 
 
 def _grants(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:

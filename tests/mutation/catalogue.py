@@ -16,6 +16,7 @@ from auditor.columns import records
 from auditor.rules import sessions as session_rules
 from auditor.rules import time as time_rules
 from auditor.rules import trust as trust_rules
+from tests import conftest as _profile  # noqa: F401 - how properties are tried: before any of them is made
 from tests.faults import test_bag_mutants as bag
 from tests.faults import test_crowd_mutants as crowd
 from tests.faults import test_full_disk as full_disk

@@ -79,11 +79,16 @@ def lost_blocks(world: World) -> bool:
     return any(block not in there for block in world.history.blocks)
 
 
+def is_true(world: World, finding: Finding) -> bool:
+    """Whether it tells of a clock that lied, or of a node that went on with a key which had ended."""
+    if finding.code in KEY_CODES:
+        return any(f" of {node} " in finding.explanation for node in world.history.overstayed)
+    return world.lying and finding.code in CLOCK_CODES
+
+
 def innocent(world: World, finding: Finding) -> bool:
     """Whether what the simulation did to clocks, ledgers and packs is what the finding says."""
-    if finding.code in KEY_CODES and any(f" of {node} " in finding.explanation for node in world.history.overstayed):
-        return True
-    if world.lying and finding.code in CLOCK_CODES:
+    if is_true(world, finding):
         return True
     if finding.verdict is Verdict.INDETERMINATE and world.history.overstayed and finding.code in KEY_DOUBTS:
         return True

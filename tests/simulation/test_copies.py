@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COPIES = 120
 PACKED_MEANWHILE = ("packs", 410)
 """A rack was listed before it was packed, and a bag of it read after that one had been swept."""
-PRUNED_MEANWHILE = ("outside", 9)
+PRUNED_MEANWHILE = ("outside", 12)
 """A chain was listed, and its oldest records were pruned before they were read."""
 
 
@@ -59,9 +59,9 @@ def test_judge_that_takes_what_is_missing_for_a_crime_is_noticed(monkeypatch: py
         assert lost(*PRUNED_MEANWHILE)[1] > 0
 
 
-UNNAMED = ("packs", 102)
+UNNAMED = ("packs", 367)
 """The marker and all records signed by the root key are missing: what is left says of which cluster it is."""
-UNSEALED = ("packs", 156)
+UNSEALED = ("packs", 163)
 """A pack is there, and the seal is missing that it was made from."""
 
 

@@ -154,14 +154,14 @@ class BagWalk:
             self.unknown_keys += [Stranger(finding, signed_ns) for finding in findings]
         else:
             self._report_all(findings)
-        self._check_radius(token, where)
+        if token is not None:
+            self._check_clock(where.path, token, where)
         return token
 
-    def _check_radius(self, token: SignedTime | None, where: Evidence) -> None:
+    def _check_clock(self, what: str, token: SignedTime, where: Evidence) -> None:
         widest = self._records.widest
-        if token is not None and widest is not None:
-            beyond = Policies(widest).check_radius(where.path, token, where)
-            self.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
+        beyond = Policies(widest).check_clock(what, token, where)
+        self.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
 
     def _report_all(self, findings: Iterable[Finding]) -> None:
         list(map(self._report, findings))
@@ -416,13 +416,12 @@ class BagWalk:
             self._records.doubt_keys()
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
-                self._report(bag_rules.missing_record(kind, number, "the bag"))
+                self._report(bag_rules.missing_record(kind, number))
         keyring = self._records.keyring(lock.trust_number)
         token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
         self._report_all(findings)
         if token is not None:
-            # Its closer had just looked for the newest policy, and names it: there was no later one.
-            self._report_all(Policies(self._records.widest).check_radius(f"{bag.path}/{LOCK}", token, where))
+            self._check_clock(f"{bag.path}/{LOCK}", token, where)
             take_latest(self.trust_closed, {lock.trust_number: token.interval.earliest})
             take_latest(self.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token
@@ -430,7 +429,7 @@ class BagWalk:
     def _policy_of(self, named: int, limit: int) -> Policy | None:
         """Return the policy by which a frame of a bag is judged; say so where it is not there."""
         if 1 <= named <= limit and self._records.missing(Kind.POLICY, named):
-            self._report(bag_rules.missing_record(Kind.POLICY, named, "a frame"))
+            self._report(bag_rules.missing_record(Kind.POLICY, named))
         return self._records.judging(named, limit)
 
     def _listed(

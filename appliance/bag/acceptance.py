@@ -66,7 +66,7 @@ class Refusal(StrEnum):
     """A witness of another node or incarnation than the frame's."""
     SESSION = "session"
     """A witness that counts only together with its session lease's: that is not there, or of another run or holder, or
-    names this lease as one that was ended alone. Or a session lease's witness that no lease of the frame asks for."""
+    names this lease as one that was ended alone."""
     EXPIRED = "expired"
     """At or after the expiry of a witness."""
     FLOOR = "floor"
@@ -192,8 +192,6 @@ class Judge:
                     sessions[read.session] = read
         if not leases:
             return Refusal.NO_LEASE
-        if sessions.keys() - {lease.session for lease in leases}:
-            return Refusal.SESSION
         expiries = []
         for lease in leases:
             if lease.session is None:

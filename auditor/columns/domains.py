@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from timeagent.embedded import STALENESS_NS
+
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ class _Chain:
         wrong = self.watermark >= self.expiry
         widest = cluster.policies.widest
         if widest is not None:
-            wrong |= ends["radius"] > widest.radius_ns_max
+            wrong |= (ends["radius"] > widest.radius_ns_max) | (ends["staleness"] > STALENESS_NS)
             heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
             allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
             wrong |= np.abs(self.watermark - ends["midpoint"]) > allowed
@@ -195,7 +197,7 @@ class _Chain:
             wrong |= latest < heads.midpoint[grant] - heads.radius[grant]
             said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]
             wrong |= said < ends["midpoint"] - ends["radius"]
-        self.suspect_leases(wrong & self.ended & ends["timed"])
+        self.suspect_leases(self.ended & ((wrong & ends["timed"]) | (ends["timed"] != (ends["watermark"] != NOTHING))))
         self._check_stops(floor)
 
     def _check_stops(self, floor: Column) -> None:

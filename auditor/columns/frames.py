@@ -15,6 +15,7 @@ import numpy as np
 from appliance.formats.frame import FrameHead
 from auditor.finding import Evidence
 from timeagent.canonical import decode
+from timeagent.embedded import STALENESS_NS
 from timeagent.errors import Damaged
 from timeagent.rules import r2_holds
 
@@ -309,6 +310,7 @@ class _Batch:
             (cut.first >= start)
             & (cut.last < end)
             & (tokens.radius <= policy.radius_ns_max)
+            & (tokens.staleness <= STALENESS_NS)
             & (cut.first >= tokens.midpoint - allowed)
             & (cut.last <= tokens.midpoint + allowed)
         )

@@ -393,3 +393,49 @@ def revoked_and_not_ended(root: Path) -> ClusterTree:
     story.shard.turn(Revoked(domain=witness.domain, correlation_id=witness.correlation_id, by=operator))
     story.shard.end(lease)
     return story.done()
+
+
+@plants("ungranted-lease")
+def first_word_on_a_lease_is_a_renewal(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    story.tree.advance(MS)
+    story.shard.end(story.shard.grant("alice", story.other, change={"kind": WitnessKind.RENEWAL}))
+    return story.done()
+
+
+@plants("broken-early")
+def broken_early_with_an_instant_that_is_not_yet(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.advance(SECOND)
+    story.shard.end(lease, LeaseOutcome.EXPIRED, change={"ended_ns": lease.witness.expiry_ns + SECOND})
+    return story.done()
+
+
+@plants("r1-breach")
+def watermark_without_its_signed_time(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease, change={"watermark_time": None})
+    return story.done()
+
+
+@plants("lease-changed")
+def made_held_with_a_lower_settle_to(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.shard.extend()
+    story.shard.expire(story.lease())
+    story.shard.extend()
+    lease = story.shard.grant("alice", story.other, phase=Phase.TENTATIVE)
+    story.shard.prolong(lease, WitnessKind.UPGRADE, change={"settle_to_ns": lease.witness.settle_to_ns - 1})
+    return story.done()
+
+
+@plants("grant-without-right")
+def batch_of_another_node(root: Path) -> ClusterTree:
+    story = Story(root)
+    node = story.tree.nodes["n2"]
+    story.lease(head={"node": "n2", "time": node.time.token()}, signer=node.witness_key)
+    return story.done()

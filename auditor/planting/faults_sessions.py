@@ -275,3 +275,19 @@ def dropped_with_a_watermark_from_before_it_was_granted(root: Path) -> ClusterTr
     story.writer.publish(story.grid, lease)
     sessions.end(session, change={"watermark_time": early})
     return story.done()
+
+
+@plants("r1-breach")
+def dropped_with_a_watermark_without_its_signed_time(root: Path) -> ClusterTree:
+    story, session, (lease,) = kept_together(root)
+    story.writer.publish(story.grid, lease)
+    sessions.end(session, change={"watermark_time": None})
+    return story.done()
+
+
+@plants("broken-early")
+def session_lease_broken_early_with_an_instant_that_is_not_yet(root: Path) -> ClusterTree:
+    story, session, _ = kept_together(root)
+    story.tree.advance(SECOND)
+    sessions.end(session, LeaseOutcome.EXPIRED, change={"ended_ns": session.witness.expiry_ns + SECOND})
+    return story.done()

@@ -183,7 +183,8 @@ def bag_closed_by_a_clock_that_is_known_to_a_second(root: Path) -> ClusterTree:
     story.tree.advance(5 * SECOND)
     with story.tree.nodes["n2"].time.known_to(SECOND):
         story.tree.close_due(story.grid)
-    return story.done()
+    story.tree.advance(SECOND)
+    return closed_afterwards(story)
 
 
 @plants("radius-above-policy")
@@ -246,4 +247,37 @@ def lease_by_a_clock_that_the_policy_that_is_named_does_not_allow(root: Path) ->
     number = story.tree.change_policy(radius_ns_max=50 * MS)
     story.tree.advance(200 * MS)
     story.writer.publish(story.grid, lease, change={"policy_number": number})
+    return story.done()
+
+
+@plants("stale-time")
+def frame_that_may_be_an_hour_older_than_it_shows(root: Path) -> ClusterTree:
+    """By its staleness everything may have come before it."""
+    story = Story(root)
+    lease = story.lease()
+    story.tree.nodes["n2"].time.staleness_ns = HOUR
+    story.writer.publish(story.grid, lease)
+    story.tree.nodes["n2"].time.staleness_ns = 250 * MS
+    return story.done()
+
+
+@plants("stale-time")
+def batch_that_may_be_an_hour_older_than_it_shows(root: Path) -> ClusterTree:
+    """By its staleness every lease before it may have run out."""
+    story = Story(root)
+    story.tree.nodes["n1"].time.staleness_ns = HOUR
+    lease = story.lease()
+    story.tree.nodes["n1"].time.staleness_ns = 250 * MS
+    story.shard.end(lease)
+    return story.done()
+
+
+@plants("stale-time")
+def watermark_that_may_be_an_hour_older_than_it_shows(root: Path) -> ClusterTree:
+    story = Story(root)
+    lease, _ = story.written()
+    story.tree.nodes["n2"].time.staleness_ns = HOUR
+    stale = story.tree.nodes["n2"].time.token()
+    story.tree.nodes["n2"].time.staleness_ns = 250 * MS
+    story.shard.end(lease, change={"watermark_time": stale.encode()})
     return story.done()

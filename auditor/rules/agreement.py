@@ -114,6 +114,8 @@ def _changed(lease: LeaseHistory, before: Told, after: Told, cluster: Cluster) -
     if new.session_id != old.session_id:
         names = [each.hex() if each else "none" for each in (new.session_id, old.session_id)]
         return f"session lease {names[0]}; it was granted under {names[1]}"
+    if new.floor_ns < old.floor_ns or new.settle_to_ns < old.settle_to_ns or new.fence < old.fence:
+        return "a lower floor, settle_to or fence than before: none of them falls, not even with a change of mode"
     run = cluster.runs[lease.run]
     known = before.head.sequence == after.head.sequence or run.whole(before.head.sequence, after.head.sequence)
     if new.kind is not WitnessKind.RENEWAL or not known or before.head.incarnation != after.head.incarnation:

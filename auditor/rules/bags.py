@@ -239,7 +239,7 @@ def stale_lock(evidence: FrameEvidence, kind: Kind, number: int, limit: int, loc
     """stale-lock: the closer has not looked for the newest record after it had listed the bag."""
     word, path = kind.name.lower(), evidence.where.path
     reason = f"the lock file names {word} record {limit}; a frame that it lists was written under {number}"
-    return found("stale-lock", path, reason, [lock_where, evidence.where])
+    return found("stale-lock", f"{path}, {word} record {limit}", reason, [lock_where, evidence.where])
 
 
 def unknown_record(evidence: FrameEvidence, kind: Kind, number: int) -> Finding:
@@ -249,9 +249,9 @@ def unknown_record(evidence: FrameEvidence, kind: Kind, number: int) -> Finding:
     return found("unknown-record", f"{path}, {word} record {number}", reason, [evidence.where])
 
 
-def missing_record(kind: Kind, number: int, what: str) -> Finding:
+def missing_record(kind: Kind, number: int) -> Finding:
     """unverifiable-trust and unverifiable-policy: a bag or a frame is judged by a record that is not in the copy."""
     word, path = kind.name.lower(), f"{kind.name.lower()}/{record_name(number)}"
     instead = "others were used instead" if kind is Kind.TRUST else "what it allows is not checked"
-    reason = f"{what} is judged by {word} record {number}, which is not there; {instead}"
+    reason = f"messages are judged by {word} record {number}, which is not there; {instead}"
     return found(f"unverifiable-{word}", path, reason, [Evidence(path)])

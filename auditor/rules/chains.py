@@ -37,7 +37,7 @@ def check_heads(
     """
     last: HeadFact | None = None
     for fact in facts:
-        yield from policies.check_radius(_head(fact), fact.token, fact.where)
+        yield from policies.check_clock(_head(fact), fact.token, fact.where)
         same_run = last is not None and last.head.incarnation == fact.head.incarnation
         if fact.head.sequence <= 1 and fact.head.previous != NO_HEAD:
             reason = f"{_head(fact)} is the first of its run and names one before it"
@@ -79,7 +79,15 @@ def _file_place(fact: HeadFact) -> tuple[int, int]:
 
 
 def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
-    """r2-breach: what is granted under a ceiling record is signed after the record."""
+    """grant-without-right, r2-breach: a batch names a ceiling record of its own run, and is signed after it."""
+    end = chain.terminal if chain else None
+    if end is not None and fact.head.ceiling_number > end.record.number:
+        reason = (
+            f"{_head(fact)} names ceiling record {fact.head.ceiling_number} of map {fact.head.map_number}, whose chain "
+            f"had ended with the terminal record {end.record.number}"
+        )
+        title = "a shard granted after its chain of ceiling records had ended"
+        yield found("grant-without-right", _head(fact), reason, [fact.where, end.where], title=title)
     if chain is not None and chain.terminal is None and chain.has_ended_before(fact.head.ceiling_number):
         last = chain.facts[-1]
         reason = (
@@ -91,8 +99,15 @@ def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
         title = "a shard granted under a ceiling record that its chain does not have"
         yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)
     for ceiling in chain.at(fact.head.ceiling_number) if chain else ():
-        record = ceiling.record
-        if record.incarnation != fact.head.incarnation or r2_holds(ceiling.token, fact.token):
+        record, head = ceiling.record, fact.head
+        if (record.node, record.incarnation, record.ceiling_ns) != (head.node, head.incarnation, head.ceiling_ns):
+            reason = (
+                f"{_head(fact)} of {head.node} names ceiling record {record.number} with {rfc3339(head.ceiling_ns)}; "
+                f"that record is of run {record.incarnation.hex()} of {record.node} with {rfc3339(record.ceiling_ns)}"
+            )
+            title = "a shard granted under a ceiling record that is not its own"
+            yield found("grant-without-right", _head(fact), reason, [fact.where, ceiling.where], title=title)
+        if record.incarnation != head.incarnation or r2_holds(ceiling.token, fact.token):
             continue
         reason = f"{_head(fact)} was signed surely before ceiling record {record.number}, which it names as its right"
         times = [
@@ -113,7 +128,7 @@ def check_ceilings(chains: Mapping[ShardName, CeilingChain], policies: Policies)
     for chain in chains.values():
         for fact in chain.facts:
             name = f"{chain_path(*chain.shard)} record {fact.record.number}"
-            yield from policies.check_radius(name, fact.token, fact.where)
+            yield from policies.check_clock(name, fact.token, fact.where)
         yield from _ceiling_order(chain)
         yield from _run_starts(chain)
 

@@ -57,6 +57,7 @@ class Cluster:
 def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
     """Apply every rule about leases to one domain."""
     for lease in history.leases:
+        yield from _first(lease, cluster)
         for told in lease.told:
             yield from _witness(lease, told, cluster)
         yield from _ending(lease, cluster)
@@ -71,6 +72,14 @@ def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
 
 
 # What one witness may say.
+
+
+def _first(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
+    """ungranted-lease: what a shard says of a lease begins with its grant, where the ledger is whole up to there."""
+    first = lease.first
+    if lease.granted is None and cluster.runs[lease.run].whole(1, first.head.sequence):
+        reason = f"the first word on {lease.name} is a {first.witness.kind}, and the ledger before it is whole"
+        yield found("ungranted-lease", lease.name, reason, [first.where])
 
 
 def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Finding]:
@@ -91,24 +100,6 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
         )
         yield found("grant-above-ceiling", subject, reason, [told.where], times)
     chain = cluster.ceilings.get((head.map_number, head.shard))
-    for fact in chain.at(head.ceiling_number) if chain else ():
-        record = fact.record
-        if (record.incarnation, record.ceiling_ns) != (head.incarnation, head.ceiling_ns):
-            reason = (
-                f"{subject} names ceiling record {head.ceiling_number} of run {head.incarnation.hex()} with "
-                f"{rfc3339(head.ceiling_ns)}; that record is of run {record.incarnation.hex()} with "
-                f"{rfc3339(record.ceiling_ns)}"
-            )
-            title = "a shard granted under a ceiling record that is not its own"
-            yield found("grant-without-right", subject, reason, [told.where, fact.where], times, title=title)
-    end = chain.terminal if chain else None
-    if end is not None and head.ceiling_number > end.record.number:
-        reason = (
-            f"{subject} names ceiling record {head.ceiling_number} of map {head.map_number}, whose chain had ended "
-            f"with the terminal record {end.record.number}"
-        )
-        title = "a shard granted after its chain of ceiling records had ended"
-        yield found("grant-without-right", subject, reason, [told.where, end.where], times, title=title)
     lowest = chain.floor_of(head.incarnation) if chain and witness.kind is not WitnessKind.RENEWAL else None
     if lowest is not None and (witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]):
         reason = (
@@ -300,8 +291,9 @@ def _record(history: DomainHistory) -> Iterator[Finding]:
 
 
 def _broken_early(lease: LeaseHistory, fact: EndedFact) -> bool:
-    """Whether a shard ended a lease as expired before its expiry, by its own word: no staleness to allow for."""
-    return fact.ending.outcome is LeaseOutcome.EXPIRED and fact.ending.ended_ns <= lease.expiry_at(fact.position)
+    """Whether a shard ended a lease as expired before its expiry: by its own word, or by the time when it said so."""
+    said_by = min(fact.ending.ended_ns, fact.token.interval.latest + fact.token.staleness_ns)
+    return fact.ending.outcome is LeaseOutcome.EXPIRED and said_by <= lease.expiry_at(fact.position)
 
 
 def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
@@ -311,7 +303,13 @@ def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
         return
     if _broken_early(lease, fact):
         expiry = lease.expiry_at(fact.position)
-        reason = f"{lease.name} was broken at {rfc3339(fact.ending.ended_ns)}, before it expired at {rfc3339(expiry)}"
+        said = rfc3339(fact.ending.ended_ns)
+        reason = f"{lease.name} was broken at {said}, as its shard says, before it expired at {rfc3339(expiry)}"
+        if fact.ending.ended_ns > expiry:
+            said = rfc3339(fact.token.interval.latest)
+            reason = (
+                f"{lease.name} was broken, by a batch that was signed by {said}, before it expired at {rfc3339(expiry)}"
+            )
         times = [NamedInterval.at("the end", fact.ending.ended_ns), NamedInterval.at("the expiry", expiry)]
         yield found("broken-early", lease.name, reason, [lease.last_expiry.where, fact.where], times)
     late = next((told for told in lease.told if told.position > fact.position), None)
@@ -360,6 +358,10 @@ def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: Cluster) -> b
 def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
     """r1-breach and r2-breach of a watermark: it keeps the signed time of its message, and its end came after."""
     raw, policies = fact.ending.watermark_time, cluster.policies
+    if (raw is None) != (fact.ending.watermark_ns is None):
+        title = "a watermark and its signed time go together"
+        reason = f"{lease.name} was relinquished with one of the two: a watermark, and the signed time of its message"
+        yield found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], title=title)
     if raw is None or policies.widest is None:
         return
     try:
@@ -368,7 +370,7 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
         title = "the signed time of a watermark is none"
         yield found("forged-time", f"{lease.name}, watermark", problem.message, [fact.where], title=title)
         return
-    yield from policies.check_radius(f"{lease.name}, watermark", token, fact.where)
+    yield from policies.check_clock(f"{lease.name}, watermark", token, fact.where)
     if abs(watermark - token.midpoint_ns) > policies.widest.r1_tolerance_ns + token.radius_ns:
         reason = f"the watermark {rfc3339(watermark)} of {lease.name} is too far from its signed time"
         times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token)]

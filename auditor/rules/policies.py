@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.paths import record_name
 from auditor.finding import Evidence, NamedInterval
+from timeagent.embedded import STALENESS_NS
 from timeagent.units import INSTANT_MAX, span_text
 
 from .registry import found
@@ -46,15 +47,26 @@ class Policies:
         title = "a policy record that the copy lacks may allow it"
         return found("unverifiable-policy", path, reason, [Evidence(path), Evidence(place)], title=title)
 
-    def check_radius(self, what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
-        """radius-above-policy: something was signed by a clock that was known too little for that."""
+    def check_clock(self, what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
+        """radius-above-policy and stale-time: something was signed by a clock that says too little."""
         if self.widest is not None and token.radius_ns > self.widest.radius_ns_max:
             yield self.judged(wide_radius(what, token, self.widest, where), signed_by(token, self.widest))
+        yield from stale_time(what, token, where)
 
 
-def signed_by(token: SignedTime, widest: Policy) -> Instant:
+def signed_by(token: SignedTime, widest: Policy | None) -> Instant:
     """Return when something was signed, at the latest: a wider radius than any policy allows must not excuse itself."""
-    return token.midpoint_ns + min(token.radius_ns, widest.radius_ns_max)
+    return token.midpoint_ns + min(token.radius_ns, widest.radius_ns_max if widest else token.radius_ns)
+
+
+def stale_time(what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
+    """stale-time: whatever comes after a signed time may be so much older than it shows; no agent says more."""
+    if token.staleness_ns > STALENESS_NS:
+        reason = (
+            f"{what} has a signed time that may have been handed out up to {span_text(token.staleness_ns)} after it "
+            f"was made; {span_text(STALENESS_NS)} are allowed"
+        )
+        yield found("stale-time", what, reason, [where], [NamedInterval.of("the signed time", token)])
 
 
 def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -> Finding:

@@ -104,6 +104,7 @@ _ALL: Final = (
     Rule(305, "timestamp-below-floor", "a message has a timestamp at or below the floor of its lease"),
     Rule(306, "unsettled-write", "a message was written before the log was settled as its lease asks"),
     Rule(307, "radius-above-policy", "something was signed by a clock that was known less well than the policy allows"),
+    Rule(308, "stale-time", "a signed time says that it may be older than is allowed"),
     # leases
     Rule(401, "tentative-write", "a message was written under a lease that was not held"),
     Rule(402, "read-mode-write", "a message was written under a lease of a mode that may not write"),
@@ -139,6 +140,7 @@ _ALL: Final = (
     Rule(428, "expiry-fell", "an expiry is below one that was stated before"),
     Rule(429, "misnamed-lease", "a correlation id does not begin with the fence of its grant"),
     Rule(430, "revocation-incomplete", "a lease was revoked, and its ledger does not say by whom, or the reverse"),
+    Rule(431, "ungranted-lease", "a shard renewed or changed a lease that it had never granted"),
     # sequences
     Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record", Verdict.INDETERMINATE),
     Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),

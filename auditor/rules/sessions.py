@@ -159,6 +159,10 @@ def _dropped(
     if over is None or over.entry.outcome is not LeaseOutcome.DROPPED:
         return
     entry, raw = over.entry, over.entry.watermark_time
+    if (raw is None) != (entry.watermark_ns is None):
+        title = "a watermark and its signed time go together"
+        reason = f"{session.name} was dropped with one of the two: a watermark, and the signed time of its message"
+        yield found("r1-breach", f"{session.name}, watermark", reason, [over.where], title=title)
     if raw is not None and entry.watermark_ns is not None:
         try:
             token = SignedTime.decode(raw, f"the watermark of {session.name}")
@@ -167,7 +171,7 @@ def _dropped(
             yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where], title=title)
             return
         policies = cluster.policies
-        yield from policies.check_radius(f"{session.name}, watermark", token, over.where)
+        yield from policies.check_clock(f"{session.name}, watermark", token, over.where)
         slack = None if policies.widest is None else policies.widest.r1_tolerance_ns + token.radius_ns
         if slack is not None and abs(entry.watermark_ns - token.midpoint_ns) > slack:
             reason = f"the watermark {rfc3339(entry.watermark_ns)} of {session.name} is too far from its signed time"

@@ -13,10 +13,11 @@ import numpy as np
 
 from appliance.formats.lease import Phase
 from auditor.finding import NamedInterval
+from timeagent.embedded import STALENESS_NS
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339, span_text
 
-from .policies import wide_radius
+from .policies import stale_time, wide_radius
 from .registry import found
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _clean(evidence: FrameEvidence, bag: Bag, policy: Policy | None) -> bool:
     first, last = int(timestamps[0]), int(timestamps[-1])
     if policy is None or not evidence.proven or not bag.start_ns <= first <= last < bag.end_ns:
         return False
-    if not evidence.witnesses or token.radius_ns > policy.radius_ns_max:
+    if not evidence.witnesses or token.radius_ns > policy.radius_ns_max or token.staleness_ns > STALENESS_NS:
         return False
     allowed = policy.r1_tolerance_ns + token.radius_ns
     if first < token.midpoint_ns - allowed or last > token.midpoint_ns + allowed:
@@ -123,8 +124,9 @@ def judge_frame(
         far = np.abs(timestamps - token.midpoint_ns) > allowed
         rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(allowed)} are allowed"
         refuse("r1-breach", far, rule, [_frame_time(evidence)])
+        frame = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
+        findings += stale_time(frame, token, evidence.where)
         if token.radius_ns > policy.radius_ns_max:
-            frame = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
             findings.append(wide_radius(frame, token, policy, evidence.where))
             accepted[:] = False
     if not evidence.witnesses and not evidence.unreadable:

@@ -147,7 +147,7 @@ class Stamper:
         # What acceptance.py asks of each: an expiry within the longest term of its signed time and that one's radius,
         # and clocks that are known well enough.
         granted = zip(witnesses, times, strict=True)
-        longest = max(one.statement().expiry_ns - at.midpoint_ns - at.radius_ns for one, at in granted)
+        longest = max((one.statement().expiry_ns - at.midpoint_ns - at.radius_ns for one, at in granted), default=0)
         widest = max(at.radius_ns for at in (token, *times))
         for number in range(newest, 0, -1):
             policy = self._numbered(number)

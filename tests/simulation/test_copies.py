@@ -83,7 +83,7 @@ def test_judge_of_a_part_that_takes_it_for_another_clusters_is_noticed(monkeypat
 
 
 def test_judge_who_takes_a_pack_for_proof_of_its_seal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "found('lost-file', seal.path, reason, [seal, pack])"
+    said = "found('lost-file', seal.path, reason, [seal, pack], title='the seal of a packed rack is missing')"
     plant(monkeypatch, bags, "pack_without_seal", said, f"{said[:-1]}, verdict=Verdict.VIOLATION)")
     assert accused_in_part(*UNSEALED) == {"lost-file"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -59,13 +60,13 @@ def key(signer: Signer, purpose: Purpose, node: str = "n1", **changes: object) -
 
 def time_key(node: str) -> Signer:
     """Return the key of a node's clock."""
-    return TIME_KEY if node == "n1" else Signer(node.encode().ljust(32, b"t"))
+    return TIME_KEY if node == "n1" else Signer(node.encode().ljust(32, b"*"))
 
 
 KEYS = (
     key(TIME_KEY, Purpose.TIME),
     key(SHARD_KEY, Purpose.WITNESS),
-    *(key(time_key(name), Purpose.TIME, name) for name in ("n0", "n2", "n3", "n4")),
+    *(key(time_key(name), Purpose.TIME, name) for name in ("n0", "n2", "n3", "n4", *ascii_lowercase)),
 )
 
 

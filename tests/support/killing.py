@@ -72,6 +72,7 @@ class Process:
         self.writer = writer_for(self.context, self.grid, self.authority)
         self.horizon = Horizon(self.context, self.grid, self.authority)
         self.reader = Reader(self.context, self.grid, self.horizon)
+        self._lease(START_NS)  # granted before anything goes wrong
 
     def _lease(self, at_ns: Instant) -> bytes:
         """Return the witness of a lease from an instant on, the same whoever asks; its ledger is in the tree."""
@@ -108,7 +109,9 @@ class Process:
             previous=NO_HEAD,
             time=HandTime(self.signer, at_ns).token(),
         )
-        self.tree.put(ledger_path(1, 0, run), block_bytes(batch))
+        ledger = ledger_path(1, 0, run)
+        if not (self.tree.root / ledger).exists():
+            self.tree.put(ledger, block_bytes(batch))
         return encode(batch.signed_witness(0))
 
     def attempt(self, sequence: int, payload: bytes, at_ns: Instant = START_NS) -> FrameFile:

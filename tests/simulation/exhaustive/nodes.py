@@ -101,7 +101,7 @@ def file_of(writer: str, bag_second: int = 0, sequence: int = 1) -> FrameFile:
     """Return one file of a writer: a whole frame of one message, under a lease of its own."""
     maker = Node(MemoryStorage(), writer, HandTime(TIME_KEY, EARLY), RECORDS, GRID)
     incarnation = writer.encode().ljust(8, b"-")
-    holder = Holder(node="n1", process=1, boot=bytes(16), incarnation=incarnation)
+    holder = Holder(node=writer, process=1, boot=bytes(16), incarnation=incarnation)
     return frame_file(
         maker,
         (f"{sequence} of {writer}".encode(),),

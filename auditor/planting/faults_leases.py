@@ -405,7 +405,7 @@ def first_word_on_a_lease_is_a_renewal(root: Path) -> ClusterTree:
     return story.done()
 
 
-@plants("broken-early")
+@plants("r2-breach")
 def broken_early_with_an_instant_that_is_not_yet(root: Path) -> ClusterTree:
     story = Story(root)
     lease = story.lease()

@@ -285,7 +285,7 @@ def dropped_with_a_watermark_without_its_signed_time(root: Path) -> ClusterTree:
     return story.done()
 
 
-@plants("broken-early")
+@plants("r2-breach")
 def session_lease_broken_early_with_an_instant_that_is_not_yet(root: Path) -> ClusterTree:
     story, session, _ = kept_together(root)
     story.tree.advance(SECOND)

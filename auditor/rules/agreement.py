@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from appliance.formats.lease import Ending
-    from auditor.finding import Finding
+    from auditor.finding import Evidence, Finding
     from auditor.history import DomainHistory, LeaseHistory, Told
     from auditor.sessions import SessionTold
+    from timeagent.signedtime import SignedTime
 
     from .leases import Cluster
 
@@ -57,6 +58,15 @@ def expiry_fell(name: str, told: Sequence[Told | SessionTold]) -> Iterator[Findi
             times = [NamedInterval.at("the expiry before", was), NamedInterval.at("the expiry", expiry)]
             yield found("expiry-fell", name, reason, [before.where, after.where], times)
             return
+
+
+def not_yet(name: str, ended_ns: int, token: SignedTime, where: Evidence) -> Iterator[Finding]:
+    """r2-breach: a shard says that something ended at an instant that its signed time surely does not reach."""
+    if ended_ns > token.interval.latest + token.staleness_ns:
+        reason = f"the batch that says that {name} ended at {rfc3339(ended_ns)} was signed surely before that"
+        times = [NamedInterval.at("the end", ended_ns), NamedInterval.of("the batch", token)]
+        title = "a lease ended after the batch that says so was signed"
+        yield found("r2-breach", f"{name}, end", reason, [where], times, title=title)
 
 
 def _ends(lease: LeaseHistory) -> Iterator[Finding]:

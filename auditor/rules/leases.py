@@ -20,7 +20,7 @@ from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339
 
-from .agreement import check_agreement
+from .agreement import check_agreement, not_yet
 from .growth import check_growth, claims
 from .policies import Policies
 from .registry import found
@@ -213,10 +213,12 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
 def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> bool:
     """Whether the end of the earlier lease, had there been one, would be in what is left of the ledger.
 
-    Or in the witness of the grant after it, unless more leases ended before that than it names. Of a run that was cut
-    off no end is needed: whoever comes after it begins above its ceiling.
+    Or in the witness of the grant after it, unless more leases ended before that than it names; a change of mode names
+    only what ended since its own grant. Of a run that was cut off no end is needed: whoever comes after it begins above
+    its ceiling.
     """
-    if told.witness.previous_id == earlier.correlation_id and not told.witness.others:
+    witness = told.witness
+    if witness.kind is WitnessKind.GRANT and witness.previous_id == earlier.correlation_id and not witness.others:
         return True
     run = cluster.runs[earlier.run]
     first = earlier.first.head.sequence
@@ -291,25 +293,20 @@ def _record(history: DomainHistory) -> Iterator[Finding]:
 
 
 def _broken_early(lease: LeaseHistory, fact: EndedFact) -> bool:
-    """Whether a shard ended a lease as expired before its expiry: by its own word, or by the time when it said so."""
-    said_by = min(fact.ending.ended_ns, fact.token.interval.latest + fact.token.staleness_ns)
-    return fact.ending.outcome is LeaseOutcome.EXPIRED and said_by <= lease.expiry_at(fact.position)
+    """Whether a shard ended a lease as expired before its expiry, by its own word: no staleness to allow for."""
+    return fact.ending.outcome is LeaseOutcome.EXPIRED and fact.ending.ended_ns <= lease.expiry_at(fact.position)
 
 
 def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
-    """broken-early and renewed-after-end."""
+    """broken-early and renewed-after-end; r2-breach of an instant that was still to come when it was told."""
     fact = lease.ended
     if fact is None:
         return
+    if fact.entry is not None:
+        yield from not_yet(lease.name, fact.ending.ended_ns, fact.token, fact.where)
     if _broken_early(lease, fact):
         expiry = lease.expiry_at(fact.position)
-        said = rfc3339(fact.ending.ended_ns)
-        reason = f"{lease.name} was broken at {said}, as its shard says, before it expired at {rfc3339(expiry)}"
-        if fact.ending.ended_ns > expiry:
-            said = rfc3339(fact.token.interval.latest)
-            reason = (
-                f"{lease.name} was broken, by a batch that was signed by {said}, before it expired at {rfc3339(expiry)}"
-            )
+        reason = f"{lease.name} was broken at {rfc3339(fact.ending.ended_ns)}, before it expired at {rfc3339(expiry)}"
         times = [NamedInterval.at("the end", fact.ending.ended_ns), NamedInterval.at("the expiry", expiry)]
         yield found("broken-early", lease.name, reason, [lease.last_expiry.where, fact.where], times)
     late = next((told for told in lease.told if told.position > fact.position), None)

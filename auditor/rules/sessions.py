@@ -18,7 +18,7 @@ from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from .agreement import expiry_fell
+from .agreement import expiry_fell, not_yet
 from .registry import found
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ def check_sessions(
         for told in session.told:
             yield from _witness(session, told, cluster)
         yield from expiry_fell(session.name, session.told)
+        if session.over is not None:
+            yield from not_yet(session.name, session.over.entry.ended_ns, session.over.token, session.over.where)
         yield from _short_end(session)
         yield from _forgotten(session, [note for note in under if note.what is What.ALONE])
         yield from _late(session, [note for note in under if note.what is What.LATE])

@@ -27,8 +27,10 @@ from auditor.planting.shard import Shard
 from auditor.planting.stories import Story, eventful_tree, only_file, small_tree, two_sealed_racks
 from auditor.planting.tree import ClusterTree, seed
 from auditor.planting.writer import Writer
+from auditor.rules import leases
 from auditor.rules.registry import RULES
 from auditor.selecting import FailOn, exit_status
+from tests.support.mutants import plant
 from timeagent.errors import BadRequest
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
@@ -388,3 +390,27 @@ def test_renewals_and_upgrades_are_witnesses_of_the_same_lease(tmp_path: Path) -
     result = audited(story.done())
     assert result.findings == ()
     assert result.summary.witnesses == 3
+
+
+# A change of mode names only what ended since its own grant: what that named, or a lost batch held, it does not repeat.
+@pytest.mark.parametrize("mutant", [False, True])
+def test_lease_whose_end_was_lost_is_not_in_the_way_of_a_change_of_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
+) -> None:
+    if mutant:
+        plant(monkeypatch, leases, "_would_be_known", "witness.kind is WitnessKind.GRANT", "True")
+    story = Story(tmp_path)
+    first, second = shared(story, Mode.S)
+    story.shard.keeps_ledger = False
+    story.shard.end(second)
+    story.shard.keeps_ledger = True
+    story.shard.end(first)
+    story.tree.advance(MS)
+    two = {"previous_id": second.witness.correlation_id, "others": 1, "others_digest": bytes(32)}
+    third = story.shard.grant("alice", story.other, mode=Mode.S, change=two)
+    story.tree.advance(MS)
+    none = {"mode": Mode.X, "fence": third.witness.fence + 1, "others": 0, "others_digest": None}
+    story.shard.prolong(third, WitnessKind.UPGRADE, change=none)
+    findings = audit(Tree(story.done().root)).findings
+    accused = {each.code for each in findings if each.verdict is Verdict.VIOLATION}
+    assert accused == ({"early-grant"} if mutant else set())

@@ -17,7 +17,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec.structs import replace
 
 import appliance.lease.answering
 import appliance.session.stamping
@@ -128,8 +127,7 @@ def decide_early(domain: str, state: State, command: Command, bounds: Bounds) ->
         if holder != lease.holder:
             over = msgspec.structs.replace(bounds, now=TimeInterval.around(lease.expiry_ns + 2, 1))
             broken = decide(domain, state, Break(), over)
-            decision = decide(domain, broken.state, command, bounds)
-            return replace(decision, ended=(*broken.ended, *decision.ended))
+            return decide(domain, broken.state, command, bounds)  # and no word in the ledger of that end
     return decide(domain, state, command, bounds)
 
 

@@ -52,7 +52,7 @@ class Heads:
             floor, settle_to = _lowest(fact, cluster)
             figures = (token.midpoint_ns, token.radius_ns, token.staleness_ns, head.ceiling_ns, floor, settle_to)
             once = claims[head.incarnation, head.sequence] == 1
-            if not once or max(figures) >= NUMBER_MAX or not _rightful(fact, cluster):
+            if not once or max(figures) >= NUMBER_MAX:
                 continue
             self.plain[place] = True
             chain = cluster.ceilings.get((head.map_number, head.shard))
@@ -66,19 +66,6 @@ class Heads:
                 strict=True,
             ):
                 column[place] = figure
-
-
-def _rightful(fact: HeadFact, cluster: Cluster) -> bool:
-    """Whether the ceiling record that the head names, as far as it is known, gives its run the right to grant."""
-    head = fact.head
-    chain = cluster.ceilings.get((head.map_number, head.shard))
-    if chain is None:
-        return True
-    end = chain.terminal
-    named = [(each.record.incarnation, each.record.ceiling_ns) for each in chain.at(head.ceiling_number)]
-    return all(each == (head.incarnation, head.ceiling_ns) for each in named) and (
-        end is None or head.ceiling_number <= end.record.number
-    )
 
 
 def _lowest(fact: HeadFact, cluster: Cluster) -> tuple[int, int]:

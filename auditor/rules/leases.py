@@ -355,9 +355,9 @@ def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: Cluster) -> b
 def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
     """r1-breach and r2-breach of a watermark: it keeps the signed time of its message, and its end came after."""
     raw, policies = fact.ending.watermark_time, cluster.policies
-    if (raw is None) != (fact.ending.watermark_ns is None):
+    if raw is None and fact.ending.watermark_ns not in (None, *(told.witness.floor_ns for told in lease.told)):
         title = "a watermark and its signed time go together"
-        reason = f"{lease.name} was relinquished with one of the two: a watermark, and the signed time of its message"
+        reason = f"{lease.name} was relinquished with a watermark that is none of its floors, and no signed time of it"
         yield found("r1-breach", f"{lease.name}, watermark", reason, [fact.where], title=title)
     if raw is None or policies.widest is None:
         return

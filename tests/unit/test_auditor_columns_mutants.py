@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.formats.ceiling import CeilingKind
 from auditor.audit import Options, audit
-from auditor.columns import domains, frames, heads, ledgers, witnesses, writers
+from auditor.columns import domains, frames, ledgers, witnesses, writers
 from auditor.load import Tree
 from auditor.planting.plants import all_plants
 from auditor.planting.shard import Shard
@@ -116,17 +115,7 @@ def settle_to_above_that_of_the_stop(root: Path) -> None:
     tree.settle(grid)
 
 
-def granted_behind_the_end_of_a_chain(root: Path) -> None:
-    tree = ClusterTree(root)
-    grid, shard, writer = tree.log(), Shard(tree), Writer(tree)
-    tree.advance(SECOND)
-    Shard(tree).extend(kind=CeilingKind.TERMINAL)
-    shard.end(shard.grant("alice", writer, head={"ceiling_number": 4}))
-    tree.settle(grid)
-
-
 CRAFTED = (
-    granted_behind_the_end_of_a_chain,
     settle_to_above_that_of_the_stop,
     of_another_cluster,
     of_another_log,
@@ -399,14 +388,6 @@ MUTANTS: dict[str, Mutant] = {
         "chain.bad[name[_unsettled(rows, uses, cluster)]] = True",
         "pass",
         ("crafted",),
-    ),
-    "the right to grant": (heads, "_rightful", "end is None", "True", ("crafted",)),
-    "the record of the right": (
-        heads,
-        "_rightful",
-        "each == (head.incarnation, head.ceiling_ns)",
-        "True",
-        ("grant-without-right",),
     ),
     "how it ended": (
         ledgers,

@@ -307,6 +307,21 @@ MUTANTS: dict[str, Mutant] = {
         "False",
         ("radius-above-policy",),
     ),
+    "how stale the frame's time is": (frames, BAGS, "tokens.staleness <= STALENESS_NS", "True", ("stale-time",)),
+    "how stale the watermark's time is": (
+        domains,
+        ENDS,
+        'ends["staleness"] > STALENESS_NS',
+        "False",
+        ("stale-time",),
+    ),
+    "a watermark without its time": (
+        domains,
+        ENDS,
+        'ends["timed"] != (ends["watermark"] != NOTHING)',
+        "False",
+        ("r1-breach",),
+    ),
     "no keys": (frames, PLACES, "self.trust_number >= 1", "True", ("unknown-record",)),
     "the grant before": (
         domains,

@@ -14,6 +14,7 @@ changes what it says; a step still ends the epoch, because it means that somebod
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ from .errors import BadTime
 from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
 from .hearing import Hearing, Listed
 from .interval import TimeInterval
-from .keys import Signer
+from .keys import KeyInUse, Signer
 from .movement import PAUSE_NS, ClockReading, excess_slew_ns, movement, read_clocks
 from .sampled import STEP_NS
 from .signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
@@ -94,7 +95,7 @@ class Agent:
     def __init__(
         self,
         clock: AgentClock,
-        signer: Signer,
+        signer: Signer | KeyInUse,
         listed: Sequence[Listed],
         page: PageSink,
         evidence: EvidenceSink,
@@ -171,7 +172,8 @@ class Agent:
         own = self._own_voice(reading)
         theirs = bound.aged(self._moment(reading), self._rules.drift_ppm)
         if own is not None and own.ahead.intersection(theirs) is None:
-            after = self._sign_own(own, reading, digest(AFTER_CONTEXT, asked.answer)).encode()
+            with contextlib.suppress(BadTime):  # the key has ended: less evidence
+                after = self._sign_own(own, reading, digest(AFTER_CONTEXT, asked.answer)).encode()
         self._exchanged[listed.name] = Exchanged(asked.own, asked.chance, asked.answer, after)
 
     # ---- one period ----
@@ -240,7 +242,7 @@ class Agent:
             return
         _log.warning("source-dissents sources=%s", ",".join(self._verdict.dissenting))
         self._evidence.keep(
-            dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer)
+            dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer.in_use)
         )
 
     def _step(self, event: Event, now: Moment) -> None:
@@ -261,7 +263,9 @@ class Agent:
             case Contradiction(epoch=epoch):
                 _log.error("clock-disrupted clock_epoch=%d", epoch)
                 voices = self._hearing.voices(now)
-                self._evidence.keep(contradiction_record(outcome, voices, now.boot_ns, self._exchanged, self._signer))
+                self._evidence.keep(
+                    contradiction_record(outcome, voices, now.boot_ns, self._exchanged, self._signer.in_use)
+                )
 
     def _moment(self, reading: ClockReading) -> Moment:
         return Moment(reading.boot_after_ns, self._slewed_ns)
@@ -279,10 +283,16 @@ class Agent:
             bound = state.bound
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
-            signed = self._sign(self._interval(bound, reading), bound, None)
-            token = signed.encode()
-            ports = (self._clock, self._signer, self._page)
-            self._carried = Carried(ports, self._boot, state, signed, self._rules, self._combine_at)
+            interval = self._interval(bound, reading)
+            with contextlib.suppress(BadTime):  # the key has ended: nothing is said until there is the next one
+                signer = self._signer.signer_at(interval.midpoint)
+                signed = self._sign(interval, bound, None, signer=signer)
+                token = signed.encode()
+                ports = (self._clock, signer, self._page)
+                until_ns = self._combine_at
+                if self._signer.end_ns is not None:
+                    until_ns = min(until_ns, self._signer.end_ns - bound.ahead.midpoint - 1)
+                self._carried = Carried(ports, self._boot, state, signed, self._rules, until_ns)
         silent_until_ns = state.until_ns if isinstance(state, Disrupted) else 0
         self._page.put(
             (
@@ -301,14 +311,21 @@ class Agent:
         )
 
     def _sign(
-        self, interval: TimeInterval, bound: Bound, covered: bytes | None, status: ClockStatus | None = None
+        self,
+        interval: TimeInterval,
+        bound: Bound,
+        covered: bytes | None,
+        status: ClockStatus | None = None,
+        signer: Signer | None = None,
     ) -> SignedTime:
+        """Return a signed time. Raises BadTime where the key has ended."""
+        signer = signer or self._signer.signer_at(interval.midpoint)
         self._sequence += 1
         flags = TimeFlags.ASSUMED if bound.assumed else TimeFlags.NONE
         if bound.cluster_time:
             flags |= TimeFlags.CLUSTER
         return sign_time(
-            self._signer,
+            signer,
             interval,
             status=status_of(self._state) if status is None else status,
             flags=flags,

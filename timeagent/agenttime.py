@@ -12,6 +12,7 @@ What is refused, by code of BadTime: ``page-absent``, ``page-short``, ``page-ver
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -37,10 +38,21 @@ latest), drift, how far it may grow, staleness, token. A tuple, because a look i
 class AgentTime:
     """A NodeTime by the agent's page and door."""
 
-    def __init__(self, directory: Path, clock: AgentClock, *, boot: bytes, key_id: bytes, radius_ns_max: Span) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clock: AgentClock,
+        *,
+        boot: bytes,
+        key_id: bytes,
+        radius_ns_max: Span,
+        is_own: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
         """Map the page in the node's tmpfs directory. Raises BadTime if there is none.
 
-        ``boot``: the 16 bytes of this boot's id. ``key_id``: of the node's time key; another key's page is refused.
+        ``boot``: the 16 bytes of this boot's id. ``key_id``: of the node's time key; another key's page is refused,
+        unless ``is_own`` says that it is one of this node's too: the agent takes a rotation up sooner than this
+        process, or later.
         """
         self._reader = PageReader(directory / PAGE_NAME)
         self._door = NonceClient(directory)
@@ -49,6 +61,7 @@ class AgentTime:
         self._raw_ns = clock.raw_ns
         self._boot = boot
         self._key_id = key_id
+        self._is_own = is_own
         self.limit_radius(radius_ns_max)
         self._words = self._reader.words
         self._view: _View | None = None
@@ -97,8 +110,7 @@ class AgentTime:
     def token_over(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now by the agent. Blocks for its answer. Raises BadTime."""
         token = self._door.sign(digest)
-        if token.key_id != self._key_id:
-            raise self._other_key(token)
+        self._check_key(token)
         if token.radius_ns > self._radius_ns_max:
             raise self._too_wide(2 * token.radius_ns)
         return token
@@ -118,8 +130,7 @@ class AgentTime:
             raise BadTime(
                 "page-damaged", problem.message, hint="run the agent and its readers from one version"
             ) from None
-        if token.key_id != self._key_id:
-            raise self._other_key(token)
+        self._check_key(token)
         ahead = page.ahead
         self._view = view = (
             int.from_bytes(page.generation, sys.byteorder),
@@ -164,12 +175,16 @@ class AgentTime:
             hint=f"{_RUN}; if it does, it stands still: see its scheduling in docs/operators.md",
         )
 
-    def _other_key(self, token: SignedTime) -> BadTime:
-        return BadTime(
-            "page-other-key",
-            f"the time agent signs with key id {token.key_id.hex()}, this node's time key has {self._key_id.hex()}",
-            hint="start the agent with this node's directory: --node-dir; leasehold trust ls shows whose ids they are",
-        )
+    def _check_key(self, token: SignedTime) -> None:
+        if token.key_id == self._key_id:
+            return
+        if not self._is_own(token.key_id):
+            raise BadTime(
+                "page-other-key",
+                f"the time agent signs with key id {token.key_id.hex()}, this node's time key has {self._key_id.hex()}",
+                hint="start the agent with this node's directory: --node-dir; leasehold trust ls names every id",
+            )
+        self._key_id = token.key_id
 
     def _too_wide(self, width: Span) -> BadTime:
         return BadTime(
@@ -179,11 +194,13 @@ class AgentTime:
         )
 
 
-def running_agent(directory: Path, clock: AgentClock, *, key_id: bytes, radius_ns_max: Span) -> AgentTime | None:
+def running_agent(
+    directory: Path, clock: AgentClock, *, key_id: bytes, radius_ns_max: Span, is_own: Callable[[bytes], bool]
+) -> AgentTime | None:
     """Return the agent's time if one runs for this node and publishes now, whatever it may say; else None."""
     boot = bytes.fromhex(boot_id().replace("-", ""))
     try:
-        agent = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=radius_ns_max)
+        agent = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
         agent.look()
     except BadTime as problem:
         return agent if problem.code in _RUNS else None

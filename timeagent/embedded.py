@@ -16,7 +16,7 @@ from typing import Final
 from .clock import MachineClock, boot_id
 from .errors import BadTime
 from .interval import TimeInterval
-from .keys import Signer
+from .keys import KeyInUse, Signer
 from .sampled import Look, SampledClock
 from .signedtime import SignedTime, TimeFlags, sign_time
 from .sources.port import Sample, Source
@@ -36,7 +36,7 @@ class EmbeddedTime:
         self,
         machine: MachineClock,
         sources: Sequence[Source],
-        signer: Signer,
+        signer: Signer | KeyInUse,
         *,
         radius_ns_max: Span,
         clock_epoch: int | None = None,
@@ -113,7 +113,7 @@ class EmbeddedTime:
     def _sign(self, look: Look, digest: bytes | None) -> SignedTime:
         self._sequence += 1
         return sign_time(
-            self._signer,
+            self._signer.signer_at(look.now.midpoint),
             look.now,
             status=look.sample.status,
             flags=TimeFlags.ASSUMED if look.sample.assumed else TimeFlags.NONE,

@@ -7,7 +7,10 @@ the interface), and a ``hint``: the way out.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from types import UnionType
 
 
 class LeaseholdError(Exception):
@@ -89,3 +92,20 @@ class NotTrusted(Environment):
     """A key, a cluster or a user is not the one that was expected."""
 
     exit_status = 77
+
+
+def check_type(kind: type | UnionType, **values: object) -> None:
+    """Raise BadRequest, by name, for a value that is of another type. True is no number."""
+    for name, value in values.items():
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, int | None)):
+            wanted = kind.__name__ if isinstance(kind, type) else str(kind)
+            what = f"{name} is a {type(value).__name__}, {repr(value)[:80]}"
+            raise BadRequest("bad-type", what, hint=f"give it a {wanted}")
+
+
+def check_callable(**values: object) -> None:
+    """Raise BadRequest, by name, for what cannot be called."""
+    for name, value in values.items():
+        if not callable(value):
+            what = f"{name} is a {type(value).__name__}, {repr(value)[:80]}"
+            raise BadRequest("bad-type", what, hint="give it a function")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-if TYPE_CHECKING:
-    from .units import Instant, Span
+from .units import Instant, Span  # here, not for type checkers only: `help` looks at the types of a struct
 
 
 class TimeInterval(msgspec.Struct, frozen=True, gc=False):

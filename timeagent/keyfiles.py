@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .errors import Environment
+from .errors import Environment, LeaseholdError
 from .keys import Signer, load_private_key, name_private_key, save_private_key
 from .trust import Purpose
 
@@ -65,8 +65,23 @@ def credential_path(name: str) -> Path | None:
 
 def load_node_key(directory: Path, purpose: Purpose) -> Signer:
     """Read a node's key. Raises NotTrusted if others may read it, BadConfiguration if it is missing or no key."""
-    path = key_path(directory, purpose)
+    return load_key_file(key_path(directory, purpose), directory)
+
+
+def load_key_file(path: Path, directory: Path) -> Signer:
+    """Read what ``key_path`` has found for this node's directory; as ``load_node_key`` does."""
     return load_private_key(path, tolerated_mode=CREDENTIAL_MODE if path.parent != directory else 0)
+
+
+def is_own_key(directory: Path, purpose: Purpose, identifier: bytes) -> bool:
+    """Whether a key id is that of a key for this purpose, in use or replaced. Reads key files; a local disk."""
+    numbers = range(newest_number(directory, purpose), 0, -1)
+    paths = [credential_path(key_file_name(purpose)), *(directory / key_file_name(purpose, each) for each in numbers)]
+    for path in filter(None, paths):
+        with contextlib.suppress(LeaseholdError):  # one that was removed, or whose mode is wrong, is not looked at
+            if load_key_file(path, directory).id == identifier:
+                return True
+    return False
 
 
 def make_node_keys(directory: Path) -> dict[Purpose, Signer]:

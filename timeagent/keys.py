@@ -25,10 +25,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from .canonical import signed_bytes
-from .errors import BadConfiguration, Environment, NotTrusted
+from .errors import BadConfiguration, BadTime, Environment, NotTrusted
+from .units import rfc3339
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Self
+
+    from .units import Instant
 
 KEY_ID_BYTES: Final = 16
 
@@ -105,6 +109,18 @@ class Signer:
             )
         return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
 
+    end_ns: Final[Instant | None] = None
+    """As of ``KeyInUse``: a key by itself is never replaced, and never ends."""
+
+    @property
+    def in_use(self) -> Self:
+        """Return itself."""
+        return self
+
+    def signer_at(self, at: Instant) -> Self:  # noqa: ARG002 - it never ends
+        """Return itself."""
+        return self
+
     def sign(self, context: str, payload: bytes) -> bytes:
         """Return 64 bytes over the payload in this context."""
         return self._key.sign(signed_bytes(context, payload))
@@ -120,6 +136,43 @@ class Signer:
     def to_pem(self) -> bytes:
         """Return the private half as PKCS#8 PEM."""
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+class KeyInUse:
+    """A node's key for one purpose, which a rotation replaces while processes run. Thread-safe.
+
+    Whoever signs takes the key once for each signature, so that key id and signature are of one key.
+    """
+
+    def __init__(self, signer: Signer) -> None:
+        """Take the first key. It has no end before ``use`` says one."""
+        self._now: tuple[Signer, Instant | None] = signer, None
+
+    @property
+    def in_use(self) -> Signer:
+        """Return the key, whether it has ended or not."""
+        return self._now[0]
+
+    @property
+    def end_ns(self) -> Instant | None:
+        """Return from when on the key counts no more, as far as is known; None: nothing is known."""
+        return self._now[1]
+
+    def use(self, signer: Signer, end_ns: Instant | None) -> None:
+        """Sign with this key from now on, for instants before its end."""
+        self._now = signer, end_ns
+
+    def signer_at(self, at: Instant) -> Signer:
+        """Return the key to sign with at an instant. Raises BadTime from its end on: nobody would accept it."""
+        signer, end = self._now
+        if end is not None and at >= end:
+            raise BadTime(
+                "key-ended",
+                f"the key {fingerprint(signer.public)} of this node ended at {rfc3339(end)}, and no next one is here",
+                hint="leasehold trust rotate makes one, but for a node that was revoked (leasehold trust ls says so); "
+                "a process that gets its keys as credentials is started again",
+            )
+        return signer
 
 
 def save_private_key(path: Path, signer: Signer) -> None:

@@ -74,6 +74,13 @@ class Keyring:
         entry = self._entries.get(identifier)
         return entry.node if entry else None
 
+    def end_ns(self, identifier: bytes) -> Instant | None:
+        """Return from when on this key counts no more, or None where nobody knows the key."""
+        entry = self._entries.get(identifier)
+        if entry is None or entry.revoked_from_ns is None:
+            return entry.valid_until_ns if entry else None
+        return min(entry.valid_until_ns, entry.revoked_from_ns)
+
     def named(self, identifier: bytes) -> str:
         """Return what people call a key: its fingerprint, or, where nobody knows the key, its id in hexadecimal."""
         entry = self._entries.get(identifier)
@@ -87,6 +94,11 @@ class Keyring:
         if identifier not in self._verifiers:
             self._verifiers[identifier] = Verifier(entry.public)
         return self._verifiers[identifier]
+
+    def counts_ever(self, identifier: bytes, purpose: Purpose) -> bool:
+        """Whether a key is for this purpose, at some time or other."""
+        entry = self._entries.get(identifier)
+        return entry is not None and entry.purpose is purpose
 
     def refuses(self, identifier: bytes, purpose: Purpose, at: Instant) -> str | None:
         """Return why this key may not sign for this purpose at this instant, or None if it may."""

@@ -14,6 +14,8 @@ from .errors import BadRequest
 
 type Instant = int
 type Span = int
+type Seconds = float | timedelta
+"""A span as programs write it: seconds, whole or not, or a timedelta."""
 
 US: Final[Span] = 1_000
 MS: Final[Span] = 1_000_000
@@ -87,6 +89,23 @@ def parse_span(text: str) -> Span:
             "bad-span", f"{text!r} is not a whole number of nanoseconds below 2^63", hint="check digits and unit"
         )
     return int(whole) * scale + part
+
+
+def span_of(seconds: Seconds, name: str) -> Span:
+    """Return the span that a program names, to the nearest nanosecond. Raises BadRequest for what is none, by name."""
+    if isinstance(seconds, timedelta):
+        seconds_ns: float = seconds // timedelta(microseconds=1) * US
+    elif isinstance(seconds, int | float) and not isinstance(seconds, bool):
+        seconds_ns = seconds * SECOND
+    else:
+        seconds_ns = -1
+    if not 0 <= seconds_ns <= INSTANT_MAX:
+        raise BadRequest(
+            "bad-span",
+            f"{name}={seconds!r} is not a span of time from 0 to {span_text(INSTANT_MAX)}",
+            hint="write seconds, 1.5, or datetime.timedelta(seconds=1.5)",
+        )
+    return round(seconds_ns)
 
 
 def span_text(span: Span) -> str:

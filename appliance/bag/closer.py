@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from appliance.formats.framing import Kind, effective_digest
-from appliance.formats.lockfile import LockFile, made_lock, open_lock
+from appliance.formats.lockfile import RECORDS_LAG_NS, LockFile, made_lock, open_lock
 from appliance.formats.paths import LOCK, PRELOCK
 from timeagent.errors import Damaged, TryAgain
 
@@ -168,9 +168,18 @@ class Closer:
         return entries
 
     def _promise(self, bag: Bag, entries: Sequence[_Entry]) -> Closed:
-        newest = self._records.newest()
-        numbers = newest.trust, newest.policy
-        lock, body = made_lock(self._records.cluster_id, bag.log, bag.path, self._node, numbers, entries)
-        raw = signed_for_ever(Kind.LOCK, body, self._time, self._records.keyring(newest.trust))
+        looked, named = self._time.now(), self._records.newest()
+        while True:
+            numbers = named.trust, named.policy
+            lock, body = made_lock(self._records.cluster_id, bag.log, bag.path, self._node, numbers, entries)
+            raw = signed_for_ever(Kind.LOCK, body, self._time, self._records.keyring(named.trust))
+            signed = self._time.now()
+            if signed.latest - looked.earliest <= RECORDS_LAG_NS:
+                break
+            # It stood still: there may be a record newer than those named, and older than this list by more than that.
+            newest = self._records.newest()
+            if newest == named:
+                break
+            looked, named = signed, newest
         self._storage.publish(f"{bag.path}/{LOCK}", raw, self._tmp)
         return Closed(lock, raw)

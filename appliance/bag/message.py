@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from timeagent.units import Instant  # here, not for type checkers only: `help` looks at the types of a struct
+
 if TYPE_CHECKING:
     from appliance.formats.frame import Frame
-    from timeagent.units import Instant
 
 type Rank = tuple[str, bytes, int, int]
 """What orders messages of one timestamp before their index: writer, incarnation, sequence, twin."""

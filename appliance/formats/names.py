@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import Final
 
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, check_type
 
 DOMAIN_BYTES_MAX: Final = 512
 PURPOSE_BYTES_MAX: Final = 128
@@ -19,7 +19,8 @@ def check_domain(name: str) -> str:
     """Return the name. Raises BadRequest: UTF-8, 1 to 512 bytes, no control characters."""
     try:
         size = len(name.encode())
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, AttributeError):
+        check_type(str, domain=name)
         raise BadRequest(
             "bad-domain", f"the domain {name!r} is not UTF-8", hint="use text without surrogates"
         ) from None
@@ -40,6 +41,7 @@ def check_domain(name: str) -> str:
 
 def check_log(name: str) -> str:
     """Return the name. Raises BadRequest: 1 to 100 of letters, digits, dot, underscore, hyphen; not a dot first."""
+    check_type(str, log=name)
     if not _LOG.fullmatch(name):
         raise BadRequest(
             "bad-log-name",
@@ -51,6 +53,7 @@ def check_log(name: str) -> str:
 
 def check_view(name: str) -> str:
     """Return the name. Raises BadRequest: as a log's name."""
+    check_type(str, view=name)
     if not _LOG.fullmatch(name):
         raise BadRequest(
             "bad-view-name",
@@ -73,6 +76,7 @@ def check_node(name: str) -> str:
 
 def check_purpose(text: str) -> str:
     """Return what a holder says it is doing. Raises BadRequest: at most 128 bytes, no control characters."""
+    check_type(str, purpose=text)
     if len(text.encode(errors="replace")) > PURPOSE_BYTES_MAX or any(
         unicodedata.category(c) in ("Cc", "Cs") for c in text
     ):

@@ -15,7 +15,7 @@ from .domain import Again, Break, Command, Free, Grant, Nothing
 from .inspection import welcome
 from .sessionwire import BeginSession, DropSession, RenewSession
 from .state import decide, named
-from .turn import Holders, Staged, Turn, holder_refused, revoked
+from .turn import Holders, Revocations, Staged, Turn, holder_refused
 from .waiting import Later
 from .whereabouts import hints_for
 from .wire import (
@@ -26,8 +26,10 @@ from .wire import (
     Denied,
     Hello,
     Inspect,
+    Over,
     Refused,
     Relinquish,
+    Renew,
     Revoke,
     Task,
     Unavailable,
@@ -74,6 +76,7 @@ class Answers:
         self._waiting = waiting
         self._shown = shown
         self.holders = Holders()
+        self._revocations = Revocations()
         self.stopping = False
         """Whether nothing is granted any more, and no lease kept."""
 
@@ -87,8 +90,12 @@ class Answers:
             case Relinquish():
                 return self.apply(turn, request.domain, request, request.request_id)
             case Revoke():
-                refused = holder_refused(request, request.by)
-                return refused or revoked(turn, request, len(turn.entries), self.apply(turn, request.domain, request))
+                if (refused := holder_refused(request, request.by)) is not None:
+                    return refused
+                entries = len(turn.entries)
+                answer = self.apply(turn, request.domain, request)
+                self._revocations.note(turn, request, entries)
+                return answer
             case Withdraw():
                 for domain in request.domains:
                     self.apply(turn, domain, Break(gone=request.holder))
@@ -96,7 +103,7 @@ class Answers:
             case DropSession():
                 return self._sessions.answer(turn, request)
             case Attend():
-                return self._waiting.recalls.attend(request, waiter, turn.bounds.now.midpoint)
+                return self._waiting.attend(request, waiter, turn.bounds.now.midpoint)
             case _ if self.stopping:
                 code, why = self.stopping_reason()
                 return Unavailable(request_id=request.request_id, code=code, message=why)
@@ -113,7 +120,7 @@ class Answers:
                     return self._waiting.receive(request, draft, waiter, (asks.holder, asks.age), turn.bounds.now)
                 return draft
             case BeginSession() | RenewSession():
-                return self._sessions.answer(turn, request)
+                return self._revocations.told(turn, self._sessions.answer(turn, request))
             case _:
                 return self.apply(turn, request.domain, request, request.request_id)
 
@@ -192,6 +199,8 @@ class Answers:
             case Denied() as denied:
                 self._sessions.waits(domain, decision.state)
                 return self._waiting.recalls.denied(denied, decision.state, command, turn.bounds.now.midpoint)
+            case Over() if isinstance(command, Upgrade | Renew | Relinquish):
+                return self._revocations.told(turn, decision.answer, command.correlation_id)
             case _:
                 return decision.answer
 

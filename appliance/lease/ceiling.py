@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from timeagent.clock import NodeTime
-    from timeagent.keys import Signer
+    from timeagent.keys import KeyInUse, Signer
     from timeagent.units import Instant
 
     from ..formats.policy import PolicyNumbers
@@ -152,7 +152,7 @@ class CeilingChain:
         self,
         port: ChainPort,
         time: NodeTime,
-        signer: Signer,
+        signer: Signer | KeyInUse,
         policy: PolicyNumbers,
         identity: ShardIdentity,
         origin: Callable[[], Beginning | InDoubt] | None = None,
@@ -296,6 +296,8 @@ class CeilingChain:
     def _next_record(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> tuple[CeilingRecord, bytes]:
         before = self._newest
         assert before is not None, "begin() comes first"
+        token = self._time.token()
+        signer = self._signer.signer_at(token.midpoint_ns)
         ceiling = max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)
         if kind is CeilingKind.RUNNING:
             ahead = self._policy.lease_term_max_ns + self._policy.ceiling_ahead_ns
@@ -311,9 +313,9 @@ class CeilingChain:
             ceiling_ns=ceiling,
             floor_ns=floor_ns,
             settle_to_ns=settle_to_ns,
-            time=self._time.token().encode(),
+            time=token.encode(),
         )
-        return record, sign(Kind.CEILING, record, self._signer)
+        return record, sign(Kind.CEILING, record, signer)
 
     def _look(self, number: int) -> Deposed | InDoubt | list[int]:
         """Return a listing made afresh in which this record is the newest: a listing counts only if it shows it."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.sessionlease import SessionWitness
+    from ..formats.witness import Revoked
     from .judging import Opened
     from .transport import Transport
 
@@ -114,6 +115,8 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     domain: str
     outcome: LeaseOutcome
     ending: Ending | None
+    revoked: Revoked | None = None
+    """Who revoked it and why, as its shard says, unsigned."""
 
 
 class Unavailable(msgspec.Struct, frozen=True, gc=False):
@@ -308,10 +311,11 @@ class LeaseClient:
         now = self._time.now()
         return [self._unless_late(each, None, now) for each in found]
 
-    def relinquish(self, givings: Sequence[Giving]) -> list[Result]:
+    def relinquish(self, givings: Sequence[Giving], give_up_ns: Instant | None = None) -> list[Result]:
         """Give leases of one shard back: they are over for the holder before this is called. Raises BadTime.
 
         Ended says what the shard made of it: ``expired`` if it had broken the lease before.
+        ``give_up_ns``: as for ``renew``.
         """
         requests: list[wire.Request] = [
             wire.Relinquish(
@@ -327,7 +331,7 @@ class LeaseClient:
             )
             for each in givings
         ]
-        return self._exchange(requests, [each.domain for each in givings])
+        return self._exchange(requests, [each.domain for each in givings], give_up_ns=give_up_ns)
 
     def inspect(self, after_domain: str = "", leases_max: int = wire.PAGE_LEASES_MAX) -> wire.Page | Unavailable:
         """Return a page of the shard's leases, unsigned, for people."""
@@ -388,7 +392,9 @@ class LeaseClient:
         why = ""
         for attempt in range(ATTEMPTS):
             if attempt:
-                self._time.sleep(self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1))
+                pause = self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1)
+                left = pause if give_up_ns is None else max(0, give_up_ns - self._time.now().latest)
+                self._time.sleep(min(pause, left))
             timeout = self._policy.attempt_timeout_ns + wait_ns
             if give_up_ns is not None:
                 timeout = min(timeout, give_up_ns - self._time.now().latest)
@@ -413,7 +419,7 @@ class LeaseClient:
                     reply.place,
                 )
             case wire.Over():
-                return Ended(domain, reply.outcome, reply.ending)
+                return Ended(domain, reply.outcome, reply.ending, reply.revoked)
             case Refused():
                 return reply
             case wire.Unavailable():

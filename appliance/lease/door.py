@@ -3,7 +3,7 @@
 It stands before the shards so that no handshake, and nobody who is not trusted, ever costs a shard's thread any time.
 The order is the protection:
 
-1. accept     a bounded number at once, each for a bounded time;
+1. accept     a bounded number at once, each for a bounded time (``threshold.py``);
 2. handshake  TLS 1.3, with a certificate from the other end: it proves that it has the key;
 3. judge      the newest trust record known here says whose key that is, and that it counts now;
 4. hello      one frame: version, cluster, the node whose key it is, a shard that runs here;
@@ -15,21 +15,19 @@ Nothing that came from the other end is read before 3. Who is refused after 2 is
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import selectors
 import socket
 import ssl
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keys import key_id
-from timeagent.units import MS, SECOND
 
 from . import tls
 from .connection import refusal
+from .threshold import BACKLOG, Threshold, Visitor
 from .wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, body_length, decode_call
 
 if TYPE_CHECKING:
@@ -43,28 +41,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-PENDING_MAX: Final = 64
-"""How many may be on the threshold at once; the next one waits in the kernel's queue."""
-
-THRESHOLD_NS: Final = 5 * SECOND
-"""How long handshake and Hello may take together."""
-
 HELLO_BYTES_MAX: Final = 4096
-_TICK_NS: Final = 100 * MS
 _USER_TIMEOUT_MS: Final = 10_000
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass(slots=True, eq=False)
-class _Visitor:
+class _Visitor(Visitor):
     """Somebody on the threshold."""
 
     socket: ssl.SSLSocket
-    since_ns: int
-    whence: str
     key_id: bytes | None = None
     """None: the handshake is not done."""
-    received: bytearray = field(default_factory=bytearray)
 
 
 class _Refusal(Exception):
@@ -76,13 +63,13 @@ class _Refusal(Exception):
         self.answer = refusal(code, message, hint)
 
 
-class Door:
+class Door(Threshold[_Visitor]):
     """Listens for other nodes until it is told to stop. One thread of its own; never touches a shard or the mount."""
 
     def __init__(
         self,
         address: Address,
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | tls.OwnEnds,
         trust: Trust,
         cluster_id: bytes,
         server_of: Callable[[int], ShardServer | None],
@@ -96,101 +83,26 @@ class Door:
         self._trust = trust
         self._cluster_id = cluster_id
         self._server_of = server_of
-        self._clock = clock
-        self._visitors: dict[int, _Visitor] = {}
-        self._stopping = False
-        self._deaf_until = 0
-        self._listening = True
-        self.refused: Counter[str] = Counter()
-        """Who was not let in, by reason. Read by other threads."""
         self.let_in = 0
-        self._selector = selectors.DefaultSelector()
-        self._wake, self._woken = socket.socketpair()
-        for each in (self._wake, self._woken):
-            each.settimeout(0)
         try:
-            self._listener = socket.create_server(
+            listener = socket.create_server(
                 (address.host, address.port),
                 family=socket.AF_INET6 if ":" in address.host else socket.AF_INET,
-                backlog=128,
+                backlog=BACKLOG,
             )
         except OSError as problem:
-            self._wake.close()
-            self._woken.close()
-            self._selector.close()
             raise Environment(
                 "no-door", f"cannot listen at {address}: {problem}", hint="see what else listens there, or `listen`"
             ) from None
-        self._listener.settimeout(0)
-        self.address = type(address)(address.host, self._listener.getsockname()[1])
-        for listening in (self._listener, self._woken):
-            self._selector.register(listening, selectors.EVENT_READ)
+        super().__init__(listener, clock)
+        self.address = type(address)(address.host, listener.getsockname()[1])
 
-    def run(self) -> None:
-        """Let in who may come until stop(); then turn away who is on the threshold. Blocks; call it once."""
-        try:
-            while not self._stopping:
-                self._loop_once()
-        finally:
-            for visitor in list(self._visitors.values()):
-                self._drop(visitor)
-            for each in (self._listener, self._wake, self._woken):
-                each.close()
-            self._selector.close()
-
-    def stop(self) -> None:
-        """End run() soon. Thread-safe, idempotent."""
-        self._stopping = True
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
-
-    def _loop_once(self) -> None:
-        ready = self._selector.select(_TICK_NS / SECOND)
-        now = self._clock.boot_ns()
-        for key, _ in ready:
-            if key.fileobj is self._listener:
-                self._accept(now)
-            elif key.fileobj is self._woken:
-                with contextlib.suppress(OSError):
-                    self._woken.recv(4096)
-            else:
-                self._go_on(self._visitors[key.fd])
-        for visitor in list(self._visitors.values()):
-            if now - visitor.since_ns > THRESHOLD_NS:
-                self._turn_away(visitor, _Refusal("too-slow", "handshake and Hello took too long"))
-        self._listen(now >= self._deaf_until and len(self._visitors) < PENDING_MAX)
-
-    def _listen(self, willing: bool) -> None:  # noqa: FBT001 - what it says
-        if willing is not self._listening:
-            self._listening = willing
-            if willing:
-                self._selector.register(self._listener, selectors.EVENT_READ)
-            else:
-                self._selector.unregister(self._listener)
-
-    def _accept(self, now: int) -> None:
-        while len(self._visitors) < PENDING_MAX:
-            try:
-                accepted, whence = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as problem:
-                if problem.errno in _EXHAUSTED:
-                    _log.warning("accept-failed reason=%s", problem.strerror)
-                    self._deaf_until = now + _TICK_NS
-                return
-            try:
-                accepted.settimeout(0)
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-                wrapped = self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
-            except OSError:
-                accepted.close()
-                continue
-            visitor = _Visitor(wrapped, now, str(whence[0]))
-            self._visitors[wrapped.fileno()] = visitor
-            self._selector.register(wrapped, selectors.EVENT_READ)
+    def _taken(self, accepted: socket.socket, now: int, whence: str) -> _Visitor:
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+        wrapped = self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        return _Visitor(wrapped, now, whence)
 
     def _go_on(self, visitor: _Visitor) -> None:
         """Do the next step that needs no waiting."""
@@ -240,16 +152,15 @@ class Door:
             call = decode_call(bytes(visitor.received[LENGTH_BYTES:end]))
         except Damaged as problem:
             raise _Refusal(problem.code, problem.message, "a connection begins with a Hello") from None
-        server = self._server_asked_for(visitor, call)
+        server, node = self._asked_for(visitor, call)
         assert visitor.key_id is not None
-        node = self._trust.node_of(visitor.key_id)
-        assert node is not None
         self._forget(visitor)
         self.let_in += 1
         server.adopt(visitor.socket, node, visitor.key_id, bytes(visitor.received))
         return True
 
-    def _server_asked_for(self, visitor: _Visitor, call: list[Request]) -> ShardServer:
+    def _asked_for(self, visitor: _Visitor, call: list[Request]) -> tuple[ShardServer, str]:
+        """Return which shard's server a Hello asks for, and as which node."""
         hello = call[0] if len(call) == 1 else None
         if not isinstance(hello, Hello):
             raise _Refusal("hello-expected", "a connection begins with a Hello, alone in its frame")
@@ -266,12 +177,12 @@ class Door:
                 "check the root",
             )
         assert visitor.key_id is not None
-        if self._trust.node_of(visitor.key_id) != hello.node:
-            raise _Refusal("other-node", f"this is the key of {self._trust.node_of(visitor.key_id)}, not {hello.node}")
+        if (owner := self._trust.node_of(visitor.key_id)) != hello.node:
+            raise _Refusal("other-node", f"this is the key of {owner}, not {hello.node}")
         server = None if hello.shard is None else self._server_of(hello.shard)
         if server is None:
             raise _Refusal("not-here", f"shard {hello.shard} does not run here now", "see leasehold shards")
-        return server
+        return server, hello.node
 
     def _watch(self, visitor: _Visitor, events: int) -> None:
         self._selector.modify(visitor.socket, events)
@@ -283,10 +194,5 @@ class Door:
             visitor.socket.send(why.answer)
         self._drop(visitor)
 
-    def _forget(self, visitor: _Visitor) -> None:
-        self._selector.unregister(visitor.socket)
-        del self._visitors[visitor.socket.fileno()]
-
-    def _drop(self, visitor: _Visitor) -> None:
-        self._forget(visitor)
-        visitor.socket.close()
+    def _send_away(self, visitor: _Visitor) -> None:
+        self._turn_away(visitor, _Refusal("too-slow", "handshake and Hello took too long"))

@@ -12,7 +12,7 @@ from ..formats.witness import NO_HEAD, CeilingCopy, Entry, head_digest, sign_bat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from timeagent.keys import Signer
+    from timeagent.keys import KeyInUse, Signer
     from timeagent.signedtime import SignedTime
 
     from ..formats.witness import Batch
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Notary:
     """The head chain of one incarnation. A batch counts once it is published; until then it can be dropped."""
 
-    def __init__(self, identity: ShardIdentity, signer: Signer, chain: RightToGrant, ledger: LedgerSink) -> None:
+    def __init__(
+        self, identity: ShardIdentity, signer: Signer | KeyInUse, chain: RightToGrant, ledger: LedgerSink
+    ) -> None:
         """Take the ports."""
         self._identity = identity
         self._signer = signer
@@ -45,12 +47,15 @@ class Notary:
         return list(self._copies)
 
     def sign(self, entries: Sequence[Entry | bytes], time: SignedTime) -> Batch | None:
-        """Sign a turn's entries, which begin with what was waiting; None where there are none."""
+        """Sign a turn's entries, which begin with what was waiting; None where there are none.
+
+        Whoever begins a turn sees first that the key has not ended.
+        """
         if not entries:
             return None
         return sign_batch(
             entries,
-            self._signer,
+            self._signer.in_use,
             cluster_id=self._identity.cluster_id,
             node=self._identity.node,
             map_number=self._identity.map_number,

@@ -55,7 +55,7 @@ _NOTHING_ELSE: Final = b"\x00" + _NIL  # of others that ended
 _ENDED: Final = array_head(5) + _encode("ended")
 _ENDING: Final = array_head(7) + _ID
 _OUTCOME: Final = _encode(LeaseOutcome.RELINQUISHED)
-_OVER: Final = array_head(4) + _encode("over") + _ID
+_OVER: Final = array_head(5) + _encode("over") + _ID
 _GRANTED: Final = array_head(4) + _encode("granted") + _ID
 
 
@@ -175,7 +175,7 @@ class PlainTurns:
                 continue
             ending = _ENDING + name + end
             entries.append(b"".join((_ENDED, _encode(domain), ending, had.ground.numbers)))
-            drafts[position] = b"".join((_OVER, request.request_id, _OUTCOME, ending))
+            drafts[position] = b"".join((_OVER, request.request_id, _OUTCOME, ending, _NIL))
             changed[domain] = Given(had.ground, name, ended_ns, had.request_id), found[1] + 1
             turn.plain_leases -= 1
         return rest

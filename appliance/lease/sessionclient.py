@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
+    from ..formats.witness import Revoked
     from .wire import LeaseView
 
 
@@ -33,6 +34,8 @@ class Stands:
     witness: SessionWitness
     leases: int
     """How many leases are out under it, as its shard counts."""
+    revoked: tuple[Revoked, ...] = ()
+    """Of the leases that its witness names as ended, who revoked them and why, as the shard says, unsigned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class SessionClient(LeaseClient):
         watermark_time: bytes | None = None,
         messages: int = 0,
         chain_head: bytes | None = None,
+        give_up_ns: Instant | None = None,
     ) -> SessionResult:
         """Give it back with all leases under it: they are over for the holder before this is called. Raises BadTime."""
         request = DropSession(
@@ -79,7 +83,7 @@ class SessionClient(LeaseClient):
             messages=messages,
             chain_head=chain_head,
         )
-        return self._ask_about_session(request, None)
+        return self._ask_about_session(request, give_up_ns)
 
     def leases_under(self, session_id: bytes, after_domain: str) -> tuple[list[LeaseView], str | None] | None:
         """Return some of the leases under a session lease, unsigned, and from behind which domain to go on.
@@ -134,4 +138,4 @@ class SessionClient(LeaseClient):
             return SuspectSession(reason)
         if self._too_late(witness, self._time.now()):
             return Unavailable("", "late", "the answer leaves less than the margin until the expiry")
-        return Stands(signed, witness, reply.leases)
+        return Stands(signed, witness, reply.leases, reply.revoked)

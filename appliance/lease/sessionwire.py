@@ -5,6 +5,7 @@ from __future__ import annotations
 from timeagent.canonical import U64, Bytes16, Bytes32, Record, Token
 
 from ..formats.lease import Holder
+from ..formats.witness import Revoked
 
 
 class BeginSession(Record, frozen=True, tag="begin-session"):
@@ -48,3 +49,5 @@ class SessionGranted(Record, frozen=True, tag="session-granted"):
     """An encoded SignedWitness."""
     leases: U64
     """How many leases are out under it, as the shard counts: where the holder knows of fewer, an answer was lost."""
+    revoked: tuple[Revoked, ...] = ()
+    """Unsigned: of the leases that the witness names as ended, who revoked them and why, where the shard remembers."""

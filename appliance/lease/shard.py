@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
-    from timeagent.keys import Signer
+    from timeagent.keys import KeyInUse, Signer
     from timeagent.units import Span
 
     from ..formats.policy import PolicyNumbers
@@ -91,7 +91,7 @@ class Shard:
         store: LeaseStore,
         chain: RightToGrant,
         time: NodeTime,
-        signer: Signer,
+        signer: Signer | KeyInUse,
         ledger: LedgerSink,
         randomness: random.Random,
         domains_max: int = DOMAINS_MAX,
@@ -106,6 +106,7 @@ class Shard:
         self._policy = policy
         self._hint_bytes_max = hint_bytes_max
         self._forgotten = Forgotten(store, policy, domains_max)
+        self._signer = signer
         self._notary = Notary(identity, signer, chain, ledger)
         self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
         self._sessions = Sessions(store, randomness)
@@ -287,8 +288,9 @@ class Shard:
         self._waiting.call_in(changed, again, turn.bounds.now)
 
     def _begin_turn(self, now: TimeInterval | None = None) -> Turn:
-        """Read the clock, if it was not read just now. Raises BadTime."""
+        """Read the clock, if it was not read just now. Raises BadTime, also where the witness key has ended."""
         now, token = now or self._time.now(), self._time.token()
+        self._signer.signer_at(token.midpoint_ns)
         if not token.status.usable or max(now.radius, token.radius_ns) > self._policy.radius_ns_max:
             raise BadTime(
                 "unusable-time",

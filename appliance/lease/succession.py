@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from timeagent.clock import NodeTime
-    from timeagent.keys import Signer
+    from timeagent.keys import KeyInUse, Signer
 
     from ..formats.shardmap import ShardMap
     from .ports import ChainPort
@@ -76,7 +76,7 @@ class Succession:
     port_of: Callable[[int, int], ChainPort]
     """The chain of a map and a shard."""
     time: NodeTime
-    signer: Signer
+    signer: Signer | KeyInUse
     node: str
     incarnation: bytes
     polite: Polite = _at_once
@@ -158,6 +158,8 @@ class Succession:
         """Link a terminal record; return its number, or 0 if another was faster."""
         shard_map = self.layouts[layout]
         ceiling = 0 if newest is None else newest.ceiling_ns
+        token = self.time.token()
+        signer = self.signer.signer_at(token.midpoint_ns)
         record = CeilingRecord(
             cluster_id=shard_map.cluster_id,
             map_number=shard_map.number,
@@ -169,9 +171,9 @@ class Succession:
             ceiling_ns=max(ceiling, begins.floor_ns, begins.settle_to_ns),
             floor_ns=begins.floor_ns,
             settle_to_ns=begins.settle_to_ns,
-            time=self.time.token().encode(),
+            time=token.encode(),
         )
-        return number if port.link(number, sign(Kind.CEILING, record, self.signer)) else 0
+        return number if port.link(number, sign(Kind.CEILING, record, signer)) else 0
 
 
 def _after(record: CeilingRecord) -> Beginning:

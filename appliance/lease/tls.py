@@ -26,7 +26,10 @@ from timeagent.errors import NotTrusted
 from timeagent.keys import key_id
 
 if TYPE_CHECKING:
-    from timeagent.keys import Signer
+    import socket
+    from collections.abc import Callable
+
+    from timeagent.keys import KeyInUse, Signer
 
 _ISSUER_SEED: Final = hashlib.sha256(b"leasehold: the issuer that anybody can be").digest()
 _FROM: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -101,6 +104,25 @@ def client_context(signer: Signer, own: bytes | None = None) -> ssl.SSLContext:
     return _context(ssl.PROTOCOL_TLS_CLIENT, signer, own)
 
 
+class OwnEnds:
+    """The set-up of this node's ends of connections, made anew when a rotation replaces its key. Thread-safe."""
+
+    def __init__(self, make: Callable[[Signer], ssl.SSLContext], key: Signer | KeyInUse) -> None:
+        """Take what makes it of a key."""
+        self._make = make
+        self._key = key
+        self._made: tuple[Signer, ssl.SSLContext] | None = None
+
+    def wrap_socket(
+        self, plain: socket.socket, *, server_side: bool = False, do_handshake_on_connect: bool = True
+    ) -> ssl.SSLSocket:
+        """Begin with a connection, as ssl.SSLContext does, with the key of now."""
+        key, made = self._key.in_use, self._made
+        if made is None or made[0] is not key:
+            made = self._made = key, self._make(key)
+        return made[1].wrap_socket(plain, server_side=server_side, do_handshake_on_connect=do_handshake_on_connect)
+
+
 def _context(protocol: int, signer: Signer, own: bytes | None) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -122,16 +144,30 @@ def peer_key(connection: ssl.SSLSocket) -> bytes:
 
     Whether the key counts is not judged here.
     """
-    shown = connection.getpeercert(binary_form=True)
-    public = None if shown is None else x509.load_der_x509_certificate(shown).public_key()
+    public = _shown(connection, x509.Certificate.public_key)
     if not isinstance(public, Ed25519PublicKey):
         raise NotTrusted("no-node-key", "the other end shows no Ed25519 key", hint="it is no node of a cluster")
     return public.public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
 def peer_release(connection: ssl.SSLSocket) -> str:
-    """Return the release that the other end's certificate names; empty: it names none. The handshake must be done."""
-    shown = connection.getpeercert(binary_form=True)
-    subject = None if shown is None else x509.load_der_x509_certificate(shown).subject
-    told = [] if subject is None else subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    """Return the release that the other end's certificate names; empty: it names none. The handshake must be done.
+
+    Raises NotTrusted.
+    """
+    told = _shown(connection, lambda shown: shown.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME))
     return str(told[0].value)[:_RELEASE_CHARACTERS_MAX] if told else ""
+
+
+def _shown[T](connection: ssl.SSLSocket, part: Callable[[x509.Certificate], T]) -> T:
+    """Return a part of the certificate that the other end shows. Raises NotTrusted if there is none to be read."""
+    shown = connection.getpeercert(binary_form=True)
+    try:
+        assert shown is not None, "none is shown"
+        return part(x509.load_der_x509_certificate(shown))
+    except Exception as problem:  # noqa: BLE001 - TLS takes what this library refuses, in ways that it lists nowhere
+        raise NotTrusted(
+            "bad-certificate",
+            f"the other end's certificate cannot be read: {type(problem).__name__}: {str(problem)[:200]!a}",
+            hint="it is no node of a cluster",
+        ) from None

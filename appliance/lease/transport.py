@@ -245,7 +245,9 @@ class UnixTransport(SocketTransport):
 class TlsTransport(SocketTransport):
     """A shard of another node, by TCP and TLS: the other end must show that node's key, and so must this one."""
 
-    def __init__(self, node: str, context: ssl.SSLContext, trust: Trust, clock: Counter, greeting: Hello) -> None:
+    def __init__(
+        self, node: str, context: ssl.SSLContext | tls.OwnEnds, trust: Trust, clock: Counter, greeting: Hello
+    ) -> None:
         """Take the node: its address and its keys are looked up in the trust record for every new connection."""
         super().__init__(clock, greeting)
         self._node = node

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from timeagent.canonical import encode
 from timeagent.errors import BadRequest
 
+from ..formats.lease import LeaseOutcome
 from ..formats.names import check_node, check_purpose
+from ..formats.sessionlease import SessionWitness
 from ..formats.witness import Ended, Revoked
 from .domain import hint_bytes
-from .wire import Refused
+from .waiting import LaterSession
+from .wire import Over, Refused
 
 if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _HOLDERS_KNOWN: Final = 4096
+_REVOCATIONS_KNOWN: Final = 1024
+_REVOKED_OR_NOT_KNOWN: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.UNKNOWN})
 
 
 class Staged(msgspec.Struct):
@@ -70,7 +76,7 @@ class Turn(msgspec.Struct):
         grown = hint_bytes(after) - hint_bytes(before)
         if grown:
             left = max(0, self.bounds.hint_bytes_left - grown)
-            self.bounds = msgspec.structs.replace(self.bounds, hint_bytes_left=left)
+            self.bounds = replace(self.bounds, hint_bytes_left=left)
 
 
 class Holders:
@@ -102,13 +108,28 @@ def holder_refused(request: Acquire | Revoke | BeginSession, holder: Holder) -> 
     return None
 
 
-def revoked[Answer](turn: Turn, request: Revoke, entries: int, answer: Answer) -> Answer:
-    """Have the ledger say who revoked a lease, and why, behind the end that this has brought; return the answer.
+class Revocations(dict[bytes, Revoked]):
+    """The newest revocations of this incarnation, by correlation id: who is told of an end hears of them."""
 
-    ``entries``: how many there were before: what ended before is not this one's doing.
-    """
-    last = turn.entries[-1] if len(turn.entries) > entries else None
-    if isinstance(last, Ended) and last.ending.correlation_id == request.correlation_id:
-        said = Revoked(domain=request.domain, correlation_id=request.correlation_id, by=request.by)
-        turn.entries.append(said)
-    return answer
+    def note(self, turn: Turn, request: Revoke, entries: int) -> None:
+        """Have the ledger say who revoked a lease, and why, behind the end that this has brought.
+
+        ``entries``: how many there were before: what ended before is not this one's doing.
+        """
+        last = turn.entries[-1] if len(turn.entries) > entries else None
+        if isinstance(last, Ended) and last.ending.correlation_id == request.correlation_id:
+            said = Revoked(domain=request.domain, correlation_id=request.correlation_id, by=request.by)
+            turn.entries.append(said)
+            self[request.correlation_id] = said
+            while len(self) > _REVOCATIONS_KNOWN:
+                del self[next(iter(self))]
+
+    def told[Answer](self, turn: Turn, answer: Answer, correlation_id: bytes = b"") -> Answer:
+        """Say in an answer who revoked the lease that is over, or those that a session's witness names as ended."""
+        if isinstance(answer, Over) and answer.outcome in _REVOKED_OR_NOT_KNOWN and correlation_id in self:
+            return replace(answer, outcome=LeaseOutcome.REVOKED, revoked=self[correlation_id])
+        if self and isinstance(answer, LaterSession):
+            witness = turn.entries[answer.entry]
+            assert isinstance(witness, SessionWitness)
+            return replace(answer, revoked=tuple(self[name] for name in witness.ended if name in self))
+        return answer

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
     from ..formats.hints import Hints
     from ..formats.lease import Holder
+    from ..formats.witness import Revoked
     from .queue import Waiter
     from .recall import Recalls
-    from .wire import Age
+    from .wire import Age, Attend, Recalled
 
 WAIT_NS_MAX: Final = 60 * SECOND
 """How long one answer is held back at most."""
@@ -55,6 +56,7 @@ class LaterSession(msgspec.Struct, frozen=True, gc=False):
     request_id: bytes
     entry: int
     leases: int
+    revoked: tuple[Revoked, ...] = ()
 
 
 type Draft = Reply | Later | LaterSession
@@ -65,7 +67,9 @@ def finished(draft: Draft, witness: Callable[[int], bytes]) -> Reply:
     if isinstance(draft, Later):
         return Granted(request_id=draft.request_id, signed=witness(draft.entry), hints=draft.hints)
     if isinstance(draft, LaterSession):
-        return SessionGranted(request_id=draft.request_id, signed=witness(draft.entry), leases=draft.leases)
+        return SessionGranted(
+            request_id=draft.request_id, signed=witness(draft.entry), leases=draft.leases, revoked=draft.revoked
+        )
     return draft
 
 
@@ -238,6 +242,17 @@ class WaitingRoom:
         ahead = denied.earliest_ns - now.midpoint
         # A denial that names an instant that has come must not keep the loop looking for ever.
         self._queues.look_at(domain, boot + (ahead if ahead > 0 else _RETRY_NS))
+
+    def attend(self, request: Attend, waiter: Waiter | None, now: Instant) -> Recalled | None:
+        """Take a holder's call; None: its answer is held back. Who is answered at once hears which waiter is oldest."""
+        answer = self.recalls.attend(request, waiter, now)
+        if answer is None or not self._queues.count:
+            return answer
+        wanted = []
+        for each in answer.wanted:
+            ages = (place.age for place in self._queues.places(each.domain) if place.holder != request.holder)
+            wanted.append(msgspec.structs.replace(each, oldest=min(ages, default=None)))
+        return msgspec.structs.replace(answer, wanted=tuple(wanted))
 
     def take_woken(self) -> list[tuple[Waiter, Draft]]:
         """Return those who have been answered since, with their answers. Whoever is asked for a lease is told."""

@@ -18,6 +18,7 @@ from timeagent.errors import BadRequest, Damaged
 
 from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
+from ..formats.witness import Revoked
 from .sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
 
 if TYPE_CHECKING:
@@ -256,6 +257,8 @@ class Over(Record, frozen=True, tag="over"):
     request_id: Bytes16
     outcome: LeaseOutcome
     ending: Ending | None
+    revoked: Revoked | None = None
+    """Unsigned: who revoked it and why, where an operator did and the shard remembers."""
 
 
 class Refused(Record, frozen=True, tag="refused"):
@@ -284,6 +287,8 @@ class Wanted(Record, frozen=True):
     """The mode that was asked for first."""
     by: Holder
     since_ns: U64
+    oldest: Age | None = None
+    """Of the requests of others that wait for the domain now, where the holder did not wait for this answer itself."""
 
 
 class Recalled(Record, frozen=True, tag="recalled"):

@@ -19,25 +19,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from timeagent.errors import BadRequest
 
 from .cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
     from concurrent.futures import Future
     from types import TracebackType
 
+    from timeagent.units import Instant, Seconds
+
     from .bag.outcome import Outcome
     from .bag.reader import Message
+    from .formats.lease import Mode
     from .session.held import Lease
     from .session.leases import Leases
-    from .session.losses import Loss
+    from .session.losses import Listener, Loss
     from .session.session import Session
 
 WAITS_MAX: Final = 64
@@ -75,26 +79,28 @@ class _Threads:
         self.calls.shutdown()
 
 
-class AsyncLeases:
-    """The leases of one ``acquire``. Relinquished at the end of an ``async with`` block, also of a cancelled one."""
+class AsyncLeases(Sequence["Lease"]):
+    """The leases of one ``acquire``. Relinquished at the end of an ``async with`` block, also of a cancelled one.
+
+    ``check``, ``remaining_ns`` and ``progress`` of a lease do not block.
+    """
 
     def __init__(self, session: AsyncSession, leases: Leases) -> None:
         """Belong to a session."""
         self._session = session
         self.leases = leases
 
-    def __getitem__(self, index: int) -> Lease:
-        """Return one, in order of domain."""
-        lease: Lease = self.leases[index]
-        return lease
+    @overload
+    def __getitem__(self, index: int) -> Lease: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Lease, ...]: ...
+    def __getitem__(self, index: int | slice) -> Lease | tuple[Lease, ...]:
+        """Return one, in order of domain, or some."""
+        return self.leases[index]
 
     def __len__(self) -> int:
         """Return how many."""
         return len(self.leases)
-
-    def __iter__(self) -> Iterator[Lease]:
-        """Go through them. ``check``, ``remaining_ns`` and ``progress`` of a lease do not block."""
-        return iter(self.leases)
 
     async def lost(self) -> Loss:
         """Wait until one of them is lost, and say why: for a task beside the work."""
@@ -197,29 +203,70 @@ class AsyncSession:
                     await self._threads.finish(partial(self.core.relinquish, wrapped.result()))
             raise
 
-    async def relinquish(self, leases: AsyncLeases) -> None:
-        """Give leases back. They are, also if this is cancelled."""
-        await self._threads.finish(partial(self.core.relinquish, leases.leases))
+    @property
+    def incarnation(self) -> bytes:
+        """The 8 random bytes that name this writer. Raises BadRequest, code ``not-begun``."""
+        return self.core.incarnation
 
-    async def publish(
-        self, log: str, payloads: Sequence[bytes], *, under: AsyncLeases, attempt_id: bytes | None = None
-    ) -> Outcome:
-        """Write messages as one batch. Cancelled, its outcome is known to who asks again under its ``attempt_id``."""
+    async def upgrade(
+        self, lease: Lease, mode: Mode | str, *, timeout_s: Seconds = 30, record_only: bool = False
+    ) -> None:
+        """Change a held lease to a stronger mode. Cancelled, it waits and changes on in its thread."""
         await self.begin()
-        return await self._threads.call(
-            partial(self.core.publish, log, payloads, under=under.leases, attempt_id=attempt_id)
-        )
+        do = partial(self.core.upgrade, lease, mode, timeout_s=timeout_s, record_only=record_only)
+        await asyncio.shield(_wrapped(self._threads.waits.submit(do)))
+
+    def check_held(self, leases: Sequence[Lease]) -> None:
+        """Raise LeaseLost, by name, unless all of these are surely held now. Does not block."""
+        self.core.check_held(leases)
+
+    def on_lost(self, listener: Listener) -> None:
+        """Have a function called, in a thread, for every lease that is lost from now on. Does not block."""
+        self.core.on_lost(listener)
+
+    async def renew_due(self) -> None:
+        """Renew what is due, which a thread does unasked."""
+        await self._do(lambda core: core.renew_due())
+
+    async def relinquish(self, leases: Sequence[Lease], *, timeout_s: Seconds | None = None) -> bool:
+        """Give leases back; return whether every shard has said so. They are, also if this is cancelled."""
+        return await self._threads.finish(partial(self.core.relinquish, leases, timeout_s=timeout_s))
+
+    def take_no_more(self) -> None:
+        """Take no lease any more. Does not wait."""
+        self.core.take_no_more()
+
+    async def publish(self, log: str, payloads: Sequence[bytes], *, under: Sequence[Lease]) -> Outcome:
+        """Write messages as one batch. Cancelled, it is done all the same; ``asyncio.shield`` keeps its outcome."""
+        return await self._do(lambda core: core.publish(log, payloads, under=under))
+
+    async def resolve(self, log: str, leases: Sequence[Lease]) -> Outcome:
+        """Decide what is Unknown under these leases."""
+        return await self._do(lambda core: core.resolve(log, leases))
 
     async def read(
-        self, log: str, *, under: AsyncLeases | None = None, after_ns: int = 0, level: str | None = None
+        self, log: str, *, under: Sequence[Lease] = (), after_ns: Instant = 0, level: str | None = None
     ) -> list[Message]:
         """Return a log's messages in order."""
+        return await self._do(lambda core: core.read(log, under=under, after_ns=after_ns, level=level))
+
+    async def read_domains(
+        self, log: str, *, under: Sequence[Lease], after_ns: Instant = 0, last: int | None = None
+    ) -> list[Message]:
+        """Return those of a log's messages that name a domain held here, in order."""
+        return await self._do(lambda core: core.read_domains(log, under=under, after_ns=after_ns, last=last))
+
+    async def horizon(self, log: str) -> Instant:
+        """Return the instant before which everything in a log is final."""
+        return await self._do(lambda core: core.horizon(log))
+
+    async def _do[R](self, do: Callable[[Session], R]) -> R:
+        """Begin, and do it in a thread."""
         await self.begin()
-        leases = () if under is None else under.leases
-        return await self._threads.call(partial(self.core.read, log, under=leases, after_ns=after_ns, level=level))
+        return await self._threads.call(partial(do, self.core))
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
-        """Do anything else in a thread: ``await session.run(session.core.resolve, log, leases.leases)``."""
+        """Do anything else in a thread: ``await session.run(ledger.post, session.core)``."""
         return await self._threads.call(partial(do, *arguments))
 
     async def close(self) -> None:

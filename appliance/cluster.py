@@ -20,7 +20,7 @@ from weakref import WeakSet
 from timeagent.agenttime import AgentTime, running_agent
 from timeagent.clock import SystemClock
 from timeagent.embedded import EmbeddedTime
-from timeagent.errors import BadRequest, NotTrusted
+from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
 from timeagent.keys import Verifier, fingerprint
 from timeagent.sources.adjtimex import KernelSource
 from timeagent.sources.assumed import AssumedSource
@@ -41,16 +41,17 @@ from .mapwatch import MapWatch, Placement
 from .nodewriter.client import NodeWriterClient
 from .nodewriter.service import NodeWriter
 from .nodewriter.shared import SharedWriter
-from .ownkeys import check_own_keys, check_trusted_now
+from .ownkeys import OwnKeys, check_own_keys
 from .policywatch import WatchedPolicy
 from .registers import Registers
 from .routes import ShardRoutes
-from .runtime import default_directory, ensure_runtime, group_id, writer_socket
+from .runtime import ensure_runtime, group_id, runtime_of, writer_socket
 from .session.openlog import LogBook
 from .session.session import Session
 from .settings import Settings, Sharing, find_settings
 from .shards import ShardHost
 from .trustwatch import TrustWatch
+from .views.fold import Fold
 from .views.view import View
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
     from .bag.horizon import Horizon
     from .bag.looks import Writer
+    from .bag.message import Position
     from .bag.reader import Message, Reading
     from .bag.storage import Storage
     from .formats.paths import Grid
@@ -70,7 +72,6 @@ if TYPE_CHECKING:
     from .formats.shardmap import ShardMap
     from .lease.wire import LeaseView, ShardNumbers
     from .routes import TimeThere
-    from .views.fold import Fold
 
 ROOT_VARIABLE = "LEASEHOLD_ROOT"
 """The only environment variable that is read."""
@@ -78,6 +79,7 @@ ROOT_VARIABLE = "LEASEHOLD_ROOT"
 
 def root_path(named: str | Path | None) -> Path:
     """Return the root that a call or LEASEHOLD_ROOT names. Raises BadRequest when neither does."""
+    check_type(str | os.PathLike | None, root=named)
     chosen = named or os.environ.get(ROOT_VARIABLE)
     if not chosen:
         raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
@@ -102,18 +104,18 @@ def time_sources(machine: MachineClock, policy: Policy) -> list[Source]:
     return sources
 
 
-def node_time(settings: Settings, cluster_id: bytes, policy: Policy) -> AgentTime | EmbeddedTime:
+def node_time(settings: Settings, keys: OwnKeys, cluster_id: bytes, policy: Policy) -> AgentTime | EmbeddedTime:
     """Return the time of the node's agent where one runs, else time made in this process.
 
     Decided once: a process whose agent ends is refused time until it runs again. Two makers of one node's times could
     contradict each other.
     """
-    machine, key = SystemClock(), settings.time_key()
-    directory = settings.runtime or default_directory(cluster_id, settings.node)
-    agent = running_agent(directory, machine, key_id=key.id, radius_ns_max=policy.radius_ns_max)
+    machine, key_id = SystemClock(), keys.time.in_use.id
+    directory = runtime_of(settings, cluster_id)
+    agent = running_agent(directory, machine, key_id=key_id, radius_ns_max=policy.radius_ns_max, is_own=keys.is_own)
     if agent is not None:
         return agent
-    return EmbeddedTime(machine, time_sources(machine, policy), key, radius_ns_max=policy.radius_ns_max)
+    return EmbeddedTime(machine, time_sources(machine, policy), keys.time, radius_ns_max=policy.radius_ns_max)
 
 
 class Cluster:
@@ -128,7 +130,8 @@ class Cluster:
         self.policy = WatchedPolicy(self._own_registers())
         newest = registers.newest_map()
         first = Placement(newest, tuple(registers.layouts(newest)))
-        self.time = node_time(settings, registers.cluster_id, self.policy.newest)
+        self.keys = OwnKeys(settings)
+        self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest)
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
         self.maps = MapWatch(self._own_registers, first, self.time)
         self.context = BagContext(storage, self.time, registers, settings.node, Threads())
@@ -178,6 +181,8 @@ class Cluster:
         Raises Environment (not mounted, not a root), BadConfiguration (not joined, bad policy), NotTrusted (another
         cluster's key, the superuser), Damaged. Touches the mount.
         """
+        check_type(bool, allow_root=allow_root)
+        check_type(str | os.PathLike | None, node_dir=node_dir)
         refuse_root_user(os.geteuid(), allow_root=allow_root)
         path = root_path(root)
         storage = storage or PosixStorage(path)
@@ -193,11 +198,12 @@ class Cluster:
         registers = Registers(storage, marker.cluster_id, Verifier(settings.root_key))
         cluster = cls(path, settings, storage, registers)
         check_own_keys(registers, settings)
+        cluster.watch_trust()
         return cluster
 
     def check_trusted_now(self) -> None:
         """Raise NotTrusted if what this process signs is refused by now. Touches the mount."""
-        check_trusted_now(self.registers, self.settings, self.time)
+        self.keys.check_trusted(self.registers, self.time)
 
     @property
     def routes(self) -> ShardRoutes:
@@ -212,21 +218,30 @@ class Cluster:
                     runtime_of(self.settings, self.registers.cluster_id), group=group_id(self.settings.group)
                 )
                 seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
-                host = ShardHost(self._storage, self.registers, self.settings, self.time, self.policy, runtime, seed)
+                host = ShardHost(
+                    self._storage, self.registers, self.settings, self.keys, self.time, self.policy, runtime, seed
+                )
                 self._routes = ShardRoutes(
-                    host, self.maps, self._storage, self.settings, self.time, self.policy, runtime, self.watch_trust
+                    host,
+                    self.maps,
+                    self._storage,
+                    self.settings,
+                    self.time,
+                    self.policy,
+                    runtime,
+                    self.watch_trust,
                 )
                 self.policy.start()
             return self._routes
 
     def watch_trust(self) -> TrustWatch:
-        """Return who is trusted now, kept up by a thread that looks every second. Begins when first asked.
+        """Return who is trusted now, kept up by a thread that looks every second, also for this node's next keys.
 
-        Touches the mount then. Raises Damaged, NotTrusted, Environment.
+        Touches the mount when it begins. Raises Damaged, NotTrusted, Environment.
         """
         with self._trust_lock:
             if self._trust is None:
-                self._trust = TrustWatch(self._own_registers(), self.time)
+                self._trust = TrustWatch(self._own_registers(), self.time, self.keys.look)
                 self._trust.start()
             return self._trust
 
@@ -261,6 +276,7 @@ class Cluster:
         ``session_leases``: its leases are kept together, by one renewal for each shard: for thousands of them.
         Raises NotTrusted for a node whose keys are revoked or replaced; Environment. Touches the mount.
         """
+        check_type(bool, session_leases=session_leases)
         routes = self.routes
         self.check_trusted_now()
         seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
@@ -272,11 +288,23 @@ class Cluster:
 
     def inspect(self, shard: int) -> tuple[ShardNumbers, list[LeaseView]]:
         """Return a shard's numbers and all its leases, for people. Raises ShardUnavailable when it does not answer."""
+        self._check_shard(shard)
         return self.routes.inspect(shard)
 
     def clock_of(self, shard: int, node: str) -> TimeThere:
         """Return what time it is at a node that runs a shard, by its own word. Raises ShardUnavailable. Blocks."""
+        self._check_shard(shard)
+        check_type(str, node=node)
         return self.routes.clock_of(shard, node)
+
+    def _check_shard(self, shard: int) -> None:
+        check_type(int, shard=shard)
+        if not 0 <= shard < len(self.map.owners):
+            raise BadRequest(
+                "no-such-shard",
+                f"there is no shard {shard}; there are {len(self.map.owners)}",
+                hint="they begin with 0",
+            )
 
     def create_log(self, name: str, kind: str = "maildir") -> None:
         """Make a log of a kind, ``maildir`` or ``log``, unless it is there already. Touches the mount.
@@ -301,6 +329,8 @@ class Cluster:
         Without a lease *latest* promises nothing about what it omits. Raises BadRequest for a log that does not exist.
         Touches the mount, bag by bag as the messages are asked for; may help closing.
         """
+        check_type(int, after_ns=after_ns)
+        check_type(int | None, until_ns=until_ns)
         if level not in ("settled", "latest"):
             raise BadRequest("bad-level", f"{level!r} is no level of reading", hint="settled or latest")
         reader = self.logs.opened(log).reader
@@ -323,8 +353,10 @@ class Cluster:
         ``stale-ok``, which asks the mount only if what this process knows is older than ``as_of_ns``. Raises as
         ``read``; BadRequest, code ``gone``, for what retention has deleted.
         """
+        check_type(int, as_of_ns=as_of_ns)
+        check_type(int | None, until_ns=until_ns)
         reader = self.logs.opened(log).reader
-        position = parse_cursor(after, log) if isinstance(after, str) else before(after + 1)
+        position = _position(log, after)
         return reader.batches(position, until_ns, checked_level(level), as_of_ns)
 
     def follow(self, log: str, *, after: str | Instant = 0) -> Follower:
@@ -333,11 +365,11 @@ class Cluster:
         ``after`` as for ``batches``. Closes nothing: a metronome does.
         """
         reader = self.logs.opened(log).reader
-        position = parse_cursor(after, log) if isinstance(after, str) else before(after + 1)
-        return Follower(reader, lambda span, horizon_ns: self.time.sleep(span), position)  # noqa: ARG005 - by name
+        return Follower(reader, lambda span, horizon_ns: self.time.sleep(span), _position(log, after))  # noqa: ARG005 - by name
 
     def view[S](self, fold: Fold[S]) -> View[S]:
         """Return a view: what a fold makes of everything settled. Raises BadRequest for a log that does not exist."""
+        check_type(Fold, fold=fold)
         return View(self.context, self.logs, fold)
 
     def settle(self, log: str, to_ns: Instant, progress: Callable[[Instant], None] | None = None) -> Instant:
@@ -345,6 +377,9 @@ class Cluster:
 
         ``progress`` is told the horizon after every step.
         """
+        check_type(int, to_ns=to_ns)
+        if progress is not None:
+            check_callable(progress=progress)
         return self.logs.opened(log).horizon.settle(to_ns, progress)
 
     def close(self) -> None:
@@ -381,9 +416,12 @@ class Cluster:
         self.close()
 
 
-def runtime_of(settings: Settings, cluster_id: bytes) -> Path:
-    """Return a node's directory on tmpfs, which need not be there yet."""
-    return settings.runtime or default_directory(cluster_id, settings.node)
+def _position(log: str, after: str | Instant) -> Position:
+    """Return behind what is read: a cursor, or an instant. Raises BadRequest."""
+    if isinstance(after, str):
+        return parse_cursor(after, log)
+    check_type(int, after=after)
+    return before(after + 1)
 
 
 def known_nodes(registers: Registers) -> Sequence[str]:

@@ -71,6 +71,11 @@ def __getattr__(name: str) -> object:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
+def __dir__() -> list[str]:
+    """Name the public names too, loaded or not: for ``dir``, ``help`` and completion."""
+    return sorted({*globals(), *_HOMES})
+
+
 __all__ = [
     "BadConfiguration",
     "BadRequest",

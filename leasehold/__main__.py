@@ -15,7 +15,10 @@ import os
 import signal
 import traceback
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "demo": ("appliance.cli.demo", "a cluster on this machine that you can break, then its audit"),
@@ -65,6 +68,45 @@ class _Release(argparse.Action):
         parser.exit()
 
 
+class _Word(str):
+    """A word as it was given: two that say the same are two."""
+
+    __slots__ = ()
+
+
+class Words(argparse.ArgumentParser):
+    """A command's words and options, in any order; its verbs are read so too.
+
+    argparse alone gives an optional word its default at the first option, and refuses the word when it comes.
+    """
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse them with the words side by side. What stands behind ``--`` is words only."""
+        given = list(args or ())
+        if not any(each.nargs == argparse.PARSER for each in self._actions):  # but for a verb and what is its own
+            end = given.index("--") if "--" in given else len(given)
+            front = [_Word(each) for each in given[:end]]
+            _, words = self._options().parse_known_args(front)
+            options = [each for each in front if not any(each is word for word in words)]
+            # An option that may do without a value must not find a word behind it.
+            ordered = [*words, *options] if end == len(given) else [*options, *words, *given[end:]]
+            given = list(map(str, ordered))
+        return super().parse_known_args(given, namespace)
+
+    def _options(self) -> argparse.ArgumentParser:
+        """Return a parser that takes the options of this one and does nothing about them."""
+        parser = argparse.ArgumentParser(prog=self.prog, add_help=False)
+        parser.error = self.error  # type: ignore[method-assign]
+        for each in self._actions:
+            if each.option_strings and each.nargs == 0:
+                parser.add_argument(*each.option_strings, action="store_true")
+            elif each.option_strings:
+                parser.add_argument(*each.option_strings, nargs=each.nargs)
+        return parser
+
+
 def overview() -> argparse.ArgumentParser:
     """Return the parser of ``leasehold --help``; main() adds the word to it. The manual is made of it too."""
     width = max(map(len, FAMILIES))
@@ -105,7 +147,7 @@ def _command(words: list[str]) -> int:
         return USAGE
     chosen = parser.parse_args(words[:1])
     command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
-    own = argparse.ArgumentParser(prog=f"leasehold {chosen.command}", description=command.summary)
+    own = Words(prog=f"leasehold {chosen.command}", description=command.summary)
     command.add_arguments(own)
     _describe_verbs(own)
     return _run(command.run, own.parse_args(words[1:]))
@@ -166,11 +208,22 @@ def entry() -> int:
             return INPUT_OUTPUT
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     signal.signal(signal.SIGTERM, _terminated)
+    _hold_repeats_back()
     try:
         return main()
     except KeyboardInterrupt:
         sys.stderr.write("leasehold: interrupted\n")
         return INTERRUPTED
+
+
+def _hold_repeats_back() -> None:
+    """Have warnings, which come to stderr where nobody configures logging, come once and then now and then."""
+    import logging
+
+    from timeagent.repeats import Repeats
+
+    assert logging.lastResort is not None
+    logging.lastResort.addFilter(Repeats())
 
 
 if __name__ == "__main__":

@@ -1,26 +1,27 @@
-"""What ``publish`` is given: refused before anything is written, by value, rule and way out."""
+"""What a session is given: refused before anything is done, by value, rule and way out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from appliance.formats.frame import check_payloads
-from timeagent.errors import BadRequest
+from appliance.formats.frame import LEASES_MAX, check_payloads
+from timeagent.errors import BadRequest, check_type
+from timeagent.units import span_of
+
+from .held import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from timeagent.units import Span
-
-    from .held import Lease
-
-ATTEMPT_ID_BYTES: Final = 16
+    from timeagent.units import Seconds, Span
 
 
 def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
     """Return the batch, to be changed by nobody. Raises BadRequest before anything is written."""
-    batch = [] if isinstance(payloads, bytes | str) else list(payloads)
-    if isinstance(payloads, bytes | str) or not all(isinstance(payload, bytes) for payload in batch):
+    several = isinstance(payloads, Iterable) and not isinstance(payloads, bytes | str)
+    batch = list(payloads) if several else []
+    if not several or not all(isinstance(payload, bytes) for payload in batch):
         raise BadRequest(
             "bad-payloads", "the payloads are not a list of bytes", hint="publish(log, [b'...'], under=leases)"
         )
@@ -28,7 +29,14 @@ def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
     return batch
 
 
-def refuse_readers(leases: Sequence[Lease]) -> None:
+def check_covering(leases: Sequence[Lease]) -> None:
+    """Refuse leases under which nothing can be published: too many at once, or readers'."""
+    if len(leases) > LEASES_MAX:
+        raise BadRequest(
+            "too-many-leases",
+            f"a batch under {len(leases)} leases exceeds the limit of {LEASES_MAX}",
+            hint="publish under fewer leases at once, or take one lease that covers them",
+        )
     for lease in leases:
         if not lease.mode.may_write:
             raise BadRequest(
@@ -38,21 +46,29 @@ def refuse_readers(leases: Sequence[Lease]) -> None:
             )
 
 
-def checked_attempt(attempt_id: bytes) -> bytes:
-    if len(attempt_id) != ATTEMPT_ID_BYTES:
-        raise BadRequest(
-            "bad-attempt-id", f"an attempt id of {len(attempt_id)} bytes", hint=f"it has {ATTEMPT_ID_BYTES} bytes"
-        )
-    return attempt_id
+def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
+    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
+    check_type(Iterable, leases=leases)
+    chosen = list(leases)
+    for each in chosen:
+        if not isinstance(each, Lease):
+            check_type(Lease, lease=each)
+    return list(dict.fromkeys(chosen))
+
+
+def spans_of(**seconds: Seconds | None) -> list[Span | None]:
+    """Return spans in nanoseconds, of those that are named. Raises BadRequest."""
+    return [None if each is None else span_of(each, name) for name, each in seconds.items()]
 
 
 def chosen_together(asked: bool | None, usual: bool, own: Sequence[Span | None]) -> bool:  # noqa: FBT001 - and its default
     """Return whether leases are taken under a session lease. ``own``: what would give them an expiry of their own."""
+    check_type(bool | None, session_lease=asked)
     alone = any(each is not None for each in own)
     if asked and alone:
         raise BadRequest(
             "own-expiry",
             "a lease under a session lease has no term and no cap of its own: it lives as long as that is renewed",
-            hint="leave out term_ns, hold_ns_max and progress_within_ns, or session_lease",
+            hint="leave out term_s, hold_s_max and progress_within_s, or session_lease",
         )
     return (usual if asked is None else asked) and not alone

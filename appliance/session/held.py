@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, joined
-from timeagent.errors import LeaseLost
-from timeagent.units import rfc3339
+from appliance.formats.lease import LeaseOutcome
+from timeagent.errors import LeaseLost, check_callable
+from timeagent.units import rfc3339, span_of
 
-from .losses import Loss, Reason
+from .losses import UNKNOWN, Loss, Outlook, Reason
 from .recall import Recall
 
 if TYPE_CHECKING:
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     from appliance.formats.hints import Place
     from appliance.formats.lease import Mode
-    from appliance.formats.witness import SignedWitness, Witness
+    from appliance.formats.witness import Revoked, SignedWitness, Witness
+    from appliance.lease.client import Ended
+    from appliance.lease.wire import Age
     from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
+    from timeagent.units import Instant, Seconds, Span
 
     from .losses import Listener, Losses
     from .standings import Standing
@@ -64,6 +67,9 @@ class Lease:
     signed: SignedWitness
     """The witness with which messages are published: the newest, and the one that states ``own_expiry_ns``."""
     term_ns: Span
+    """How long each grant and renewal is for: not longer than the policy allows, nor than is left of its hold."""
+    age: Age | None = None
+    """That of the request that got it."""
     watermark_ns: Instant | None = None
     watermark_time: bytes | None = None
     messages: int = 0
@@ -71,6 +77,8 @@ class Lease:
     """The digest of the last frame under this lease that is known Committed."""
     ended: str | None = None
     """Why it is over for the holder; None while it is held."""
+    delivered: bool = False
+    """Whether its shard has said that it has it back."""
     hints: Hints | None = None
     """Where the messages are that others wrote about the domain before; None: nothing is known."""
     own: Hints = NOTHING_WRITTEN
@@ -96,6 +104,8 @@ class Lease:
     """How long the session keeps it unused when its user gives it back; None: it goes back to its shard."""
     standing: Standing | None = field(default=None, repr=False)
     """The session lease under which it was taken: then that one's expiry is its own."""
+    asked_term_ns: Span | None = None
+    """The term that its user asked for; None: no term."""
     _chain_sequence: int = 0
 
     @property
@@ -125,21 +135,32 @@ class Lease:
 
     def check_held(self, now: TimeInterval, margin_ns: Span) -> None:
         """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""
-        if self.ended is None and not now.surely_before(self.usable_until_ns(margin_ns)):
-            self.lose("expired", self.trouble or Reason.EXPIRED)
+        self.end_if_over(now, margin_ns)
         if self.ended is not None:
+            why = "" if self.loss is None else f" ({self.loss})"
             raise LeaseLost(
                 f"lease-{self.ended}",
-                f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}: its end is "
+                f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}{why}: its end is "
                 f"{rfc3339(self.usable_until_ns(0))}, the time is up to {rfc3339(now.latest)}",
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 
-    def lose(self, ended: str, reason: Reason) -> None:
+    def lose_to(self, answer: Ended) -> None:
+        """Be over as its shard says."""
+        revoked = answer.outcome is LeaseOutcome.REVOKED
+        self.lose(str(answer.outcome), Reason.REVOKED if revoked else Reason.BROKEN, answer.revoked)
+
+    def end_if_over(self, now: TimeInterval, margin_ns: Span) -> None:
+        """Be lost unless it is surely still valid with the margin to spare."""
+        if self.ended is None and not now.surely_before(self.usable_until_ns(margin_ns)):
+            capped = self.until_ns is not None and self.expiry_ns >= self.until_ns
+            self.lose("expired", Reason.HOLD_CAP if capped else self.trouble or Reason.EXPIRED)
+
+    def lose(self, ended: str, reason: Reason, revoked: Revoked | None = None) -> None:
         """Be over, against the holder's will. What has ended before stays what it is."""
         if self.ended is None:
             self.ended = ended
-            self.loss = Loss(self, reason, ended)
+            self.loss = Loss(self, reason, ended, None if revoked is None else revoked.by)
             if self.keeper is not None:
                 self.keeper.losses.found(self.loss)
 
@@ -149,13 +170,23 @@ class Lease:
         """Return how long the lease may still be used, were it not renewed: 0 if it is over. Raises BadTime."""
         return self._kept().remaining_ns(self)
 
-    def check(self, *, margin_ns: Span = 0) -> None:
+    def outlook(self) -> Outlook:
+        """Return whether the lease is held, and how long it is good: ``unknown`` while its shard does not answer.
+
+        Asks only the clock, and what the last renewal brought. Raises BadTime.
+        """
+        good, trouble = self.remaining_ns(), self.trouble if self.standing is None else self.standing.trouble
+        if not good:
+            return Outlook("over", 0, None if self.loss is None else self.loss.reason)
+        return Outlook("unknown", good, trouble) if trouble in UNKNOWN else Outlook("held", good, None)
+
+    def check(self, *, margin_s: Seconds = 0) -> None:
         """Raise LeaseLost unless the lease is surely held now, with this much to spare: before every side effect.
 
         A process that stood still past the expiry finds out here, whatever its renewal thread has come to. Never less
         than the policy's margin is kept. Asks only the clock. Raises BadTime, and BadRequest in a child after fork.
         """
-        self._kept().check(self, margin_ns)
+        self._kept().check(self, span_of(margin_s, "margin_s"))
 
     def progress(self) -> None:
         """Say that the work under a lease gets on: one taken with ``progress_within_ns`` is renewed only then.
@@ -169,6 +200,7 @@ class Lease:
 
         It is called in the thread that finds out, often the one that renews: it must not block.
         """
+        check_callable(listener=listener)
         self._kept().losses.listen_to(self, listener)
 
     def on_recall(self, listener: Callable[[Lease], object]) -> None:
@@ -177,6 +209,7 @@ class Lease:
         Of a lease that is finished with it is called in the thread that hears: it must not block. Of one that is
         flushed it has a thread of its own, may publish under the lease, and the lease is given back when it returns.
         """
+        check_callable(listener=listener)
         self._kept().listen_for_recall(self, listener)
 
     def _kept(self) -> Keeper:

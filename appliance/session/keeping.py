@@ -64,14 +64,21 @@ class Keeping:
         """Those of them that are under no session lease: each is renewed, and runs out, by itself."""
         self.losses = Losses()
 
-    def adopt(self, leases: Iterable[Lease], hold_ns_max: Span | None, progress_within_ns: Span | None) -> None:
-        """Keep these from now on. ``hold_ns_max``: so long in all; ``progress_within_ns``: as ``Lease.progress``."""
+    def adopt(self, leases: Iterable[Lease]) -> None:
+        """Keep these from now on."""
         latest, boot = self._time.now().latest, self._time.boot_ns()
         with self._lock:
             self._seen_boot_ns, self._seen_latest = boot, latest
             for lease in leases:
                 self._hold(lease)
                 lease.keeper = self
+                lease.until_ns = lease.progress_within_ns = None
+
+    def bound(self, leases: Iterable[Lease], hold_ns_max: Span | None, progress_within_ns: Span | None) -> None:
+        """Keep these so long from now on, ``hold_ns_max``, and as long as their holder gets on (``Lease.progress``)."""
+        latest, boot = self._time.now().latest, self._time.boot_ns()
+        with self._lock:
+            for lease in leases:
                 lease.until_ns = None if hold_ns_max is None else latest + hold_ns_max
                 lease.progress_within_ns, lease.progress_boot_ns = progress_within_ns, boot
 
@@ -182,9 +189,10 @@ class Keeping:
         return list(groups.values())
 
     def _is_due(self, lease: Lease, latest: Instant, boot_ns: int) -> bool:
-        if lease.until_ns is not None:
-            lease.term_ns = min(lease.term_ns, max(1, lease.until_ns - latest))
+        if lease.until_ns is not None and lease.expiry_ns >= lease.until_ns:
+            return False
         if lease.progress_within_ns is not None and boot_ns - lease.progress_boot_ns > lease.progress_within_ns:
+            lease.trouble = Reason.NO_PROGRESS
             return False
         term = min(lease.term_ns, self._policy.lease_term_max_ns)  # lowered meanwhile: no more than that is granted
         return lease.expiry_ns - latest <= term - self.period_ns(term)
@@ -197,7 +205,7 @@ class Keeping:
                         lease.take(answer.signed, answer.witness)
                         lease.trouble = None
                     case Ended():
-                        lease.lose(str(answer.outcome), Reason.BROKEN)
+                        lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", Reason.CLOCK_UNSAFE)
                     case _:
@@ -210,8 +218,7 @@ class Keeping:
         now = self._time.now()
         with self._lock:
             for lease in self._alone:
-                if lease.ended is None and not now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns)):
-                    lease.lose("expired", lease.trouble or Reason.EXPIRED)
+                lease.end_if_over(now, self._policy.holder_margin_ns)
 
     def _end_by_the_boot_clock(self) -> None:
         """Without bounded time nobody can say that a lease is held; when it would be over by count, it is lost."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, overload
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,7 +20,12 @@ class Leases(Sequence["Lease"]):
         self._session = session
         self._leases = tuple(leases)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204 - Sequence's overloads
+    @overload
+    def __getitem__(self, index: int) -> Lease: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Lease, ...]: ...
+    def __getitem__(self, index: int | slice) -> Lease | tuple[Lease, ...]:
+        """Return one of them, or some."""
         return self._leases[index]
 
     def __len__(self) -> int:

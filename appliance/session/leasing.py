@@ -18,6 +18,7 @@ import msgspec
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Holder, Mode, Phase
+from appliance.formats.names import check_domain
 from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, Result, Suspect, Unavailable
 from appliance.lease.patience import PAUSE_NS_MAX, PAUSE_NS_MIN, Patience
 from appliance.lease.sessionclient import SessionClient
@@ -31,7 +32,7 @@ from .standings import Standings
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from appliance.formats.policy import PolicyNumbers
@@ -108,14 +109,16 @@ class Leasing:
         term_ns: Span,
         timeout_ns: Span,
         given_up: Callable[[], bool] = lambda: False,
+        stuck: Callable[[Age | None], bool] = lambda _: False,
         *,
         together: bool = False,
     ) -> list[Lease]:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
-        ``together``: under session leases. Raises TryAgain, BadRequest, BadTime.
+        ``together``: under session leases. ``stuck``: gives it up too, asked with its age. Raises TryAgain, BadRequest,
+        BadTime.
         """
-        patience = Patience(self._time, self._policy, timeout_ns, given_up)
+        patience = Patience(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(quest.age))
         quest = _Quest(dict(sorted(wanted.items())), term_ns, patience, together)
         pause = PAUSE_NS_MIN
         while True:
@@ -202,7 +205,7 @@ class Leasing:
                 session_id=None if standing is None else standing.session_id,
             )
             granted = (result for result in results if isinstance(result, Granted))
-            taken += (self.standings.taken(_lease(shard, each, quest.term_ns), each.witness) for each in granted)
+            taken += (self.standings.taken(_lease(shard, each, quest), each.witness) for each in granted)
             if standing is not None and any(
                 isinstance(each, Unavailable) and each.code in _NO_SESSION for each in results
             ):
@@ -238,13 +241,15 @@ class Leasing:
                 return obstacle
         return None
 
-    def strengthen(self, lease: Lease, mode: Mode, timeout_ns: Span) -> Granted | Ended:
+    def strengthen(
+        self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[Age | None], bool]
+    ) -> Granted | Ended:
         """Ask for a stronger mode of a held lease; the caller applies what comes back. Blocks up to the time-out.
 
         It waits for other holders only if nobody waits before it: two holders that wait for each other would for ever.
         Raises TryAgain, BadRequest, BadTime: the lease is as it was then.
         """
-        patience = Patience(self._time, self._policy, timeout_ns)
+        patience = Patience(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
         request_id = self._random.randbytes(16)
         client = self._client(lease.shard)
         while True:
@@ -288,44 +293,41 @@ class Leasing:
         ends = (lease.usable_until_ns(self._policy.holder_margin_ns) for lease in leases)
         return min((end for end in ends if end > latest), default=None)
 
-    def relinquish(self, leases: Sequence[Lease]) -> None:
-        """Give leases back; they are over for the session. What cannot be given back expires. Raises nothing."""
-        for shard, group in self._grouped(leases):
-            givings = {lease: _giving(lease) for lease in group}
+    def relinquish(
+        self, leases: Sequence[Lease], until_boot_ns: int | None = None, doubtful: Container[Lease] = ()
+    ) -> None:
+        """Give leases back; they are over for the session. What cannot be given back expires. Raises nothing.
+
+        Each lease says whether it was delivered. ``until_boot_ns``: each shard has its share of the time until then.
+        ``doubtful``: it is not known what was written under these. They expire, and nobody is told; but those under a
+        session lease, which is renewed, have to be ended by name.
+        """
+        groups = self._grouped(lease for lease in leases if lease.standing is not None or lease not in doubtful)
+        for place, (shard, group) in enumerate(groups):
+            givings = {lease: _giving(lease, abandoned=lease in doubtful) for lease in group}
             left = self.standings.leave(givings)
             try:
+                give_up = None
+                if until_boot_ns is not None:
+                    share = (until_boot_ns - self._time.boot_ns()) // (len(groups) - place)
+                    give_up = self._time.now().latest + share
                 for standing in left:
                     mine = [lease for lease in givings if lease.standing is standing]
-                    if self.standings.drop(standing, mine):
+                    answer = self.standings.drop(standing, mine, give_up)
+                    if answer is not None:
                         for lease in mine:
+                            lease.delivered = isinstance(answer, Ended)
                             del givings[lease]
-                results = self._client(shard).relinquish(list(givings.values()))
+                results = self._client(shard).relinquish(list(givings.values()), give_up)
             except LeaseholdError as problem:
                 _log.warning("relinquish-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
                 continue
             for lease, result in zip(givings, results, strict=True):
                 if lease.standing is not None:
                     self.standings.acknowledge(lease.standing, [givings[lease]], [result])
-                if not isinstance(result, Ended):
+                lease.delivered = isinstance(result, Ended)
+                if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
-
-    def abandon(self, leases: Sequence[Lease]) -> None:
-        """Let leases go of which it is not known what was written under them. Raises nothing.
-
-        They expire; under a session lease, which is renewed, each has to be ended alone.
-        """
-        together = [lease for lease in leases if lease.standing is not None]
-        for shard, group in self._grouped(together):
-            givings = {lease: Giving(lease.domain, lease.correlation_id, abandoned=True) for lease in group}
-            self.standings.leave(givings)
-            try:
-                results = self._client(shard).relinquish(list(givings.values()))
-            except LeaseholdError as problem:
-                _log.warning("abandon-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
-                continue
-            for lease, result in zip(givings, results, strict=True):
-                if lease.standing is not None:
-                    self.standings.acknowledge(lease.standing, [givings[lease]], [result])
 
     def hear(self, shard: int, run: bytes, heard: int, wait_ns: Span) -> Recalled | None:
         """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""
@@ -403,7 +405,9 @@ class Leasing:
 
 def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) -> dict[str, Mode]:
     """Return the mode of each domain: one for all, or each its own. Raises BadRequest."""
-    names = list(dict.fromkeys(domains))
+    names = list(dict.fromkeys([check_domain(each) for each in domains]))
+    if not names:
+        raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
     named = {name: mode.get(name, "") for name in names} if isinstance(mode, Mapping) else dict.fromkeys(names, mode)
     try:
         return {name: Mode(each) for name, each in named.items()}
@@ -428,7 +432,9 @@ def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
     return {lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}
 
 
-def _giving(lease: Lease) -> Giving:
+def _giving(lease: Lease, *, abandoned: bool) -> Giving:
+    if abandoned:
+        return Giving(lease.domain, lease.correlation_id, abandoned=True)
     return Giving(
         lease.domain,
         lease.correlation_id,
@@ -440,7 +446,7 @@ def _giving(lease: Lease) -> Giving:
     )
 
 
-def _lease(shard: int, granted: Granted, term_ns: Span) -> Lease:
+def _lease(shard: int, granted: Granted, quest: _Quest) -> Lease:
     witness = granted.witness
     return Lease(
         domain=witness.domain,
@@ -452,6 +458,7 @@ def _lease(shard: int, granted: Granted, term_ns: Span) -> Lease:
         floor_ns=witness.floor_ns,
         settle_to_ns=witness.settle_to_ns,
         signed=granted.signed,
-        term_ns=term_ns,
+        term_ns=quest.term_ns,
+        age=quest.age,
         hints=granted.hints,
     )

@@ -11,10 +11,13 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from appliance.formats.lease import Holder
+    from timeagent.units import Span
 
     from .held import Lease
 
@@ -25,7 +28,13 @@ class Reason(StrEnum):
     """Why a lease is over against its holder's will."""
 
     EXPIRED = "expired"
-    """It was not renewed in time: the process stood still, or what it was taken with asked for no more renewals."""
+    """It was not renewed in time: the process, or its renewal thread, stood still."""
+    HOLD_CAP = "hold cap"
+    """It was held for as long as it was taken for (``hold_ns_max``)."""
+    NO_PROGRESS = "no progress"
+    """Its holder did not get on (``progress_within_ns``), so it was not renewed."""
+    REVOKED = "revoked"
+    """An operator has ended it: ``Loss.by`` says who and why."""
     BROKEN = "broken"
     """Its shard has ended it, or does not know it any more."""
     SHARD_UNREACHABLE = "shard unreachable"
@@ -36,6 +45,10 @@ class Reason(StrEnum):
     """Another asked for it, and it is given back, as was chosen when it was taken."""
 
 
+UNKNOWN: Final = frozenset({Reason.SHARD_UNREACHABLE, Reason.CLOCK_UNSAFE})
+"""What leaves it open whether the shard still has a lease that is not over here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """One lost lease. ``ended``: the same as the lease's: the last word of the error's code."""
@@ -43,6 +56,24 @@ class Loss:
     lease: Lease
     reason: Reason
     ended: str
+    by: Holder | None = None
+    """Who revoked it, and as the purpose why; None where nobody did, or its shard does not remember."""
+
+    def __str__(self) -> str:
+        """Return it in words, without the domain."""
+        return self.reason + (f" by {self.by.node}/{self.by.process}: {self.by.purpose}" if self.by else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a holder knows of its lease at an instant."""
+
+    state: Literal["held", "unknown", "over"]
+    """``unknown``: the last renewal failed, so nobody here can tell what its shard knows of it."""
+    good_ns: Span
+    """How long it may still be used, whatever its shard does: 0 if it is over."""
+    reason: Reason | None
+    """Why it is unknown, or over against its holder's will."""
 
 
 type Listener = Callable[[Loss], None]

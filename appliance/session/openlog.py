@@ -12,7 +12,7 @@ from appliance.bag.writers import writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.names import check_log
 from appliance.formats.paths import Grid
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +68,7 @@ class LogBook:
         return log
 
     def _find(self, name: str) -> OpenLog | None:
+        check_type(str, log=name)
         if name in self._logs:
             return self._logs[name]
         birth = open_log(self._context, check_log(name))

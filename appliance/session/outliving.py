@@ -1,4 +1,4 @@
-"""Waiting until no earlier holder of a domain can believe any more that it has it: for what is outside the record."""
+"""Waiting until no earlier holder of a domain can believe any more that it has it: before anything but messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .held import Lease
     from .session import Session
 
-_SLICE_NS: Final[Span] = 100 * MS
+SLICE_NS: Final[Span] = 100 * MS
 """How long a wait goes on before the leases are looked after again."""
 
 
@@ -30,19 +30,25 @@ def outlive_earlier_holders(
     target = max(lease.settle_to_ns for lease in leases)
     try:
         while not (now := time.now()).surely_past(target):
-            _check_warm_in_time(time, leases[0], target, 0 if given_up() else until_boot_ns)
+            check_in_time(
+                time,
+                max(leases, key=lambda lease: lease.settle_to_ns).domain,
+                target,
+                0 if given_up() else until_boot_ns,
+            )
             session.check_held(leases)
             session.renew_due()
-            time.sleep(max(MS, min(_SLICE_NS, target - now.earliest)))
+            time.sleep(max(MS, min(SLICE_NS, target - now.earliest)))
     except BaseException:
         session.relinquish(leases)
         raise
 
 
-def _check_warm_in_time(time: NodeTime, lease: Lease, target: Instant, until_boot_ns: int) -> None:
+def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
+    """Raise TryAgain, code ``warming``, where the time for the wait is over."""
     if time.boot_ns() >= until_boot_ns:
         raise TryAgain(
             "warming",
-            f"an earlier holder of {lease.domain!r} may believe until {rfc3339(target)} that it holds it",
-            hint="allow more time: an earlier holder died, or its shard did",
+            f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
+            hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
         )

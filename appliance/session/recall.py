@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadRequest
 
@@ -16,12 +16,18 @@ class Recall(StrEnum):
 
     IGNORE = "ignore"
     """It is kept until its holder gives it back."""
+    YIELD = "yield"
+    """So too, but it is given back where its session and an older request may wait for each other (``Circle``)."""
     FINISH = "finish"
     """Its holder is told, and it is given back when the holder has finished: at the end of its block."""
     FLUSH = "flush"
     """Its holder's functions are called, in a thread, and may publish under it; then it is given back."""
     RELINQUISH = "relinquish"
     """It is given back at once: nothing more is begun under it."""
+
+
+KEPT: Final = frozenset({Recall.IGNORE, Recall.YIELD})
+"""With these nothing is done when another asks: nobody listens for it."""
 
 
 def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall:
@@ -32,7 +38,7 @@ def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall
         raise BadRequest(
             "bad-recall", f"{recall!r} is no answer to a recall", hint=f"one of {', '.join(Recall)}"
         ) from None
-    if sticky_ns is not None and (chosen is Recall.IGNORE or sticky_ns <= 0):
+    if sticky_ns is not None and (chosen in KEPT or sticky_ns <= 0):
         raise BadRequest(
             "bad-sticky",
             f"a lease that is kept between uses for {sticky_ns} ns, with {str(chosen)!r} as the answer to a recall, "

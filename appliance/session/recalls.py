@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import LeaseholdError, TryAgain
 from timeagent.units import SECOND
 
 from .losses import Reason
-from .recall import Recall
+from .recall import KEPT, Recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.wire import Recalled, Wanted
+    from appliance.lease.wire import Age, Recalled, Wanted
+    from timeagent.clock import NodeTime
     from timeagent.units import Span
 
     from .held import Lease
@@ -48,11 +49,49 @@ class _Ear:
     thread: Thread | None = None
 
 
+class Circle:
+    """Whether who waits with leases in hand may be in a circle of waiters, and the one to leave it.
+
+    It is when an older request waits for one of these leases, and still does an attempt's time-out later. In every
+    circle of waiters the oldest waits for somebody younger, who finds it out so, over whichever shards the circle goes.
+    Who waits for a holder that is only slow is told too: it is not known whom that one waits for.
+    """
+
+    def __init__(self, recalls: Recalls, time: NodeTime, look_every_ns: Span) -> None:
+        """Begin to wait."""
+        self._recalls = recalls
+        self._time = time
+        self._every_ns = look_every_ns
+        self._looked_boot_ns = time.boot_ns()
+        self._seen: dict[bytes, Age] = {}
+        self._closed: set[bytes] = set()
+
+    def closed(self, age: Age | None) -> bool:
+        """Look, now and then, whether it is. ``age``: that of the request that waits. Raises BadTime."""
+        boot = self._time.boot_ns()
+        if age is not None and not self._closed and boot - self._looked_boot_ns >= self._every_ns:
+            now = self._recalls.waited_for(age)
+            self._closed = {name for name, oldest in now.items() if self._seen.get(name) == oldest}
+            self._seen, self._looked_boot_ns = now, self._time.boot_ns()
+        return bool(self._closed)
+
+    def leave(self) -> None:
+        """Raise TryAgain, code ``deadlock``, if it is; what was taken with ``Recall.YIELD`` is given up first."""
+        if self._closed and (leases := self._recalls.give_up(self._closed)):
+            names = ", ".join(repr(each.domain) for each in leases)
+            raise TryAgain(
+                "deadlock",
+                f"an older request waits for {names}, held here, while this one waits: they may wait for each other",
+                hint="give back what is held and begin anew; who acquires all of a set at once never waits so",
+            )
+
+
 class Recalls:
     """The recalls of one session. Shares the session's lock."""
 
     def __init__(
         self,
+        time: NodeTime,
         policy: PolicyNumbers,
         leasing: Leasing,
         keeping: Keeping,
@@ -63,6 +102,7 @@ class Recalls:
         background: bool,
     ) -> None:
         """Listen to nobody yet. ``give_back``: ends leases, once what was written under them is decided."""
+        self._time = time
         self._policy = policy
         self._leasing = leasing
         self._keeping = keeping
@@ -79,7 +119,7 @@ class Recalls:
         early: list[Lease] = []
         with self._lock:
             for lease in leases:
-                if lease.recall is Recall.IGNORE or self._stop.is_set():
+                if lease.recall in KEPT or self._stop.is_set():
                     continue
                 ear = self._ears.setdefault(lease.shard, _Ear())
                 if self._background and ear.thread is None:
@@ -96,6 +136,40 @@ class Recalls:
             if not self._background and self._listening_for(shard):
                 self._hear(shard, ear, 0)
 
+    def in_no_circle[R](self, ask: Callable[[Callable[[Age | None], bool]], R]) -> R:
+        """Do what waits for leases; it is handed what says that it has to end: then raises TryAgain, ``deadlock``."""
+        circle = Circle(self, self._time, self._policy.attempt_timeout_ns)
+        try:
+            return ask(circle.closed)
+        except TryAgain:
+            circle.leave()
+            raise
+
+    def waited_for(self, age: Age) -> dict[bytes, Age]:
+        """Ask the shards which leases in use here an older request waits for, by correlation id. Blocks for each."""
+        with self._lock:
+            used = [each for each in self._keeping.held if each.ended is None and each not in self._shelf]
+            shards = sorted({each.shard for each in used if each.outlook().state == "held"})
+        answers = [self._leasing.hear(shard, bytes(8), 0, 0) for shard in shards]
+        ours = {each.correlation_id for each in used}
+        wanted = [each for answer in answers if answer is not None for each in answer.wanted]
+        return {
+            each.correlation_id: each.oldest
+            for each in wanted
+            if each.correlation_id in ours and each.oldest is not None and each.oldest < age
+        }
+
+    def give_up(self, names: Iterable[bytes]) -> list[Lease]:
+        """Give back those of these leases of which that was chosen, ``Recall.YIELD``; return all that are held."""
+        with self._lock:
+            mine = [each for each in self._keeping.held if each.correlation_id in names and each.ended is None]
+            back = [each for each in mine if each.recall is Recall.YIELD]
+            for lease in back:
+                lease.lose("recalled", Reason.RECALLED)
+        self._keeping.losses.tell()
+        self._give_back(back)
+        return mine
+
     def stop(self) -> None:
         """Listen no more. A call that is held back is ended; who does not end by that ends by itself, and later."""
         self._stop.set()
@@ -109,7 +183,7 @@ class Recalls:
 
     def _listening_for(self, shard: int) -> bool:
         with self._lock:
-            return any(lease.shard == shard and lease.recall is not Recall.IGNORE for lease in self._keeping.held)
+            return any(lease.shard == shard and lease.recall not in KEPT for lease in self._keeping.held)
 
     def _listen(self, shard: int, ear: _Ear) -> None:
         while True:
@@ -158,7 +232,7 @@ class Recalls:
         tell: list[Lease] = []
         with self._lock:
             for lease in leases:
-                if lease.recall is Recall.IGNORE or lease.ended is not None or lease.recalled:
+                if lease.recall in KEPT or lease.ended is not None or lease.recalled:
                     continue
                 lease.recalled = True
                 if lease in self._shelf:

@@ -14,21 +14,19 @@ from threading import RLock
 from typing import TYPE_CHECKING, Final, Self
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.formats.frame import LEASES_MAX
 from appliance.formats.lease import Mode
-from appliance.formats.names import check_domain, check_purpose
+from appliance.formats.names import check_purpose
 from appliance.lease.client import Granted
-from timeagent.errors import BadRequest, Damaged, LeaseholdError
-from timeagent.units import MS, SECOND
+from timeagent.errors import BadRequest, Damaged, LeaseholdError, check_callable, check_type
+from timeagent.units import span_of
 
 from .asking import Asking, chosen_term
-from .given import ATTEMPT_ID_BYTES, checked_attempt, checked_batch, chosen_together, refuse_readers
+from .given import check_covering, checked_batch, checked_leases, chosen_together, spans_of
 from .keeping import Keeping
 from .leases import Leases
 from .leasing import Leasing, wanted_modes
-from .losses import Reason
 from .narrow import messages_of
-from .outliving import outlive_earlier_holders
+from .outliving import SLICE_NS, outlive_earlier_holders
 from .recall import chosen_recall
 from .recalls import Recalls
 from .renewal import Renewal
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.policy import PolicyNumbers
-    from timeagent.units import Instant, Span
+    from timeagent.units import Instant, Seconds
 
     from .held import Lease
     from .leasing import Routes
@@ -57,9 +55,6 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
 """How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
-
-_SLICE_NS: Final = 100 * MS
-"""How long a wait goes on before the leases are looked after again."""
 
 
 class Session:
@@ -99,7 +94,7 @@ class Session:
         self._renewal = Renewal(policy, self.renew_due)
         self._shelf = Shelf(context.time, policy, self._keeping, self._lock)
         self._recalls = Recalls(
-            policy, self._leasing, self._keeping, self._shelf, self._lock, self._give_back, background=background
+            time, policy, self._leasing, self._keeping, self._shelf, self._lock, self._give_back, background=background
         )
 
     @property
@@ -112,14 +107,14 @@ class Session:
     def acquire(  # noqa: PLR0913 - what can be said about a lease, by name
         self,
         *domains: str,
-        mode: Mode | Mapping[str, Mode] = Mode.X,
-        timeout_ns: Span = 30 * SECOND,
-        term_ns: Span | None = None,
-        outside_record: bool = False,
-        hold_ns_max: Span | None = None,
-        progress_within_ns: Span | None = None,
+        mode: Mode | str | Mapping[str, Mode] = Mode.X,
+        timeout_s: Seconds = 30,
+        term_s: Seconds | None = None,
+        record_only: bool = False,
+        hold_s_max: Seconds | None = None,
+        progress_within_s: Seconds | None = None,
         recall: Recall | str | None = None,
-        sticky_ns: Span | None = None,
+        sticky_s: Seconds | None = None,
         session_lease: bool | None = None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> Leases:
@@ -127,19 +122,20 @@ class Session:
 
         X excludes everybody. S shares with other readers and may not write. SIX reads and writes, IX writes, IS does
         neither, where others work on parts of the domain under domains of their own.
-        Blocks up to the time-out, then raises TryAgain, code ``busy``, naming who has what until when. Raises
-        BadRequest for a bad name, ShardUnavailable when a shard does not answer, BadTime when it has no bounded clock.
+        Spans are seconds or ``timedelta``. ``term_s``: at most the longest of the policy; ``Lease.term_ns`` says which.
+        Blocks up to the time-out, then raises TryAgain, code ``busy``, naming who has what until when; sooner, code
+        ``deadlock``, where an older request waits for what this session holds. Raises BadRequest for a bad name,
+        ShardUnavailable when a shard does not answer, BadTime when it has no bounded clock.
 
-        Reading and writing messages under the leases waits by itself for what earlier holders may still do. Whoever
-        does anything else under them says ``outside_record``: then this returns only when no earlier holder can believe
-        any more that it holds one of the domains, also after a restart of their shard. Code ``warming`` past the
-        time-out.
+        This returns only when no earlier holder can believe any more that it holds one of the domains, also where one
+        died, or its shard did; code ``warming`` past the time-out. ``record_only``: nothing is done under the leases
+        but reading and writing messages, which waits for earlier holders by itself: this does not wait for them then.
 
-        ``hold_ns_max``: so long in all, however often they are renewed. ``progress_within_ns``: they are renewed only
-        while their holder gets on (``Lease.progress``, or a message Committed): who hangs loses them.
+        ``hold_s_max``: so long from then, however often they are renewed. ``progress_within_s``: they are renewed
+        only while their holder gets on (``Lease.progress``, or a message Committed): who hangs loses them.
 
         ``recall``: what is done when another asks for them: ``ignore``, ``finish``, ``flush`` or ``relinquish``
-        (``Recall``). ``sticky_ns``: when they are given back they stay with the session for the next ``acquire``, for
+        (``Recall``). ``sticky_s``: when they are given back they stay with the session for the next ``acquire``, for
         so long or until another asks for them.
 
         ``session_lease``: take them under one expiry with others of this session, kept by one small renewal for each
@@ -148,53 +144,66 @@ class Session:
         ``given_up``: asked now and then, from this thread; once it is true, this ends as if the time-out had come,
         leaves no waiter behind, and takes at most about one attempt's time-out for it.
         """
+        timeout_ns = span_of(timeout_s, "timeout_s")
+        term_ns, hold_ns_max, progress_ns, sticky_ns = spans_of(
+            term_s=term_s, hold_s_max=hold_s_max, progress_within_s=progress_within_s, sticky_s=sticky_s
+        )
+        check_type(bool, record_only=record_only)
+        check_callable(given_up=given_up)
         until = self._context.time.boot_ns() + timeout_ns
         self._check_open()
-        if not domains:
-            raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
-        for domain in domains:
-            check_domain(domain)
         term = chosen_term(self._policy, term_ns, hold_ns_max)
         answer = chosen_recall(recall, sticky_ns)
         wanted = wanted_modes(domains, mode)
-        together = chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_within_ns))
+        together = chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_ns))
         with self._asking.under_way(given_up) as over:
             leases, misfits = self._shelf.take(wanted)
             if misfits:
                 self._give_back(misfits)
-            leases = leases or self._leasing.acquire(wanted, term, timeout_ns, over, together=together)
+            leases = leases or self._recalls.in_no_circle(
+                lambda stuck: self._leasing.acquire(wanted, term, timeout_ns, over, stuck, together=together)
+            )
             try:
                 with self._lock:
                     self._check_open()
                     for lease in leases:
-                        lease.recall, lease.sticky_ns = answer, sticky_ns
-                    self._keeping.adopt(leases, hold_ns_max, progress_within_ns)
+                        lease.recall, lease.sticky_ns, lease.asked_term_ns = answer, sticky_ns, term_ns
+                    self._keeping.adopt(leases)
                     if self._background:
                         self._renewal.start(self._keeping.period_ns(term))
             except LeaseholdError:
                 self._keeping.forget(leases)
                 self._leasing.relinquish(leases)
                 raise
-        self._recalls.attend(leases)
-        if outside_record:
-            outlive_earlier_holders(self, self._context.time, leases, until, given_up)
+            self._recalls.attend(leases)
+            if not record_only:
+                outlive_earlier_holders(self, self._context.time, leases, until, over)
+            self._keeping.bound(leases, hold_ns_max, progress_ns)
         return Leases(self, leases)
 
-    def upgrade(self, lease: Lease, mode: Mode, *, timeout_ns: Span = 30 * SECOND) -> None:
+    def upgrade(self, lease: Lease, mode: Mode | str, *, timeout_s: Seconds = 30, record_only: bool = False) -> None:
         """Change a held lease to a stronger mode; its fence, floor and settle_to are stated anew.
 
         Waits for other holders only where nobody else waits for the domain, and at most up to the time-out: TryAgain,
-        code ``busy``, leaves the lease as it was. Raises LeaseLost, BadRequest, ShardUnavailable, BadTime.
+        code ``busy``, leaves the lease as it was. Then, unless it is ``record_only``, for those who may still believe
+        that they hold the domain beside it: where the time-out ends that, code ``warming``, the lease is given back.
+        Raises LeaseLost, BadRequest, ShardUnavailable, BadTime.
         """
+        timeout_ns = span_of(timeout_s, "timeout_s")
+        check_type(bool, record_only=record_only)
+        until = self._context.time.boot_ns() + timeout_ns
         self._check_open()
         self._checked([lease])
-        answer = self._leasing.strengthen(lease, wanted_modes([lease.domain], mode)[lease.domain], timeout_ns)
+        wanted = wanted_modes([lease.domain], mode)[lease.domain]
+        answer = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
         with self._lock:
             if isinstance(answer, Granted):
                 lease.take(answer.signed, answer.witness, answer.hints)
             else:
-                lease.lose(str(answer.outcome), Reason.BROKEN)
+                lease.lose_to(answer)
         self._checked([lease])
+        if not record_only:
+            outlive_earlier_holders(self, self._context.time, [lease], until, lambda: self._asking.over)
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""
@@ -202,6 +211,7 @@ class Session:
 
     def on_lost(self, listener: Listener) -> None:
         """Have a function called for every lease of this session that is lost from now on (``Lease.on_lost``)."""
+        check_callable(listener=listener)
         self._keeping.losses.listen(listener)
 
     def renew_due(self) -> None:
@@ -214,9 +224,11 @@ class Session:
             self._give_back(idle)
         self._recalls.poll()
 
-    def relinquish(self, leases: Sequence[Lease]) -> None:
+    def relinquish(self, leases: Sequence[Lease], *, timeout_s: Seconds | None = None) -> bool:
         """Give leases back. They are over for the session from here on; what is being written is waited for.
 
+        Returns whether every shard has said that it has its leases back (``Lease.delivered``); else they expire there.
+        ``timeout_s``: in all, except for a mount that hangs; without it, three attempts at each shard.
         An attempt of unknown outcome is resolved first; where that fails within about the time that its bag needs to
         be closed, its leases are abandoned: left to expire, so that their successors settle what this session could
         not tell. A lease that expired here is given back too, for its shard may not have broken it yet. Sticky ones
@@ -224,27 +236,30 @@ class Session:
         of another session.
         """
         if self._process != os.getpid():
-            return
+            return False
+        timeout_ns = None if timeout_s is None else span_of(timeout_s, "timeout_s")
+        until = None if timeout_ns is None else self._context.time.boot_ns() + timeout_ns
+        leases = checked_leases(leases)
         with self._lock:
             self._refuse_foreign(leases)
             undecided = {lease for publication in self._pending.values() for lease in publication.leases}
             over = [each for each in leases if self._asking.over or each in undecided or not self._shelf.put(each)]
-        self._give_back(over)
+        self._give_back(over, until)
+        return all(lease.delivered for lease in over)
 
-    def _give_back(self, leases: Sequence[Lease]) -> None:
+    def _give_back(self, leases: Sequence[Lease], until_boot_ns: int | None = None) -> None:
         with self._lock:
             mine = [lease for lease in leases if lease in self._keeping.held]
             for lease in mine:
                 lease.ended = lease.ended or "relinquished"
-        self._resolve_before_end(mine)
+        self._resolve_before_end(mine, until_boot_ns)
         with self._lock:
             doubtful = {lease for publication in self._pending.values() for lease in publication.leases}
             mine = [lease for lease in mine if lease in self._keeping.held]
             self._keeping.forget(mine)
             for lease in doubtful.intersection(mine):
                 lease.ended = "abandoned"
-        self._leasing.relinquish([lease for lease in mine if lease not in doubtful])
-        self._leasing.abandon([lease for lease in mine if lease in doubtful])
+        self._leasing.relinquish(mine, until_boot_ns, doubtful)
 
     def take_no_more(self) -> None:
         """Take no lease any more: who waits for one gives up soon. Idempotent; does not wait. ``close`` begins so."""
@@ -266,35 +281,21 @@ class Session:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def publish(
-        self, log: str, payloads: Sequence[bytes], *, under: Sequence[Lease], attempt_id: bytes | None = None
-    ) -> Outcome:
+    def publish(self, log: str, payloads: Sequence[bytes], *, under: Sequence[Lease]) -> Outcome:
         """Write messages, in order, as one batch: all of them are in the record, or none.
 
-        ``under``: the leases that cover them, at least one, held. ``attempt_id``: 16 bytes that name this try; called
-        again with the id of a try whose outcome was Unknown, it first finds out what became of that. Returns
-        ``Committed``, ``NotCommitted(reason)`` (it is certain that none will ever be in the record) or
-        ``Unknown(reason)`` (call ``resolve``). Raises LeaseLost, BadRequest, BadTime, NotTrusted: then nothing is in
-        the record. Touches the mount; may wait for the log to be settled.
+        ``under``: the leases that cover them, at least one, held. Returns ``Committed``, ``NotCommitted(reason)`` (it
+        is certain that none will ever be in the record) or ``Unknown(reason)`` (call ``resolve``). Called again it
+        writes again: docs/guarantees.md says how to write something once. Raises LeaseLost, BadRequest, BadTime,
+        NotTrusted: then nothing is in the record. Touches the mount; may wait for the log to be settled.
         """
         batch = checked_batch(payloads)
-        identity = self._random.randbytes(ATTEMPT_ID_BYTES) if attempt_id is None else checked_attempt(attempt_id)
+        identity = self._random.randbytes(16)
         leases = self._checked(under)
-        if len(leases) > LEASES_MAX:
-            raise BadRequest(
-                "too-many-leases",
-                f"a batch under {len(leases)} leases exceeds the limit of {LEASES_MAX}",
-                hint="publish under fewer leases at once, or take one lease that covers them",
-            )
-        refuse_readers(leases)
+        check_covering(leases)
         book = self._logs.opened_or_made(log)
         self._settle_for(book, leases)
-        earlier = self._pending.get(identity)
         outcome: Outcome = NotCommitted("not tried")
-        if earlier is not None:
-            outcome = self._decide(earlier, self._context.time.boot_ns())
-            if not isinstance(outcome, NotCommitted):
-                return outcome
         for _ in range(ATTEMPTS):
             outcome = self._attempt(book, batch, leases, identity)
             if not isinstance(outcome, NotCommitted):
@@ -308,10 +309,12 @@ class Session:
         """Decide what is Unknown under these leases, by closing the bags concerned; waits until they are due.
 
         Returns Committed if everything that was unknown is in the record, NotCommitted if something certainly is not,
-        Unknown if something still cannot be told. Raises Damaged when nobody will ever be able to tell.
+        Unknown if something still cannot be told. It says nothing of what was decided before, by giving back.
+        Raises Damaged when nobody will ever be able to tell.
         """
+        check_type(str, log=log)
         worst: Outcome = Committed()
-        for publication in self._pending_under(leases):
+        for publication in self._pending_under(checked_leases(leases)):
             if publication.file.bag.log == log:
                 outcome = self._decide(publication, None)
                 if not isinstance(outcome, Committed) and not isinstance(worst, Unknown):
@@ -328,11 +331,12 @@ class Session:
 
         Under leases a log that does not exist is made: then nobody, however late, can make it begin earlier.
         """
-        chosen = level or ("latest" if under else "settled")
+        leases = self._checked(under) if (under := checked_leases(under)) else []
+        chosen = ("latest" if leases else "settled") if level is None else level
         if chosen not in ("latest", "settled"):
             raise BadRequest("bad-level", f"{chosen!r} is no level of reading", hint="settled or latest")
-        leases = self._checked(under) if under else []
-        book = self._logs.opened_or_made(log) if under else self._logs.opened(log)
+        check_type(int, after_ns=after_ns)
+        book = self._logs.opened_or_made(log) if leases else self._logs.opened(log)
         self._settle_for(book, leases)
         return self._read(list(book.reader.latest(after_ns) if chosen == "latest" else book.reader.settled(after_ns)))
 
@@ -346,6 +350,8 @@ class Session:
         that is known. ``last``: at most so many of the newest: usually the log need not be looked through then.
         Touches the mount; may wait for the log to be settled. Raises LeaseLost, BadRequest, BadTime, TryAgain.
         """
+        check_type(int, after_ns=after_ns)
+        check_type(int | None, last=last)
         leases = self._checked(under)
         book = self._logs.opened_or_made(log)
         self._settle_for(book, leases)
@@ -392,12 +398,6 @@ class Session:
         self._context.records.policy(numbers.policy)  # once, before the lock is held
         while True:
             with self._lock:
-                if identity in self._pending:
-                    raise BadRequest(
-                        "attempt-pending",
-                        f"the attempt {identity.hex()} is under way already",
-                        hint="wait for its outcome, or choose another attempt id",
-                    )
                 made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
                 if not isinstance(made, Ahead):
                     self._pending[identity] = made
@@ -405,7 +405,7 @@ class Session:
                         lease.wrote(made.last_ns, made.time)
                     return made
             # Without the lock: the leases have to be renewed meanwhile.
-            self._context.time.sleep(min(made.span_ns, _SLICE_NS))
+            self._context.time.sleep(min(made.span_ns, SLICE_NS))
             self._renew_meanwhile()
 
     def _account(self, publication: Publication, outcome: Outcome, *, alone: bool = False) -> None:
@@ -436,11 +436,11 @@ class Session:
         with self._lock:
             return [each for each in self._pending.values() if not set(leases).isdisjoint(each.leases)]
 
-    def _resolve_before_end(self, leases: Sequence[Lease]) -> None:
+    def _resolve_before_end(self, leases: Sequence[Lease], until_boot_ns: int | None) -> None:
         pending = self._pending_under(leases)
         spans = [each.file.bag.due_ns - each.file.bag.start_ns for each in pending]
         longest = max(spans, default=0) + 2 * self._policy.radius_ns_max + self._policy.attempt_timeout_ns
-        deadline = self._context.time.boot_ns() + longest
+        deadline = min(self._context.time.boot_ns() + longest, until_boot_ns or 2**63)
         for publication in pending:
             try:
                 self._decide(publication, deadline)
@@ -469,7 +469,7 @@ class Session:
         """Return these leases, each once, if all of them are this session's and surely held."""
         if self._process != os.getpid():
             self._check_open()
-        leases = list(dict.fromkeys(under))
+        leases = checked_leases(under)
         if not leases:
             raise BadRequest("no-lease", "messages are published under at least one lease", hint="acquire one first")
         now = self._context.time.now()

@@ -242,7 +242,7 @@ def _refuse_untrusted(
         raise NotTrusted(
             "key-not-trusted",
             f"no reader would accept the messages: {reason}",
-            hint="after a rotation start the node's processes again; what is revoked stays so: leasehold trust ls",
+            hint="leasehold trust rotate makes the next keys; what is revoked stays so: leasehold trust ls",
         )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.sessionlease import SessionWitness
-    from appliance.formats.witness import SignedWitness, Witness
+    from appliance.formats.witness import Revoked, SignedWitness, Witness
     from appliance.lease.sessionclient import SessionClient, SessionResult
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
@@ -58,12 +58,13 @@ class Standing:
     trouble: Reason | None = None
     """Why the last renewal failed, if it did."""
 
-    def take(self, signed: SignedWitness, witness: SessionWitness) -> None:
+    def take(self, signed: SignedWitness, witness: SessionWitness, revoked: Sequence[Revoked] = ()) -> None:
         """Adopt a newer witness. The leases that it names as ended are lost first: it is not used with them."""
+        told = {each.correlation_id: each for each in revoked}
         for name in witness.ended:
             lease = self.leases.pop(name, None)
             if lease is not None:
-                lease.lose("revoked", Reason.BROKEN)
+                lease.lose("revoked", Reason.REVOKED, told.get(name))
         if witness.expiry_ns >= self.expiry_ns:
             self.signed, self.expiry_ns = signed, witness.expiry_ns
         self.trouble = None
@@ -201,7 +202,7 @@ class Standings:
             match result:
                 case Stands():
                     if not standing.over:  # else its leases were lost while this was on its way, and stay lost
-                        standing.take(result.signed, result.witness)
+                        standing.take(result.signed, result.witness, result.revoked)
                 case Ended():
                     standing.lose(str(result.outcome), Reason.BROKEN)
                 case SuspectSession():
@@ -254,15 +255,17 @@ class Standings:
                 if not (each.leases or each.over) and len(each.owed) == count >= self.drop_from
             ]
 
-    def drop(self, standing: Standing, leases: Sequence[Lease]) -> bool:
-        """Give a session lease back with all leases that were under it; False: these have to be given back one by one.
+    def drop(
+        self, standing: Standing, leases: Sequence[Lease], give_up_ns: Instant | None = None
+    ) -> SessionResult | None:
+        """Give a session lease back with all leases that were under it; None: these have to be given back one by one.
 
         Raises BadTime.
         """
         quiet = self._quiet(standing.shard)
         with self._lock:
             if quiet is None or standing.leases or standing.over or len(standing.owed) > len(leases):
-                return False
+                return None
             standing.over = True
             standing.owed.clear()
         wrote = [lease for lease in leases if lease.watermark_ns is not None]
@@ -273,10 +276,11 @@ class Standings:
             None if last is None else last.watermark_time,
             sum(lease.messages for lease in leases),
             None if last is None else last.chain_head,
+            give_up_ns,
         )
         if not isinstance(result, Ended):
             _log.warning("session-drop-unanswered shard=%d result=%s", standing.shard, result)
-        return True
+        return result
 
     def give_again(self, standing: Standing) -> None:
         """Give back what was given back without an answer. Raises BadTime."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from timeagent.canonical import decode
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, ShardUnavailable, TryAgain
@@ -36,9 +38,13 @@ from .lease.wire import (
     Revoke,
     Unavailable,
 )
+from .session.outliving import check_in_time
 
 if TYPE_CHECKING:
     import random
+
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant
 
     from .cluster import Cluster
     from .formats.witness import Witness
@@ -64,6 +70,16 @@ class ByHand:
         """Return the leases on a domain, unsigned, in the order of their grants. Raises ShardUnavailable."""
         check_domain(domain)
         return self._cluster.routes.inspect(self._cluster.map.shard_of(domain), domain)[1]
+
+    def granted_ns(self, asked_ns: Span, asked: TimeInterval, expiry_ns: Instant) -> Span:
+        """Return for how long was granted what was asked for at that time: no longer than the policy allows.
+
+        Less than that where the expiry says so, the shard may not grant for longer just now or the session lease is
+        over before. What two clocks differ by, and the age of the time that a shard signs, are no part of it.
+        """
+        most = min(asked_ns, self._policy.lease_term_max_ns)
+        left = expiry_ns - asked.midpoint
+        return most if left + self._policy.attempt_timeout_ns >= most else max(0, left)
 
     def begin_session(self, domain: str, term_ns: Span, purpose: str) -> SessionWitness:
         """Take a session lease of a domain's shard for one term; leases under it are kept by its renewals.
@@ -126,11 +142,13 @@ class ByHand:
         wait_ns: Span,
         purpose: str,
         session: tuple[bytes, Holder] | None = None,
-    ) -> Witness:
+    ) -> tuple[Witness, Span]:
         """Take a lease for one term; it is kept by nobody. Raises TryAgain, ShardUnavailable, BadRequest, BadTime.
 
+        Return with it for how long it was granted: not longer than the policy allows, nor than the shard now may.
         ``session``: a session lease that was taken by hand, with its holder: then that one's expiry is the lease's.
-        A shard that does not answer is asked again while there is time: another node takes over what is missed.
+        A shard that does not answer is asked again while there is time: another node takes over what is missed. Then it
+        waits for earlier holders who may still believe that they have it: TryAgain, code ``warming``, gives it back.
         """
         self._check_served(domain)
         now = self._cluster.time.now()
@@ -139,6 +157,7 @@ class ByHand:
         until = self._cluster.time.boot_ns() + wait_ns
         holder = session[1] if session else self._holder(purpose, NO_PROCESS)
         while True:
+            asked_at = self._cluster.time.now()
             asked = Acquire(
                 request_id=request_id,
                 domain=domain,
@@ -148,7 +167,7 @@ class ByHand:
                 session_id=session[0] if session else None,
                 age=Age(first_try_ns=now.midpoint, request_id=request_id),
                 term_ns=min(term_ns, self._policy.lease_term_max_ns),
-                expiry_ns_max=self._cluster.time.now().latest + wait + term_ns,
+                expiry_ns_max=asked_at.latest + wait + term_ns,
                 wait_ns=wait,
                 keep_ns=wait,
             )
@@ -160,7 +179,8 @@ class ByHand:
                 self._cluster.time.sleep(ASK_AGAIN_NS)  # its node may come back, or another take the shard over
                 continue
             if isinstance(reply, Granted):
-                return _witness(reply)
+                witness = self._outlive_earlier_holders(_witness(reply), term_ns, until)
+                return witness, self.granted_ns(term_ns, asked_at, witness.expiry_ns)
             assert isinstance(reply, Denied), reply
             if self._cluster.time.boot_ns() >= until:
                 purpose = f" ({reply.holder.purpose})" if reply.holder.purpose else ""
@@ -170,6 +190,25 @@ class ByHand:
                     f"{rfc3339(reply.since_ns)} until {rfc3339(reply.until_ns)} at least",
                     hint="allow more time: --wait",
                 )
+
+    def _outlive_earlier_holders(self, witness: Witness, term_ns: Span, until_boot_ns: int) -> Witness:
+        """Wait until no earlier holder can believe any more that it has the domain, and keep the lease meanwhile."""
+        time, domain, target = self._cluster.time, witness.domain, witness.settle_to_ns
+        while not (now := time.now()).surely_past(target):
+            views = self.leases(domain)
+            view = next((each for each in views if each.correlation_id == witness.correlation_id), None)
+            renew = self.renew if witness.session_id is None else self.renew_session
+            kept = None if view is None else renew(view, term_ns)
+            if view is None or kept is None:
+                raise TryAgain("outrun", f"the lease on {domain!r} was ended meanwhile", hint="try again")
+            witness = replace(witness, expiry_ns=kept.expiry_ns)
+            try:
+                check_in_time(time, domain, target, until_boot_ns)
+            except TryAgain:
+                self.relinquish(view)
+                raise
+            time.sleep(min(ASK_AGAIN_NS, max(MS, target - now.earliest)))
+        return witness
 
     def renew(self, view: LeaseView, term_ns: Span) -> Witness | None:
         """Move the expiry of a lease that was taken by hand; None: it is over. Raises as ``acquire``."""

@@ -35,24 +35,36 @@ LOOK_NS: Final[Span] = 250 * MS
 class GivingWay:
     """One application's shards, as far as they are the daemon's."""
 
-    def __init__(self, machinery: Machinery, time: NodeTime, leave: Callable[[int], None]) -> None:
-        """Look for nobody yet. ``leave``: stop a shard in good order and give up its lock; it may block."""
+    def __init__(
+        self, machinery: Machinery, time: NodeTime, leave: Callable[[int], None], keys_end: Callable[[], str | None]
+    ) -> None:
+        """Look for nobody yet. ``leave``: stop a shard in good order and give up its lock; it may block.
+
+        ``keys_end``: why no shard may go on in this process for its keys, or None.
+        """
         self._machinery = machinery
         self._time = time
         self._leave = leave
+        self._keys_end = keys_end
         self._looked: dict[int, Instant] = {}
         self._leaving: dict[int, Running] = {}
 
     def look(self, shard: int) -> None:
-        """Begin to give a shard up if a daemon runs. For the shard's own loop: never blocks, touches tmpfs only."""
+        """Begin to give a shard up if a daemon runs, or its keys end. For the shard's own loop.
+
+        Never blocks, touches tmpfs only.
+        """
         now = self._time.boot_ns()
         if now - self._looked.get(shard, 0) < LOOK_NS:
             return
         self._looked[shard] = now
         leaving = self._leaving.get(shard)
-        if (leaving is not None and leaving.is_alive()) or not self._machinery.daemon_runs():
+        if leaving is not None and leaving.is_alive():
             return
-        _log.info("shard-gives-way shard=%d", shard)
+        why = "the daemon runs" if self._machinery.daemon_runs() else self._keys_end()
+        if why is None:
+            return
+        _log.info("shard-gives-way shard=%d reason=%s", shard, why)
         self._leaving[shard] = self._machinery.spawn(f"leasehold-leave-{shard}", lambda: self._leave(shard))
 
 

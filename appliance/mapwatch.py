@@ -54,7 +54,7 @@ class MapWatch:
         self._asked = Event()
         self._every_ns: Span | None = None
         self._closed = False
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
         self.failures = 0
         """How often the newest map could not be read."""
 
@@ -98,9 +98,9 @@ class MapWatch:
 
     def _start(self) -> None:
         with self._lock:
-            if self._thread is None and not self._closed:
-                self._thread = Thread(target=self._run, name="leasehold-map", daemon=True)
-                self._thread.start()
+            if self.thread is None and not self._closed:
+                self.thread = Thread(target=self._run, name="leasehold-map", daemon=True)
+                self.thread.start()
 
     def _run(self) -> None:
         while not self._closed:

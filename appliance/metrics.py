@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from timeagent.units import SECOND
 
+from .doctor.check import Verdict, worst
 from .releases import skewed
 from .webdoor import Answer
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from .lease.door import Door
     from .observed import Observed
+    from .ownkeys import OwnKeys
     from .releases import Releases
     from .shards import HostedShard, ShardHost
     from .trustwatch import TrustWatch
@@ -40,8 +43,9 @@ class NodeCollector(Collector):
         door: Door | None = None,
         trust: TrustWatch | None = None,
         releases: Releases | None = None,
+        keys: OwnKeys | None = None,
     ) -> None:
-        """Take what is asked. ``web`` is set once there is a door that shows this."""
+        """Take what is asked. ``web`` has the doors that show this, once there are any."""
         self._node = node
         self._version = version
         self._observed = observed
@@ -49,21 +53,43 @@ class NodeCollector(Collector):
         self._door = door
         self._trust = trust
         self._releases = releases
-        self.web: WebDoor | None = None
+        self._keys = keys
+        self.web: list[WebDoor] = []
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Asks each shard of this node once, for a bounded time."""
         yield InfoMetricFamily("leasehold_node", "This node.", value={"node": self._node, "version": self._version})
-        yield _gauge("leasehold_node_healthy", "1 if every loop goes round.", not self._observed.ill())
-        yield _gauge("leasehold_node_ready", "1 if leases can be asked for.", not self._observed.unready())
+        checks = self._observed.checks()
+        running = worst(self._observed.running()) is not Verdict.FAIL
+        yield _gauge("leasehold_node_healthy", "1 if every loop goes round.", running)
+        yield _gauge("leasehold_node_ready", "1 if leases can be asked for.", worst(checks) is not Verdict.FAIL)
+        judged = GaugeMetricFamily(
+            "leasehold_check", "1 for how a thing is; /readyz says why.", labels=("check", "verdict")
+        )
+        for check in checks:
+            judged.add_metric([check.name, check.verdict], 1)
+        yield judged
         radius = self._observed.radius_ns()
         if radius is not None:
             yield _gauge("leasehold_time_radius_seconds", "How well the time is known here.", radius / SECOND)
         hosted = {shard: each for shard in self._observed.own_shards if (each := self._host.hosted(shard)) is not None}
+        yield _gauge("leasehold_tmpfs_free_bytes", "Room for what shards remember.", self._observed.room_bytes())
+        yield from self._key_ends()
         yield from self._nodes()
         yield from self._shards()
         yield from _servers(hosted)
         yield from self._doors()
+
+    def _key_ends(self) -> Iterator[Metric]:
+        if self._keys is None:
+            return
+        ends = GaugeMetricFamily(
+            "leasehold_key_end_timestamp_seconds", "Until when a key counts that is in use here.", labels=("purpose",)
+        )
+        for purpose, key in sorted(self._keys.keys.items()):
+            if key.end_ns is not None:
+                ends.add_metric([purpose], key.end_ns / SECOND)
+        yield ends
 
     def _nodes(self) -> Iterator[Metric]:
         if self._releases is None:
@@ -116,13 +142,12 @@ class NodeCollector(Collector):
             for reason, count in sorted(self._door.refused.copy().items()):
                 refused.add_metric([reason], count)
             yield refused
-        if self.web is not None:
-            answered = CounterMetricFamily(
-                "leasehold_http_answers", "Answers at the read-only door, by status.", labels=("status",)
-            )
-            for status, count in sorted(self.web.answered.copy().items()):
-                answered.add_metric([str(status)], count)
-            yield answered
+        answered = CounterMetricFamily(
+            "leasehold_http_answers", "Answers at the read-only doors, by status.", labels=("status",)
+        )
+        for status, count in sorted(sum((door.answered.copy() for door in self.web), Counter()).items()):
+            answered.add_metric([str(status)], count)
+        yield answered
 
 
 def _servers(hosted: dict[int, HostedShard]) -> Iterator[Metric]:

@@ -7,18 +7,19 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.console import counted
-from timeagent.errors import Environment, LeaseholdError, NotTrusted, ShardUnavailable
+from timeagent.errors import Environment, LeaseholdError, ShardUnavailable
 from timeagent.notify import Notifier
 from timeagent.units import DAY, MS, SECOND
 
 from .bag.metronome import Metronome
 from .bag.packing import Packing
+from .doctor.check import not_well
 from .givingway import kept_by
 from .lease import tls
 from .lease.door import Door
 from .metrics import NodeCollector, exposition
 from .nodewriter.server import NodeWriterServer
-from .observed import Observed, pages
+from .observed import AT_ONCE, Observed, pages
 from .pulse import Pulse
 from .releases import Releases
 from .runtime import daemon_lock, group_id, shard_socket, writer_socket
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .formats.address import Address
     from .lease.server import ShardServer
     from .runtime import LocalLock
+    from .trustwatch import TrustWatch
 
 _log = logging.getLogger(__name__)
 
@@ -52,12 +54,11 @@ LOCK_TRIES: Final = 50
 LOCK_PAUSE_NS: Final = 10 * MS
 """How long, and how often, the daemon's lock is tried while applications look at it."""
 
-TRUST_NS: Final = SECOND
-"""How often the newest trust record is asked whether this node may still sign."""
-
+TRUST_NS: Final = 3 * SECOND
+"""How long the trust record may say that this node's keys end, with no next ones here, before the node stops."""
 
 HTTP_SOCKET: Final = "http.sock"
-"""The read-only door, in the tmpfs directory, unless the settings say otherwise."""
+"""The read-only door, in the tmpfs directory; the settings may name another place beside it."""
 
 
 class Node:
@@ -70,7 +71,7 @@ class Node:
         self._version = version
         self._door: Door | None = None
         self._door_thread: Thread | None = None
-        self._web: WebDoor | None = None
+        self._webs: list[WebDoor] = []
         self._observed: Observed | None = None
         self._said: tuple[str, int] = ("", 0)
         self._pulse: Pulse | None = None
@@ -78,7 +79,7 @@ class Node:
         self._metronomes: dict[str, Metronome] = {}
         self._packings: dict[str, Packing] = {}
         self._looked_ns: int | None = None
-        self._trusted_ns: int | None = None
+        self._trusted_ns = 0
         self._writer: NodeWriterServer | None = None
         self._only: LocalLock | None = None
         self._releases: Releases | None = None
@@ -108,6 +109,7 @@ class Node:
         )
         self._open_doors()
         self._tenancy.start()
+        self._mind_threads(trust)
         self._notifier.ready(self._status())
         return sorted(routes.host.everything())
 
@@ -131,8 +133,8 @@ class Node:
 
     @property
     def web_address(self) -> Address | Path | None:
-        """Where people are answered, or None before start()."""
-        return None if self._web is None else self._web.place
+        """Where people are answered, beside the door on tmpfs if the settings say so; None before start()."""
+        return self._webs[-1].place if self._webs else None
 
     def _open_doors(self) -> None:
         cluster, settings = self._cluster, self._cluster.settings
@@ -146,43 +148,62 @@ class Node:
             return None if hosted is None else hosted.server
 
         if settings.listen is not None:
-            key = settings.tls_key()
-            context = tls.server_context(key, tls.certificate(key.public, release=self._version))
-            self._door = Door(settings.listen, context, trust, cluster.map.cluster_id, server_of, cluster.time)
+            version = self._version
+            ends = tls.OwnEnds(
+                lambda key: tls.server_context(key, tls.certificate(key.public, release=version)), cluster.keys.tls
+            )
+            self._door = Door(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
             self._door_thread = Thread(target=self._door.run, name="leasehold-door", daemon=True)
             self._door_thread.start()
-        observed = self._observed = Observed(host, cluster.maps, settings.node, cluster.time, cluster.policy, runtime)
-        self._releases = Releases(settings, cluster.map.cluster_id, trust, cluster.time, self._version)
+        self._releases = Releases(
+            settings.node, cluster.keys.tls, cluster.map.cluster_id, trust, cluster.time, self._version
+        )
+        observed = self._observed = Observed(
+            host, cluster.maps, settings.node, cluster.time, cluster.policy, runtime, self._releases
+        )
         self._releases.start()
-        collector = NodeCollector(settings.node, self._version, observed, host, self._door, trust, self._releases)
-        shown = pages(observed, cluster.maps, lambda: exposition(collector))
+        collector = NodeCollector(
+            settings.node, self._version, observed, host, self._door, trust, self._releases, cluster.keys
+        )
+        shown = pages(observed, cluster.maps, self._version, lambda: exposition(collector))
 
         def answer(path: str, query: Mapping[str, str]) -> Answer | None:
             return shown[path](query) if path in shown else None
 
-        place = settings.http or runtime / HTTP_SOCKET
-        self._web = collector.web = WebDoor(place, answer, cluster.time, group_id(settings.group))
-        self._web.start()
+        # Commands look for the daemon on tmpfs, wherever else it answers.
+        for place in dict.fromkeys([runtime / HTTP_SOCKET, settings.http or runtime / HTTP_SOCKET]):
+            self._webs.append(WebDoor(place, answer, cluster.time, group_id(settings.group), AT_ONCE))
+            self._webs[-1].start()
+        collector.web = self._webs
+
+    def _mind_threads(self, trust: TrustWatch) -> None:
+        """Have this daemon end, and say so, where one of its threads ends before it is told to."""
+        cluster = self._cluster
+        assert self._observed is not None
+        assert self._writer is not None
+        parts = (trust, cluster.maps, cluster.policy, self._tenancy, self._releases, *self._webs)
+        threads = [each.thread for each in parts if each is not None]
+        self._observed.threads = [*threads, *self._writer.threads, self._door_thread]
 
     def stopping(self) -> None:
         """Say that it stops from now on, and begin no shard any more.
 
         Both doors stay open until close(), so that leases can be given back.
         """
+        if self._observed is not None:
+            self._observed.stopping = True
         if self._tenancy is not None:
             self._tenancy.close()
         if self._releases is not None:
             self._releases.close()
-        if self._observed is not None:
-            self._observed.stopping = True
         self._notifier.stopping()
         self._notifier.status("stopping: waiting until every lease is relinquished or over")
 
     def close(self) -> None:
         """Close both doors, and the writer if it runs still: to be called after the cluster is closed. Idempotent."""
         self.stop()
-        if self._web is not None:
-            self._web.close()
+        for web in self._webs:
+            web.close()
         if self._door is not None and self._door_thread is not None:
             self._door.stop()
             self._door_thread.join()
@@ -190,10 +211,10 @@ class Node:
     def _status(self) -> str:
         """Return in one line how it goes."""
         assert self._observed is not None
-        ill = self._observed.unready()
+        wrong = [check.words for check in not_well(self._observed.checks())]
         shards = counted(len(self._observed.own_shards), "shard")
         where = f", reached at {self._door.address}" if self._door else ""
-        return f"{self._cluster.settings.node}: {shards}{where}; " + ("; ".join(ill) or "ready")
+        return f"{self._cluster.settings.node}: {shards}{where}; " + ("; ".join(wrong) or "ready")
 
     def _tell(self) -> None:
         """Tell the supervisor how it goes, when that has changed."""
@@ -209,10 +230,12 @@ class Node:
 
         ``begun`` is told of each shard that was waited for, once it runs here.
 
-        Raises NotTrusted when the node's keys are revoked or replaced, ShardUnavailable when a shard of this node has
-        broken, Environment when somebody removed its files on tmpfs: whoever supervises the daemon starts the next
-        incarnation. A shard that another node has taken over is waited for (``tenancy.py``).
+        Raises NotTrusted when the node's keys are revoked, or end with no next ones here, ShardUnavailable when a shard
+        of this node has broken or a thread has ended by itself, Environment when somebody removed its files on tmpfs:
+        whoever supervises the daemon starts the next incarnation. A shard that another node has taken over is waited
+        for (``tenancy.py``).
         """
+        self._trusted_ns = self._cluster.time.boot_ns()
         # Not stop.wait(): a signal handler that sets the event while this thread is inside wait() would block for ever
         # on the lock that wait() holds.
         while not stop.is_set():
@@ -226,21 +249,22 @@ class Node:
             if self._pulse is not None:
                 self._pulse.beat("pace")
             self._check_reached()
+            for why in self._observed.ended() if self._observed is not None else ():
+                raise ShardUnavailable("thread-ended", f"{why}; the log says why", hint="start the node again")
             for shard, why in self._cluster.routes.host.broken().items():
                 raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
 
     def _check_trusted(self) -> None:
-        """Now and then, raise NotTrusted for a node whose keys are revoked or replaced: it must not close or seal."""
+        """Raise NotTrusted for a node whose keys are revoked, or end, so early that its shards still stop in order.
+
+        A rotation that is under way has its time: the record comes first, then the keys.
+        """
         boot = self._cluster.time.boot_ns()
-        if self._trusted_ns is not None and boot - self._trusted_ns < TRUST_NS:
-            return
-        self._trusted_ns = boot
-        try:
-            self._cluster.check_trusted_now()
-        except NotTrusted:
-            raise
-        except LeaseholdError as problem:
-            _log.warning("trust-not-checked code=%s reason=%s", problem.code, problem.message)
+        why = self._cluster.routes.host.keys_end()
+        if why is None:
+            self._trusted_ns = boot
+        elif boot - self._trusted_ns >= TRUST_NS:
+            raise self._cluster.keys.not_trusted(why)
 
     def _check_reached(self) -> None:
         """Raise Environment where applications, who look for the daemon on tmpfs, cannot find it there any more."""
@@ -272,6 +296,8 @@ class Node:
 
     def stop(self) -> None:
         """Write and answer what the writer was handed, and end it. Idempotent. The shards end with their cluster."""
+        if self._observed is not None:
+            self._observed.stopping = True
         if self._tenancy is not None:
             self._tenancy.close()
         if self._releases is not None:
@@ -310,6 +336,8 @@ class Node:
         if self._looked_ns is not None and boot - self._looked_ns < NEW_LOGS_NS:
             return
         self._looked_ns = boot
+        if self._observed is not None:
+            self._observed.see_mount(self._cluster.root)
         for name in self._cluster.log_names():
             if name in self._metronomes:
                 continue

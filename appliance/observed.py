@@ -6,14 +6,18 @@ any other process, one bounded page at a time.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable
-from timeagent.units import SECOND, span_text
+from timeagent.units import SECOND
 
+from .bag.probe import room_of
+from .doctor.check import Verdict, failed, not_well, worst
 from .givingway import kept_by
+from .health import judge_awaited_shard, judge_clock, judge_mount, judge_own_shard, judge_space, judge_tmpfs
 from .lease.showing import lease_fields, shard_fields
 from .lease.transport import UnixTransport
 from .lease.wire import PAGE_LEASES_MAX, Inspect, Page
@@ -21,21 +25,30 @@ from .runtime import shard_socket
 from .webdoor import JSON, Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from threading import Thread
 
     from timeagent.clock import NodeTime
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
+    from .bag.probe import Room
+    from .doctor.check import Check
     from .formats.policy import PolicyNumbers
     from .lease.wire import LeaseView, ShardNumbers
     from .mapwatch import MapWatch
+    from .releases import Releases
     from .shards import ShardHost
 
 ASK_NS: Final[Span] = SECOND
 STILL_NS: Final[Span] = 10 * SECOND
 """A loop that has not gone round for so long is stuck: it goes round ten times a second."""
 
+AT_ONCE: Final = frozenset({"/healthz", "/readyz"})
+"""The pages that are made without asking a shard or the mount."""
+
+CHECKS_PATH: Final = "/v1/checks"
+CHECKS_SCHEMA: Final = "leasehold.checks"
 LEASES_SHOWN: Final = 1_000
 LEASES_SHOWN_MAX: Final = 10_000
 
@@ -44,7 +57,14 @@ class Observed:
     """One node, as it is seen from outside. Thread-safe."""
 
     def __init__(
-        self, host: ShardHost, maps: MapWatch, node: str, time: NodeTime, policy: PolicyNumbers, runtime: Path
+        self,
+        host: ShardHost,
+        maps: MapWatch,
+        node: str,
+        time: NodeTime,
+        policy: PolicyNumbers,
+        runtime: Path,
+        others: Releases,
     ) -> None:
         """Look at nothing yet."""
         self._host = host
@@ -53,7 +73,11 @@ class Observed:
         self._time = time
         self._policy = policy
         self._runtime = runtime
+        self._others = others
+        self._room: tuple[Room, Instant] | None = None
         self.stopping = False
+        self.threads: Sequence[Thread | None] = ()
+        """Those of this process that go on until it stops, beside the shards' own."""
 
     @property
     def own_shards(self) -> list[int]:
@@ -61,40 +85,65 @@ class Observed:
         owned = {shard for shard, owner in enumerate(self._maps.newest.owners) if owner == self._node}
         return sorted(owned | set(self._host.everything()))
 
-    def ill(self) -> list[str]:
-        """Return what is wrong with this process: shards that have ended or stand still. Nothing: it is healthy."""
-        found = []
+    def see_mount(self, root: Path) -> None:
+        """Note that the mount answers, and what room is left. Touches the mount. An error is no answer."""
+        with contextlib.suppress(OSError):
+            self._room = room_of(root), self._time.boot_ns()
+
+    def running(self) -> list[Check]:
+        """Return of each shard that runs here whether it goes round. One that does not is mended by a restart."""
+        way_out = "start the daemon again: its supervisor does"
+        found = [failed("threads", why, way_out) for why in self.ended()]
         for shard in self.own_shards:
             hosted = self._host.hosted(shard)
-            if hosted is None:
-                continue
-            why = hosted.ended()
-            still = self._time.boot_ns() - hosted.server.counts.looped_ns
-            if why is not None:
-                found.append(f"shard {shard} has ended: {why}")
-            elif still > STILL_NS:
-                found.append(f"shard {shard} stands still")
+            if hosted is not None:
+                still = self._time.boot_ns() - hosted.server.counts.looped_ns
+                found.append(judge_own_shard(shard, hosted.ended(), still if still > STILL_NS else 0))
         return found
 
-    def unready(self) -> list[str]:
-        """Return why nobody should ask this node for leases now. Nothing: it is ready."""
-        found = self.ill()
+    def ended(self) -> list[str]:
+        """Return which threads have ended by themselves: a bug, of which the log says more."""
+        threads = () if self.stopping else self.threads
+        return [f"thread {each.name} has ended" for each in threads if each is not None and not each.is_alive()]
+
+    def checks(self) -> list[Check]:
+        """Return all that is seen from here. What fails is this node's own: nobody should ask it for leases now."""
+        found = self.running()
+        for shard in self.own_shards:
+            if self._host.hosted(shard) is None:
+                found.append(judge_awaited_shard(shard, kept_by(shard_socket(self._runtime, shard))))
         if self.stopping:
-            found.append("the node is stopping")
-        found += [self._awaited(shard) for shard in self.own_shards if self._host.hosted(shard) is None]
+            found.append(failed("node", "it is stopping", "wait, or ask another node"))
+        if why := self._host.keys_end():
+            found.append(
+                failed("keys", f"no shard may run with these keys: {why}", "leasehold trust rotate makes the next")
+            )
+        found += self._tmpfs()
+        allowed = self._policy.radius_ns_max
         try:
-            radius, allowed = self._time.now().radius, self._policy.radius_ns_max
+            found.append(judge_clock(self._time.now().radius, "", "as this node knows it", allowed))
         except BadTime as problem:
-            found.append(f"no usable time: {problem.message}")
-        else:
-            if radius > allowed:
-                found.append(f"no usable time: known to {span_text(radius)}; the policy allows {span_text(allowed)}")
-        return found
+            found.append(judge_clock(None, problem.message, "", allowed))
+        if self._room is not None:
+            room, seen_ns = self._room
+            silent = self._time.boot_ns() - seen_ns
+            found += [judge_mount(silent if silent > STILL_NS else None), *judge_space(room)]
+        return found + self._others.checks()
 
-    def _awaited(self, shard: int) -> str:
-        """Return that a shard does not run here, and which process of this machine has it, if one does."""
-        who = kept_by(shard_socket(self._runtime, shard))
-        return f"shard {shard} does not run" + (f" here yet: {who} runs it, and gives it up" if who else "")
+    def room_bytes(self) -> int:
+        """Return what is left on the tmpfs of the shards; 0 where that cannot be said."""
+        try:
+            return room_of(self._runtime).bytes_left
+        except OSError:
+            return 0
+
+    def _tmpfs(self) -> list[Check]:
+        """Return that the tmpfs is full, and which shards take no new domains for it."""
+        hosted = {shard: each for shard in self.own_shards if (each := self._host.hosted(shard)) is not None}
+        full = {shard: why for shard, each in hosted.items() if (why := each.why_full()) is not None}
+        way_out = f"see what fills it: du -x {self._runtime}"
+        found = [failed(f"shard {shard}", f"takes no new domains: {why}", way_out) for shard, why in full.items()]
+        return [judge_tmpfs(self._runtime, self.room_bytes()), *found]
 
     def radius_ns(self) -> Span | None:
         """Return how well the time is known here; None: not at all."""
@@ -133,14 +182,19 @@ class Observed:
                 return found, page.more
 
 
-def pages(observed: Observed, maps: MapWatch, metrics: Callable[[], Answer]) -> Mapping[str, Callable[..., Answer]]:
+def pages(
+    observed: Observed, maps: MapWatch, release: str, metrics: Callable[[], Answer]
+) -> Mapping[str, Callable[..., Answer]]:
     """Return what is at the read-only door, by path."""
 
     def health(_: Mapping[str, str]) -> Answer:
-        return _verdict(observed.ill())
+        return _verdict(observed.running())
 
     def readiness(_: Mapping[str, str]) -> Answer:
-        return _verdict(observed.unready())
+        return _verdict(observed.checks())
+
+    def checks(_: Mapping[str, str]) -> Answer:
+        return _json(CHECKS_SCHEMA, {"release": release, "checks": [each.fields() for each in observed.checks()]})
 
     def shards(_: Mapping[str, str]) -> Answer:
         shown: list[dict[str, Any]] = []
@@ -167,16 +221,18 @@ def pages(observed: Observed, maps: MapWatch, metrics: Callable[[], Answer]) -> 
     return {
         "/healthz": health,
         "/readyz": readiness,
+        CHECKS_PATH: checks,
         "/v1/shards": shards,
         "/v1/leases": leases,
         "/metrics": lambda _: metrics(),
     }
 
 
-def _verdict(reasons: list[str]) -> Answer:
-    if reasons:
-        return Answer(503, "".join(f"{reason}\n" for reason in reasons).encode())
-    return Answer(200, b"ok\n")
+def _verdict(checks: list[Check]) -> Answer:
+    """Return 503 where something fails, and in either case what is not well, the worst first, each with its way out."""
+    wrong = not_well(checks)
+    lines = [f"{check.verdict}  {check.words}\n  way out: {check.way_out}\n" for check in wrong]
+    return Answer(503 if worst(checks) is Verdict.FAIL else 200, "".join(lines or ["ok\n"]).encode())
 
 
 def _json(schema: str, fields: dict[str, Any]) -> Answer:

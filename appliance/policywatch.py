@@ -55,7 +55,7 @@ class WatchedPolicy:
         self._listeners: list[Callable[[Policy], object]] = []
         self._lock = Lock()
         self._closing = Event()
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
         self.failures = 0
         """How often the newest record could not be read, or somebody who was told of it failed."""
         self.granted_ns_max = self.ahead_ns_max = self.r1_tolerance_ns = 0
@@ -70,9 +70,9 @@ class WatchedPolicy:
     def start(self) -> None:
         """Begin to look, in a thread of its own. Idempotent."""
         with self._lock:
-            if self._thread is None and not self._closing.is_set():
-                self._thread = Thread(target=self._run, name="leasehold-policy", daemon=True)
-                self._thread.start()
+            if self.thread is None and not self._closing.is_set():
+                self.thread = Thread(target=self._run, name="leasehold-policy", daemon=True)
+                self.thread.start()
 
     def close(self) -> None:
         """Look no more. Does not wait for a mount that does not answer. Idempotent."""

@@ -3,10 +3,14 @@
 The newest record is the highest number in its directory, opened afresh; a record is published with link(2) under the
 next number, and the first to link it wins. Policy, trust and map are signed by the cluster root key; a record that is
 not is an error, never ignored: a cluster must not fall back to an older policy because the newest is damaged.
+
+But numbers have no gaps. What has a number behind a gap and is no such record, nobody published: it counts for nobody,
+and whoever finds it logs it once. What is a record counts, gap or not: then those before it are missing.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from timeagent.canonical import decode
@@ -15,6 +19,7 @@ from timeagent.trust import Keyring, TrustRecord
 
 from .bag.records import RecordNumbers
 from .bag.storage import Published
+from .formats.ceiling import open_ceiling
 from .formats.framing import Kind
 from .formats.paths import ledger_path, parse_record_name, record_name
 from .formats.policy import Policy, check_policy
@@ -22,13 +27,17 @@ from .formats.shardmap import ShardMap
 from .formats.stamped import open_signed, sign
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from timeagent.keys import Signer, Verifier
 
     from .bag.storage import Storage
 
 DIRECTORIES = {Kind.POLICY: "policy", Kind.TRUST: "trust", Kind.MAP: "map"}
 TMP = "tmp"
+_log = logging.getLogger(__name__)
 _RESTORE = "restore it from a copy of the tree: a numbered record never changes"
+_RESTORE_OR_DELETE = f"if this cluster published it, {_RESTORE}; if nobody did, delete it"
 
 
 class Registers:
@@ -43,6 +52,7 @@ class Registers:
         self._trust: dict[int, TrustRecord] = {}
         self._keyrings: dict[int, Keyring] = {}
         self._maps: dict[int, ShardMap] = {}
+        self._junk: dict[Kind, set[int]] = {}
 
     def newest(self) -> RecordNumbers:
         """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
@@ -106,7 +116,24 @@ class Registers:
     def newest_number(self, kind: Kind) -> int | None:
         """Return the highest number of a register, its directory opened afresh, or None. Touches the mount."""
         names = self._storage.list_afresh(DIRECTORIES[kind])
-        return max(filter(None, map(parse_record_name, names or ())), default=None)
+        junk = self._junk.setdefault(kind, set())
+        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - junk)
+        junk |= _drop_junk(numbers, lambda number: self._is_record(kind, number))
+        return numbers[-1] if numbers else None
+
+    def _is_record(self, kind: Kind, number: int) -> bool:
+        """Whether a number is a record of this cluster. Touches the mount."""
+        try:
+            read: dict[Kind, Callable[[int], object]] = {
+                Kind.POLICY: self.policy,
+                Kind.TRUST: self.trust,
+                Kind.MAP: self.map,
+            }
+            read[kind](number)
+        except (Damaged, NotTrusted) as problem:
+            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
+            return False
+        return True
 
     def _newest(self, kind: Kind) -> int:
         number = self.newest_number(kind)
@@ -132,20 +159,28 @@ class Registers:
             signed = open_signed(kind, data, path)
             record = decode(form, signed.body, path)
         except Damaged as problem:
-            raise Damaged(problem.code, problem.message, hint=_RESTORE) from None
+            raise Damaged(problem.code, problem.message, hint=_RESTORE_OR_DELETE) from None
         if not signed.verified_by(kind, self._root_key):
             raise NotTrusted(
                 "record-not-trusted",
                 f"{path} is not signed by this cluster's root key",
-                hint="compare the root key's fingerprint with the cluster's: this may be another cluster's file",
+                hint="it may be another cluster's file: compare the fingerprints of the root keys; if so, delete it",
             )
         if record.number != number or record.cluster_id != self.cluster_id:
             raise NotTrusted(
                 "record-misplaced",
                 f"{path} says that it is number {record.number} of cluster {record.cluster_id.hex()}",
-                hint=_RESTORE,
+                hint=_RESTORE_OR_DELETE,
             )
         return record
+
+
+def _drop_junk(numbers: list[int], is_record: Callable[[int], bool]) -> set[int]:
+    """Take from the end of ordered numbers what stands behind a gap and is no record; return what was taken."""
+    junk = set()
+    while numbers and numbers[-1] - 1 != (numbers[-2] if len(numbers) > 1 else 0) and not is_record(numbers[-1]):
+        junk.add(numbers.pop())
+    return junk
 
 
 class StoredChain:
@@ -155,11 +190,28 @@ class StoredChain:
         """Take the chain's directory. Touches nothing yet."""
         self._storage = storage
         self._path = path
+        self._junk: set[int] = set()
 
     def list_afresh(self) -> list[int]:
-        """Return the numbers that are there, in order; the directory is opened afresh. Touches the mount."""
+        """Return the numbers that are there, in order; the directory is opened afresh. Touches the mount.
+
+        The newest records of a chain are never pruned, so that none of them stands behind a gap.
+        """
         names = self._storage.list_afresh(self._path)
-        return sorted(filter(None, map(parse_record_name, names or ())))
+        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - self._junk)
+        self._junk |= _drop_junk(numbers, self._is_record)
+        return numbers
+
+    def _is_record(self, number: int) -> bool:
+        """Whether a file is a ceiling record of its number, whoever signed it: it was linked whole, or never."""
+        path = f"{self._path}/{record_name(number)}"
+        data = self._storage.read(path)
+        try:
+            if data is None or open_ceiling(data, path)[0].number == number:
+                return True  # one that is gone by now was there when it was listed
+        except Damaged as problem:
+            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
+        return False
 
     def read(self, number: int) -> bytes | None:
         """Return a record's bytes, or None where there is none. Touches the mount."""

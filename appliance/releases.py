@@ -1,4 +1,4 @@
-"""Which release each node runs: what the certificates say that nodes show where they answer others.
+"""Which nodes answer, and which release each runs: what the certificates say that they show where they answer others.
 
 For people only: nothing is decided by it. What two releases do not understand of each other they refuse by name.
 """
@@ -6,12 +6,15 @@ For people only: nothing is decided by it. What two releases do not understand o
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import LeaseholdError
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
+from .doctor.check import unknown
+from .health import judge_reached, judge_releases
 from .lease import tls
 from .lease.transport import TlsTransport
 from .lease.wire import PROTOCOL_VERSION, Hello
@@ -20,15 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from timeagent.clock import NodeTime
+    from timeagent.keys import KeyInUse, Signer
     from timeagent.units import Span
 
-    from .settings import Settings
+    from .doctor.check import Check
     from .trustwatch import TrustWatch
 
-LOOK_NS: Final[Span] = 30 * SECOND
-"""How often a daemon asks the others."""
+LOOK_NS: Final[Span] = 2 * SECOND
+"""How often the others are asked: with ASK_NS, a node that stands still is known within five seconds."""
+LOOK_NS_A_NODE: Final[Span] = 100 * MS
+"""But not more of them a second than this allows: each is a handshake, on both sides."""
 ASK_NS: Final[Span] = 2 * SECOND
 """How long a node has to answer."""
+_AT_ONCE: Final = 16
 
 UNSAID: Final = "unsaid"
 """Of a node that answers and names no release."""
@@ -37,37 +44,58 @@ UNSAID: Final = "unsaid"
 class Releases:
     """What each node says that it runs. Thread-safe."""
 
-    def __init__(self, settings: Settings, cluster_id: bytes, trust: TrustWatch, time: NodeTime, own: str) -> None:
+    def __init__(
+        self, node: str, tls_key: Signer | KeyInUse, cluster_id: bytes, trust: TrustWatch, time: NodeTime, own: str
+    ) -> None:
         """Ask nobody yet. ``own``: what runs here."""
-        self._settings = settings
-        self._greeting = Hello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=settings.node, shard=None)
+        self._node = node
+        self._ends = tls.OwnEnds(tls.client_context, tls_key)
+        self._greeting = Hello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=node, shard=None)
         self._trust = trust
         self._time = time
         self.own = own
-        self.known: Mapping[str, str | None] = {settings.node: own}
+        self.known: Mapping[str, str | None] = {node: own}
         """By node, as of the last look; None: it did not answer."""
+        self._addresses: dict[str, str] | None = None
+        """Where each other node was asked then."""
         self._closed = Event()
+        self.thread = Thread(target=self._run, name="leasehold-releases", daemon=True)
+
+    @property
+    def period_ns(self) -> Span:
+        """How long to wait between two looks."""
+        return max(LOOK_NS, len(self.known) * LOOK_NS_A_NODE)
 
     def look(self) -> Mapping[str, str | None]:
-        """Ask every node that has an address, one after the other; return who runs what. Blocks, ASK_NS a node."""
-        found: dict[str, str | None] = {self._settings.node: self.own}
-        for node in self._trust.nodes():
-            if node != self._settings.node and not self._closed.is_set():
-                found[node] = self._of(node)
-        self.known = found
-        return found
+        """Ask every node that has an address; return who runs what. Blocks for ASK_NS, more with many silent nodes."""
+        addresses = {node: str(self._trust.address_of(node)) for node in self._trust.nodes()}
+        addresses.pop(self._node, None)
+        with ThreadPoolExecutor(_AT_ONCE, "leasehold-release") as pool:
+            found = dict(zip(addresses, pool.map(self._of, addresses), strict=True))
+        self.known, self._addresses = {self._node: self.own} | found, addresses
+        return self.known
+
+    def checks(self) -> list[Check]:
+        """Return what the last look comes to. Never blocks."""
+        addresses = self._addresses
+        if addresses is None:
+            return [unknown("other nodes", "no answer yet", "wait a moment")]
+        known = {**self.known, self._node: self.own}
+        silent = {node: address for node, address in addresses.items() if known[node] is None}
+        return [judge_reached([node for node in addresses if node not in silent], silent), judge_releases(known)]
 
     def _of(self, node: str) -> str | None:
-        context = tls.client_context(self._settings.tls_key())
-        with contextlib.closing(TlsTransport(node, context, self._trust, self._time, self._greeting)) as line:
-            try:
+        if self._closed.is_set():
+            return None
+        try:
+            with contextlib.closing(TlsTransport(node, self._ends, self._trust, self._time, self._greeting)) as line:
                 return line.release(ASK_NS) or UNSAID
-            except LeaseholdError:
-                return None
+        except LeaseholdError:
+            return None
 
     def start(self) -> None:
         """Look now and then, in a thread of its own."""
-        Thread(target=self._run, name="leasehold-releases", daemon=True).start()
+        self.thread.start()
 
     def close(self) -> None:
         """Look no more. Does not wait for a node that does not answer. Idempotent."""
@@ -76,7 +104,7 @@ class Releases:
     def _run(self) -> None:
         while not self._closed.is_set():
             self.look()
-            self._closed.wait(LOOK_NS / SECOND)
+            self._closed.wait(self.period_ns / SECOND)
 
 
 def skewed(known: Mapping[str, str | None]) -> bool:

@@ -39,7 +39,6 @@ from .registers import StoredChain
 from .runtime import shard_socket
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
     from pathlib import Path
 
@@ -155,7 +154,7 @@ class ShardRoutes:
         self._policy = policy
         self.runtime = runtime
         self._trust = trust
-        self._context: ssl.SSLContext | None = None
+        self._ends: tls.OwnEnds | None = None
         self._ways: dict[int, ShardWay] = {}
         self._lines: dict[tuple[int, str, bool], Transport] = {}
         self._sockets: list[SocketTransport] = []
@@ -254,9 +253,9 @@ class ShardRoutes:
                 f"shard {shard} belongs to node {node}, and trust record {trust.number} says nowhere where it answers",
                 hint=f"say it: leasehold trust move {node} HOST:PORT; or run this on {node}",
             )
-        if self._context is None:
-            self._context = tls.client_context(self._settings.tls_key())
-        return TlsTransport(node, self._context, trust, self._time, greeting)
+        if self._ends is None:
+            self._ends = tls.OwnEnds(tls.client_context, self.host.keys.tls)
+        return TlsTransport(node, self._ends, trust, self._time, greeting)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -273,6 +272,12 @@ class ShardRoutes:
                 page = self._page(line, shard, node, page.after_domain, PAGE_LEASES_MAX)
                 found += page.leases
         return page.numbers, found
+
+    def expect(self, shard: int, node: str) -> None:
+        """Look for a shard where its chain says that it runs, before its owner: one that stands still takes long."""
+        newest = self._map
+        if shard < len(newest.owners) and node != newest.owners[shard]:
+            self._stand_ins.setdefault(shard, (newest.number, node))
 
     def numbers(self, shard: int) -> ShardNumbers:
         """Return how a shard stands, unsigned. Never starts a shard. Raises ShardUnavailable."""
@@ -377,6 +382,8 @@ class ShardRoutes:
         return reply
 
     def _hint(self, node: str, line: SocketTransport | None = None) -> str:
+        if isinstance(line, TlsTransport):
+            return f"is the daemon of {node} down, or does it stand still? leasehold status, on {node}"
         who = kept_by(line.path) if isinstance(line, UnixTransport) else None
         if who is not None:
             return f"{who} runs it, and does not answer: does it stand still, or get no processor time?"

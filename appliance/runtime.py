@@ -6,10 +6,12 @@ flock(2) on that local tmpfs, never on the mount; the kernel drops it when its p
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import grp
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakSet
@@ -19,6 +21,11 @@ from timeagent.errors import BadConfiguration, Environment
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .settings import Settings
+
+SERVICE: Final = Path("/run/leasehold")
+"""What the units and systemd/leasehold.tmpfiles.conf make for their user (RuntimeDirectory=)."""
+
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the tmpfs that every Linux has
 _MOUNTS: Final = Path("/proc/self/mounts")
 _FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
@@ -26,10 +33,55 @@ _SOCKET_BYTES_MAX: Final = 107
 """The longest path of a Unix socket."""
 
 
+def user_directory() -> Path:
+    """Return what all nodes of this user lie in: the service's directory on tmpfs where it is this user's."""
+    with contextlib.suppress(OSError):
+        said = _MOUNTS.read_text(encoding="utf-8")
+        if SERVICE.lstat().st_uid == os.geteuid() and file_system_of(SERVICE.resolve(), said) in _FORGETFUL:
+            return SERVICE
+    return SHARED_MEMORY / f"leasehold-{os.getuid()}"
+
+
 def default_directory(cluster_id: bytes, node: str) -> Path:
     """Return the usual place: short, because a Unix socket's path has at most 107 bytes."""
-    name = hashlib.sha256(cluster_id + node.encode()).hexdigest()[:16]
-    return SHARED_MEMORY / f"leasehold-{os.getuid()}" / name
+    return user_directory() / hashlib.sha256(cluster_id + node.encode()).hexdigest()[:16]
+
+
+def runtime_of(settings: Settings, cluster_id: bytes) -> Path:
+    """Return a node's directory on tmpfs, which need not be there yet.
+
+    Raises Environment where it is in the hands of others than this user, the superuser, and who owns the settings.
+    """
+    path = settings.runtime or default_directory(cluster_id, settings.node)
+    refuse_strangers(path, settings.directory.stat().st_uid)
+    return path
+
+
+def refuse_strangers(path: Path, *known: int) -> None:
+    """Raise Environment where another user could put something into a directory, or in its place. It need not be there.
+
+    It, and each one that it lies in, belongs to this user, the superuser or one of ``known``, and nobody else may write
+    there; above it they may where the sticky bit keeps them from what is not theirs. Symbolic links are looked at, and
+    what they lead to.
+    """
+    ends = path.absolute(), path.resolve()
+    for each in sorted({place for end in ends for place in (end, *end.parents)}):
+        try:
+            status = each.lstat()
+        except FileNotFoundError:
+            continue
+        others = 0 if each not in ends and status.st_mode & stat.S_ISVTX else stat.S_IWGRP | stat.S_IWOTH
+        if status.st_uid not in (os.geteuid(), 0, *known):
+            why = f"belongs to user {status.st_uid}"
+        elif status.st_mode & others and not stat.S_ISLNK(status.st_mode):
+            why = "can be written to by other users"
+        else:
+            continue
+        raise Environment(
+            "runtime-not-ours",
+            f"{path} may be changed by others: {each} {why}",
+            hint="have the superuser remove it, or set runtime in node.toml to a directory that is this user's alone",
+        )
 
 
 def file_system_of(path: Path, mounts: str) -> str:
@@ -57,6 +109,7 @@ def ensure_runtime(path: Path, mounts: str | None = None, group: int | None = No
             f"{path} is too long: a socket in it has a path of {longest} bytes, {_SOCKET_BYTES_MAX} are possible",
             hint="set runtime in node.toml to a shorter path",
         )
+    refuse_strangers(path)
     try:
         above = next(each for each in (path, *path.parents) if each.exists())
         _refuse_lasting(path, above, said)
@@ -72,6 +125,7 @@ def ensure_runtime(path: Path, mounts: str | None = None, group: int | None = No
             f"cannot make {path}: {problem.strerror}",
             hint="mount a tmpfs there, or set runtime in node.toml",
         ) from None
+    refuse_strangers(path)  # again: it may have been made by another just now
     if owner != os.geteuid():
         raise Environment("no-runtime", f"{path} belongs to another user", hint="set runtime in node.toml")
     _refuse_lasting(path, path, said)

@@ -23,7 +23,6 @@ from .lease.server import ShardServer
 from .lease.shard import Shard
 from .lease.succession import Succession, newest_record
 from .machinery import Machinery
-from .ownkeys import check_trusted_now
 from .registers import StoredChain, StoredLedger
 from .runtime import group_id, shard_socket
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from threading import Lock
 
     from timeagent.clock import NodeTime
-    from timeagent.keys import Signer
+    from timeagent.keys import KeyInUse
     from timeagent.units import Span
 
     from .bag.storage import Storage
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from .lease.chainthread import ChainThread
     from .lease.spool import LedgerSpool
     from .lease.store import LeaseStore
+    from .ownkeys import OwnKeys
     from .pulse import Pulse
     from .registers import Registers
     from .runtime import LocalLock
@@ -65,6 +65,11 @@ OWNERS_TIME_NS: Final = 60 * SECOND
 
 STOP_SLACK_NS: Final = 2 * SECOND
 """How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
+
+
+def stopping_ns(policy: PolicyNumbers) -> Span:
+    """Return how long an orderly stop may take; so long before the end of its keys a shard without others stops."""
+    return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
 
 
 class HostedShard:
@@ -94,7 +99,7 @@ class HostedShard:
         self._time = time
         self._ending = machinery.mutex()
         self._ended = False
-        self._patience_ns = policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
+        self._patience_ns = stopping_ns(policy)
         self._threads = [
             machinery.spawn("leasehold-shard", self._serve),
             machinery.spawn("leasehold-ledger", spool.run),
@@ -112,8 +117,15 @@ class HostedShard:
         return self.broken() or self._shard.over()
 
     def broken(self) -> str | None:
-        """Return that its server has ended by itself, which never should happen, or None."""
-        return None if self._threads[0].is_alive() or self._ended else "its server has ended; the log says why"
+        """Return that its server or its ledger's thread has ended by itself, which never should happen, or None."""
+        alive = [each.is_alive() for each in self._threads]
+        if all(alive) or self._ended:
+            return None
+        return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
+
+    def why_full(self) -> str | None:
+        """Return why this shard takes no new domains for want of room on its tmpfs, or None. Never blocks."""
+        return self._store.why_full() if self._store.full else None
 
     def stop(self) -> None:
         """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
@@ -161,11 +173,12 @@ class HostedShard:
 class ShardHost:
     """Runs the shards that the map gives to this node, one process of this machine at a time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the ports
         self,
         storage: Storage,
         registers: Registers,
         settings: Settings,
+        keys: OwnKeys,
         time: NodeTime,
         policy: PolicyNumbers,
         runtime: Path,
@@ -177,6 +190,7 @@ class ShardHost:
         self._storage = storage
         self._registers = registers
         self._settings = settings
+        self.keys = keys
         self._time = time
         self._policy = policy
         self._runtime = runtime
@@ -186,12 +200,16 @@ class ShardHost:
         self._closed = False
         self._trust: TrustWatch | None = None
         self._pulse: Pulse | None = None
-        self._giving_way = GivingWay(self._machinery, time, self.leave)
+        self._giving_way = GivingWay(self._machinery, time, self.leave, self.keys_end)
 
     def serve_nodes(self, trust: TrustWatch, pulse: Pulse) -> None:
         """Be the daemon: shards that begin from now on serve other nodes, beat in its pulse, and give way to nobody."""
         self._trust = trust
         self._pulse = pulse
+
+    def keys_end(self) -> str | None:
+        """Return why no shard may go on here: the keys it signs with end too soon for a later orderly stop; or None."""
+        return self.keys.refusal(self._time, stopping_ns(self._policy))
 
     def hosted(self, shard: int) -> HostedShard | None:
         """Return a shard that runs here now. Thread-safe; never waits for one that is being started."""
@@ -202,7 +220,8 @@ class ShardHost:
         """Run a shard here unless another process of this machine does, or another node still may. True: it runs, here.
 
         One that has ended here is replaced: a new incarnation, an empty database. Hosts nothing once closed. Raises
-        BadTime, Environment, Damaged, ShardUnavailable, NotTrusted (keys that are revoked: it would be in the way).
+        BadTime, Environment, Damaged, ShardUnavailable, NotTrusted (for keys that are revoked, or end:
+        it would be in the way).
         """
         with self._lock:
             if shard in self._hosted:
@@ -226,7 +245,7 @@ class ShardHost:
                 if self.waits_for(shard, shard_map) is not None:
                     lock.release()
                     return False
-                check_trusted_now(self._registers, self._settings, self._time)
+                self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
                 self._hosted[shard] = (self._start(shard, shard_map), lock)
             except BaseException:
                 lock.release()
@@ -255,8 +274,8 @@ class ShardHost:
         def polite(newest: CeilingRecord) -> str | None:
             return None if self._time.boot_ns() >= until else self._courtesy(newest)
 
-        signer, incarnation = self._settings.witness_key(), self._random.randbytes(8)
-        return Succession(layouts, self._port, self._time, signer, self._settings.node, incarnation, polite)
+        incarnation = self._random.randbytes(8)
+        return Succession(layouts, self._port, self._time, self.keys.witness, self._settings.node, incarnation, polite)
 
     def _port(self, map_number: int, shard: int) -> StoredChain:
         return StoredChain(self._storage, chain_path(map_number, shard))
@@ -335,7 +354,7 @@ class ShardHost:
         identity = ShardIdentity(
             cluster_id, layout.number, shard, node, incarnation, since_ns=since, release=version("leasehold")
         )
-        signer = self._settings.witness_key()
+        signer = self.keys.witness
         stored = self._port(layout.number, shard)
         origin = self.succession(layouts, OWNERS_TIME_NS).beginning if len(layouts) > 1 else None
         right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
@@ -354,7 +373,7 @@ class ShardHost:
         shard_map: ShardMap,
         store: LeaseStore,
         chain: ChainThread,
-        signer: Signer,
+        signer: KeyInUse,
         spool: LedgerSpool,
     ) -> HostedShard:
         running = Shard(

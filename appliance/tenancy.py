@@ -77,7 +77,7 @@ class Tenancy:
         self._leaving: dict[int, Running] = {}
         self._succession: tuple[int, Succession] | None = None
         self._stop = Event()
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
         self.taken_over = 0
         """How many shards of other nodes began here."""
         self.handed_over = 0
@@ -85,14 +85,14 @@ class Tenancy:
 
     def start(self) -> None:
         """Begin to choose."""
-        self._thread = Thread(target=self._run, name="leasehold-tenancy", daemon=True)
-        self._thread.start()
+        self.thread = Thread(target=self._run, name="leasehold-tenancy", daemon=True)
+        self.thread.start()
 
     def close(self) -> None:
         """Choose no more; waits for a step that is under way. Idempotent."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self.thread is not None:
+            self.thread.join()
 
     def asked_for(self, shard: int) -> None:
         """Note that somebody asks here for a shard that does not run here. Never blocks. Thread-safe."""

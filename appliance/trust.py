@@ -34,7 +34,7 @@ KEY_BACKDATE_NS: Final = DAY
 """A new key is valid from a day before: the clocks that judge it need not agree with the founder's."""
 
 KEY_OVERLAP_NS: Final = DAY
-"""How long a key that was replaced stays valid: processes that hold it are restarted within this time."""
+"""How long a key that was replaced stays valid: processes take the next one up within this time."""
 
 _TRIES: Final = 100
 

@@ -19,6 +19,8 @@ from timeagent.units import SECOND
 from .formats.address import parse_address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from timeagent.clock import Clock
     from timeagent.trust import Keyring
     from timeagent.units import Instant, Span
@@ -38,19 +40,23 @@ _LOOK_AGAIN_NS: Final[Span] = SECOND // 10
 class TrustWatch:
     """The newest trust record known to this process (the lease package's Trust). Thread-safe."""
 
-    def __init__(self, registers: Registers, clock: Clock) -> None:
+    def __init__(
+        self, registers: Registers, clock: Clock, on_look: Callable[[Keyring, Instant], object] = lambda *_: None
+    ) -> None:
         """Read the newest record, once. Touches the mount. Raises Damaged, NotTrusted, Environment.
 
-        ``registers``: this watch's own, because they are not for several threads.
+        ``registers``: this watch's own, because they are not for several threads. ``on_look`` is called
+        with the keys of the newest record and the time, 0 where none is known, after every look.
         """
         self._registers = registers
         self._clock = clock
-        self._known: tuple[int, Keyring, dict[bytes, str]] = self._newest()
+        self._on_look = on_look
         self._instant: Instant = 0
+        self._known: tuple[int, Keyring, dict[bytes, str]] = self._newest()
         self._lock = Lock()
         self._asked = Event()
         self._closed = False
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
         self.failures = 0
         """How often the newest record could not be read."""
 
@@ -59,16 +65,24 @@ class TrustWatch:
         """Return the number of the newest record known."""
         return self._known[0]
 
+    @property
+    def keyring(self) -> Keyring:
+        """Return the keys of the newest record known."""
+        return self._known[1]
+
     def node_of(self, key_id: bytes) -> str | None:
         """Return whose TLS key this is, whatever its validity, or None."""
         return self._known[2].get(key_id)
 
     def refuses(self, key_id: bytes) -> str | None:
         """Return why nobody may be at the other end of a connection with this key now, or None if it is good."""
-        # Without usable time, or with a clock that went back, the last instant known counts on: a revocation stays one.
+        return self.keyring.refuses(key_id, Purpose.TLS, self._at())
+
+    def _at(self) -> Instant:
+        """Return now; without usable time, or with a clock that went back, the last instant: what ended stays so."""
         with contextlib.suppress(BadTime):
             self._instant = max(self._instant, self._clock.now().midpoint)
-        return self._known[1].refuses(key_id, Purpose.TLS, self._instant)
+        return self._instant
 
     def address_of(self, node: str) -> Address | None:
         """Return where a node answers: what the last of its entries says, in the order of the record."""
@@ -90,9 +104,9 @@ class TrustWatch:
     def start(self) -> None:
         """Begin to look, in a thread of its own. Idempotent."""
         with self._lock:
-            if self._thread is None and not self._closed:
-                self._thread = Thread(target=self._run, name="leasehold-trust", daemon=True)
-                self._thread.start()
+            if self.thread is None and not self._closed:
+                self.thread = Thread(target=self._run, name="leasehold-trust", daemon=True)
+                self.thread.start()
 
     def close(self) -> None:
         """Look no more. Does not wait for a mount that does not answer. Idempotent."""
@@ -110,6 +124,7 @@ class TrustWatch:
     def _newest(self) -> tuple[int, Keyring, dict[bytes, str]]:
         number = self._registers.newest().trust
         keyring = self._registers.keyring(number)
+        self._on_look(keyring, self._at())
         return number, keyring, {id_of(entry.public): entry.node for entry in keyring.entries(Purpose.TLS)}
 
     def _run(self) -> None:

@@ -1,8 +1,10 @@
 """The read-only door for people and Prometheus: a small HTTP/1.1 server for GET and HEAD, one answer a connection.
 
 It can be asked by anybody who reaches its address, so everything that a visitor costs is bounded: the number of
-visitors, the bytes of a request, the time from accept to end. It changes nothing and reads no body. It is on loopback
-or a Unix socket unless the settings say otherwise; there is no encryption and no password.
+visitors, the bytes of a request, the time from accept to end. One thread hears what all of them ask; a page that takes
+time to make or to read has a thread of its own, and there are few of those. What is asked to see whether this process
+works is answered by the first thread, so that visitors cannot make it look ill. The door changes nothing and reads no
+body. It is on loopback or a Unix socket unless the settings say otherwise; there is no encryption and no password.
 """
 
 from __future__ import annotations
@@ -16,28 +18,31 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from timeagent.errors import BadRequest, Environment, LeaseholdError
 from timeagent.units import SECOND
 
+from .lease.threshold import BACKLOG, Threshold, Visitor
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from timeagent.units import Span
 
     from .formats.address import Address
+    from .lease.transport import Counter as BootClock
 
 _log = logging.getLogger(__name__)
 
-VISITORS_MAX: Final = 16
+PAGES_MAX: Final = 16
+"""How many pages are being made and read at once. How many may ask meanwhile, and for how long: ``Threshold``."""
+
 REQUEST_BYTES_MAX: Final = 8 * 1024
 HEADERS_MAX: Final = 64
 VISIT_NS: Final[Span] = 5 * SECOND
-"""How long a visitor may take to ask, and to read the answer, together."""
-
-ACCEPT_PAUSE_NS: Final[Span] = SECOND // 10
+"""How long a page may take to be made and read, together."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -52,18 +57,6 @@ _REASONS: Final = {
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
-
-
-class Waiting(Protocol):
-    """A clock that counts and waits."""
-
-    def boot_ns(self) -> int:
-        """Return nanoseconds since boot."""
-        ...
-
-    def sleep(self, span: Span) -> None:
-        """Wait about that long."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +80,25 @@ def _bad(status: int, why: str) -> _Bad:
     return _Bad(Answer(status, f"{why}\n".encode()))
 
 
-class WebDoor:
-    """Answers visitors, each by a thread of its own, until it is closed."""
+class WebDoor(Threshold[Visitor]):
+    """Answers visitors until it is closed."""
 
     def __init__(
         self,
         place: Address | Path,
         answer: Callable[[str, Mapping[str, str]], Answer | None],
-        clock: Waiting,
+        clock: BootClock,
         group: int | None = None,
+        at_once: Container[str] = (),
     ) -> None:
         """Listen; nobody is answered before start(). ``answer``: for a path and its query; None: there is no such path.
 
-        ``group``: who may use the Unix socket beside this user. Raises Environment.
+        ``group``: who may use the Unix socket beside this user. ``at_once``: the paths whose answers never block.
+        Raises Environment.
         """
         self._answer = answer
-        self._clock = clock
-        self._boot_ns = clock.boot_ns
-        self._room = BoundedSemaphore(VISITORS_MAX)
-        self._closed = False
+        self._at_once = at_once
+        self._room = BoundedSemaphore(PAGES_MAX)
         self.place: Address | Path = place
         """Where it answers; with port 0, the port that was free."""
         self.answered: Counter[int] = Counter()
@@ -114,12 +107,11 @@ class WebDoor:
         self._allowed: frozenset[str] | None = None
         try:
             if isinstance(place, Path):
-                self._listener = self._at_path(place, group)
+                listener = self._at_path(place, group)
             else:
-                self._listener = socket.create_server(
-                    (place.host, place.port), family=socket.AF_INET6 if ":" in place.host else socket.AF_INET
-                )
-                self.place = type(place)(place.host, self._listener.getsockname()[1])
+                family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+                listener = socket.create_server((place.host, place.port), family=family, backlog=BACKLOG)
+                self.place = type(place)(place.host, listener.getsockname()[1])
                 if _is_loopback(place.host):
                     # A page in this machine's browser must not read it under a name that it made point here.
                     self._allowed = frozenset({"localhost", "127.0.0.1", "[::1]", place.host, f"[{place.host}]"})
@@ -127,7 +119,8 @@ class WebDoor:
             raise Environment(
                 "no-http", f"cannot answer HTTP at {place}: {problem}", hint="see `http` in node.toml"
             ) from None
-        self._thread = Thread(target=self._run, name="leasehold-http", daemon=True)
+        super().__init__(listener, clock)
+        self.thread = Thread(target=self.run, name="leasehold-http", daemon=True)
 
     def _at_path(self, place: Path, group: int | None) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,7 +131,7 @@ class WebDoor:
             if group is not None:
                 os.chown(place, -1, group)
                 place.chmod(0o660)
-            listener.listen(VISITORS_MAX)
+            listener.listen(BACKLOG)
         except OSError:
             listener.close()
             raise
@@ -147,51 +140,74 @@ class WebDoor:
 
     def start(self) -> None:
         """Begin to answer, in threads of its own."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
-        """Answer nobody any more; who is being answered has until its time is over. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        if self._thread.is_alive():
-            self._thread.join()
-        self._listener.close()
+        """Answer nobody any more; whose page is being made has until its time is over. Idempotent."""
+        self.stop()
+        if self.thread.is_alive():
+            self.thread.join()
         if self._socket_file is not None:
             self._socket_file.unlink(missing_ok=True)
 
-    def _run(self) -> None:
-        while not self._closed:
-            try:
-                visitor, _ = self._listener.accept()
-            except OSError as problem:
-                if self._closed:
-                    return
-                _log.warning("accept-failed reason=%s", problem.strerror)
-                self._clock.sleep(ACCEPT_PAUSE_NS)  # no descriptors: the listener stays ready all the same
-                continue
-            if not self._room.acquire(blocking=False):
-                self._tell(visitor, Answer(503, b"too many visitors\n"), self._boot_ns() + SECOND // 10)
-                visitor.close()
-                continue
-            Thread(target=self._visit, args=(visitor,), name="leasehold-visitor", daemon=True).start()
+    def _taken(self, accepted: socket.socket, now: int, whence: str) -> Visitor:
+        return Visitor(accepted, now, whence)
 
-    def _visit(self, visitor: socket.socket) -> None:
-        until = self._boot_ns() + VISIT_NS
+    def _go_on(self, visitor: Visitor) -> None:
+        """Hear what is asked; once it is all there, answer, or have a thread do it."""
         try:
-            with visitor:
-                try:
-                    head = self._read(visitor, until)
-                    method, path, query = self._parsed(head)
+            try:
+                part = visitor.socket.recv(REQUEST_BYTES_MAX)
+            except BlockingIOError:
+                return
+            visitor.received += part
+            head, end, body = bytes(visitor.received).partition(b"\r\n\r\n")
+            if len(head) > REQUEST_BYTES_MAX:
+                raise _bad(431, "the request is too long")
+            if not part:
+                raise _bad(400, "the request ends in its middle")
+            if not end:
+                return
+            if body:
+                raise _bad(400, "a request has no body here, and there is one a connection")
+            method, path, query = self._parsed(head)
+            if path not in self._at_once and self._room.acquire(blocking=False):
+                self._forget(visitor)
+                self._begin(visitor.socket, method, path, query)
+                return
+            if path not in self._at_once:
+                raise _bad(503, "too many visitors")
+            answer = self._made(path, query)
+        except _Bad as bad:
+            method, answer = "GET", bad.answer
+        except OSError:
+            self._drop(visitor)
+            return
+        self._tell(visitor.socket, answer, body=method == "GET")
+        self._drop(visitor)
+
+    def _send_away(self, visitor: Visitor) -> None:
+        self._tell(visitor.socket, _bad(408, "the request took too long").answer)
+        self._drop(visitor)
+
+    def _begin(self, visitor: socket.socket, method: str, path: str, query: Mapping[str, str]) -> None:
+        """Have a page made and read by a thread of its own."""
+
+        def visit() -> None:
+            until = self._clock.boot_ns() + VISIT_NS
+            try:
+                with visitor:
                     answer = self._made(path, query)
-                except _Bad as bad:
-                    method, answer = "GET", bad.answer
-                if answer is not None:
-                    self._tell(visitor, answer, until, body=method == "GET")
-        finally:
+                    visitor.settimeout(max(1, until - self._clock.boot_ns()) / SECOND)
+                    self._tell(visitor, answer, body=method == "GET")
+            finally:
+                self._room.release()
+
+        try:
+            Thread(target=visit, name="leasehold-visitor", daemon=True).start()
+        except RuntimeError:  # this process may have no more threads
             self._room.release()
+            visitor.close()
 
     def _made(self, path: str, query: Mapping[str, str]) -> Answer:
         try:
@@ -203,28 +219,6 @@ class WebDoor:
         except Exception:  # noqa: BLE001 - a page that cannot be made must not cost the thread's place
             _log.exception("page-failed path=%s", path)
             return Answer(500, b"this page could not be made: the log says why\n")
-
-    def _read(self, visitor: socket.socket, until: int) -> bytes:
-        data = b""
-        while b"\r\n\r\n" not in data:
-            if len(data) > REQUEST_BYTES_MAX:
-                raise _bad(431, "the request is too long")
-            try:
-                visitor.settimeout(max(1, until - self._boot_ns()) / SECOND)
-                part = visitor.recv(REQUEST_BYTES_MAX)
-            except TimeoutError:
-                raise _bad(408, "the request took too long") from None
-            except OSError:
-                part = b""
-            if not part:
-                raise _bad(400, "the request ends in its middle")
-            data += part
-        head, _, body = data.partition(b"\r\n\r\n")
-        if len(head) > REQUEST_BYTES_MAX:
-            raise _bad(431, "the request is too long")
-        if body:
-            raise _bad(400, "a request has no body here, and there is one a connection")
-        return head
 
     def _parsed(self, head: bytes) -> tuple[str, str, dict[str, str]]:
         try:
@@ -250,7 +244,8 @@ class WebDoor:
             raise _bad(421, "this door is for this machine: ask localhost")
         return method, address.path, query
 
-    def _tell(self, visitor: socket.socket, answer: Answer, until: int, *, body: bool = True) -> None:
+    def _tell(self, visitor: socket.socket, answer: Answer, *, body: bool = True) -> None:
+        """Send an answer within the time-out of the socket: who does not read it has none."""
         self.answered[answer.status] += 1
         head = (
             f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n"
@@ -260,7 +255,6 @@ class WebDoor:
             + "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         )
         with contextlib.suppress(OSError):
-            visitor.settimeout(max(1, until - self._boot_ns()) / SECOND)
             visitor.sendall(head.encode("ascii") + (answer.body if body else b""))
             visitor.shutdown(socket.SHUT_WR)
 

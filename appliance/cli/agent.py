@@ -9,74 +9,34 @@ import os
 import random
 import signal
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from timeagent.console import note, print_json
 from timeagent.errors import Environment, LeaseholdError
-from timeagent.units import SECOND
+from timeagent.repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.registers import Registers
-    from appliance.settings import Settings
-    from timeagent.clock import AgentClock
+    from appliance.trustwatch import TrustWatch
     from timeagent.signedtime import SignedTime
     from timeagent.sources.peer import Refusing
 
 LOCK_NAME: Final = "time.lock"
-KEYS_PERIOD_NS: Final = 30 * SECOND
-"""A key that is not known may be new: the trust record is read again, at most this often."""
 
 
-class TrustedPeers:
-    """Judges what other nodes signed by the newest trust record. Touches the mount only when a key is not known."""
+def refuses_peer(trust: TrustWatch, node: str) -> Refusing:
+    """Return what judges a signed time over a digest: why it is not accepted as this node's, by the newest record."""
 
-    def __init__(self, registers: Registers, clock: AgentClock) -> None:
-        """Read the newest trust record. Touches the mount."""
-        self._registers = registers
-        self._clock = clock
-        self._lock = Lock()
-        self._keyring = registers.keyring(registers.newest().trust)
-        self._read_ns = clock.boot_ns()
-
-    def refuses(self, node: str) -> Refusing:
-        """Return why a signed time over a digest is not accepted as this node's, as a function."""
-
-        def judge(token: SignedTime, covered: bytes) -> str | None:
-            reason = self._judge(node, token, covered)
-            if reason is not None and self._read_again():
-                reason = self._judge(node, token, covered)
-            return reason
-
-        return judge
-
-    def _judge(self, node: str, token: SignedTime, covered: bytes) -> str | None:
-        keyring = self._keyring
+    def judge(token: SignedTime, covered: bytes) -> str | None:
+        keyring = trust.keyring
         owner = keyring.node_of(token.key_id)
         if owner is not None and owner != node:
             return f"key {keyring.named(token.key_id)} is that of node {owner}"
         return keyring.refuses_time(token, covered)
 
-    def _read_again(self) -> bool:
-        with self._lock:
-            if self._clock.boot_ns() - self._read_ns < KEYS_PERIOD_NS:
-                return False
-            self._read_ns = self._clock.boot_ns()
-        try:
-            self._keyring = self._registers.keyring(self._registers.newest().trust)
-        except LeaseholdError as problem:
-            logging.getLogger(__name__).warning("trust-not-read code=%s reason=%s", problem.code, problem.message)
-            return False
-        return True
-
-
-def runtime_of(settings: Settings, cluster_id: bytes) -> Path:
-    """Return the node's tmpfs directory."""
-    from appliance.runtime import default_directory
-
-    return settings.runtime or default_directory(cluster_id, settings.node)
+    return judge
 
 
 def find_agent(root: str | None, node_dir: str | None) -> Path | None:
@@ -85,9 +45,10 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
 
     if root is not None or node_dir is not None:
         return _agent_of_node(root, node_dir)
-    from appliance.runtime import SHARED_MEMORY
+    from appliance.runtime import refuse_strangers, user_directory
 
-    doors = list((SHARED_MEMORY / f"leasehold-{os.getuid()}").glob(f"*/{DOOR_NAME}"))
+    refuse_strangers(user_directory())
+    doors = list(user_directory().glob(f"*/{DOOR_NAME}"))
     return doors[0].parent if len(doors) == 1 else None
 
 
@@ -95,6 +56,7 @@ def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
     from appliance.bag.posix import PosixStorage
     from appliance.cluster import root_path
     from appliance.founding import read_marker
+    from appliance.runtime import runtime_of
     from appliance.settings import find_settings, load_settings
     from timeagent.noncedoor import DOOR_NAME
 
@@ -112,12 +74,14 @@ def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
 def run_agent(options: argparse.Namespace) -> int:
     """Run the agent in the foreground."""
     from appliance.cluster import Cluster
-    from appliance.runtime import LocalLock, ensure_runtime
+    from appliance.runtime import LocalLock, ensure_runtime, runtime_of
 
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.addFilter(Repeats())
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s", handlers=[handler])
     with Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root) as cluster:
         directory = ensure_runtime(runtime_of(cluster.settings, cluster.registers.cluster_id))
         lock = LocalLock(directory / LOCK_NAME)
@@ -161,7 +125,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         chance,
         assumed_radius_ns=cluster.policy.newest.assumed_radius_ns,
         touch=lambda: cluster.context.storage.server_clock("tmp"),
-        refuses=TrustedPeers(cluster.registers, clock).refuses,
+        refuses=lambda node: refuses_peer(cluster.watch_trust(), node),
         own_word=own_word,
     )
     if settings.roughtime_servers is not None:
@@ -174,7 +138,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
     evidence = QueuedEvidence(EvidenceFiles(settings.evidence))
     agent = Agent(
         clock,
-        cluster.settings.time_key(),
+        cluster.keys.time,
         listed,
         PageWriter(directory / PAGE_NAME),
         evidence,

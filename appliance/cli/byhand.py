@@ -13,7 +13,7 @@ from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.lease.showing import lease_fields
 from timeagent.console import bound_fields, instant_fields, note, print_json, say
 from timeagent.errors import BadRequest
-from timeagent.units import parse_span, rfc3339
+from timeagent.units import parse_span, rfc3339, span_text
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Holder
     from appliance.formats.witness import Witness
     from appliance.lease.wire import LeaseView
+    from timeagent.interval import TimeInterval
     from timeagent.units import Span
 
 EXIT_NO: Final = 1
@@ -68,8 +69,20 @@ def run_by_hand(cluster: Cluster, options: argparse.Namespace) -> int:
     return verbs[options.verb](cluster, hand, options)
 
 
-def _term(cluster: Cluster, options: argparse.Namespace) -> int:
+def _term(cluster: Cluster, options: argparse.Namespace) -> Span:
     return parse_span(options.term) if options.term else cluster.policy.lease_term_max_ns
+
+
+def _term_fields(options: argparse.Namespace, granted_ns: Span) -> dict[str, Span | None]:
+    """Return the term that was asked for and the one that was granted, as JSON shows them; say where it is less."""
+    asked = parse_span(options.term) if options.term else None
+    if asked is not None and granted_ns < asked:
+        note(
+            f"leasehold: {options.domain}: granted for {span_text(granted_ns)}, not for the {span_text(asked)} that "
+            "were asked for [term-shortened]"
+        )
+        note("  way out: renew it before; leasehold policy show says what the longest term is")
+    return {"term_asked_ns": asked, "term_granted_ns": granted_ns}
 
 
 def _the_one(hand: ByHand, options: argparse.Namespace) -> LeaseView | None:
@@ -86,9 +99,12 @@ def _the_one(hand: ByHand, options: argparse.Namespace) -> LeaseView | None:
 
 
 def _acquire(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
-    wait, term = parse_span(options.wait), _term(cluster, options)
+    wait, term, now = parse_span(options.wait), _term(cluster, options), cluster.time.now()
     session = None if options.session is None else _session(hand, options, term)
-    _shown(hand.acquire(options.domain, Mode(options.mode), term, wait, options.purpose, session), options)
+    witness, granted_ns = hand.acquire(options.domain, Mode(options.mode), term, wait, options.purpose, session)
+    if options.session == NEW_SESSION:
+        granted_ns = hand.granted_ns(term, now, witness.expiry_ns)  # the term is the session's
+    _shown(witness, granted_ns, options)
     return 0
 
 
@@ -112,32 +128,36 @@ def _session(hand: ByHand, options: argparse.Namespace, term: Span) -> tuple[byt
 
 
 def _renew(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
-    view = _the_one(hand, options)
-    if view is not None and view.session_id is not None:
-        return _renew_session(hand, view, _term(cluster, options), options)
-    witness = None if view is None else hand.renew(view, _term(cluster, options))
+    view, now = _the_one(hand, options), cluster.time.now()
+    if view is None or now.surely_past(view.expiry_ns):
+        return _over(options, view)
+    term = _term(cluster, options)
+    if view.session_id is not None:
+        return _renew_session(hand, view, term, now, options)
+    witness = hand.renew(view, term)
     if witness is None:
         return _over(options)
-    _shown(witness, options)
+    _shown(witness, hand.granted_ns(term, now, witness.expiry_ns), options)
     return 0
 
 
-def _renew_session(hand: ByHand, view: LeaseView, term: Span, options: argparse.Namespace) -> int:
+def _renew_session(hand: ByHand, view: LeaseView, term: Span, now: TimeInterval, options: argparse.Namespace) -> int:
     """Renew the session lease, and with it every lease under it."""
     witness = hand.renew_session(view, term)
     if witness is None or view.correlation_id in witness.ended:
         return _over(options)
+    terms = _term_fields(options, hand.granted_ns(term, now, witness.expiry_ns))
     if options.json:
         fields = {"domain": view.domain, "session_id": witness.session_id.hex()}
-        print_json("leasehold.session-renewed", fields | instant_fields("expiry", witness.expiry_ns))
+        print_json("leasehold.session-renewed", fields | instant_fields("expiry", witness.expiry_ns) | terms)
     else:
         until = rfc3339(witness.expiry_ns)
         say(f"{view.domain}: held with all under session {witness.session_id.hex()}, until {until}")
     return 0
 
 
-def _relinquish(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
-    view = _the_one(hand, options)
+def _relinquish(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    view, now = _the_one(hand, options), cluster.time.now()
     if view is None:
         return _over(options)
     if options.whole_session and view.session_id is None:
@@ -147,6 +167,8 @@ def _relinquish(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) ->
             hint="leave out --whole-session: it is given back alone",
         )
     outcome = hand.drop_session(view) if options.whole_session else hand.relinquish(view)
+    if now.surely_past(view.expiry_ns):
+        return _over(options, view)  # given back all the same: who comes next need not wait for it
     if outcome is LeaseOutcome.UNKNOWN:
         return _over(options)
     if options.json:
@@ -206,15 +228,19 @@ def _typed(question: str) -> str:
     return sys.stdin.readline().rstrip("\n")
 
 
-def _over(options: argparse.Namespace) -> int:
+def _over(options: argparse.Namespace, view: LeaseView | None = None) -> int:
+    """Say that there is no such lease, or when the one there was expired; return the exit code."""
     if options.json:
-        print_json("leasehold.lease-ended", {"domain": options.domain, "outcome": LeaseOutcome.UNKNOWN})
+        outcome = LeaseOutcome.UNKNOWN if view is None else LeaseOutcome.EXPIRED
+        print_json("leasehold.lease-ended", {"domain": options.domain, "outcome": outcome})
     else:
-        say(f"{options.domain}: there is no such lease (any more)")
+        why = "there is no such lease (any more)" if view is None else f"expired at {rfc3339(view.expiry_ns)}"
+        say(f"{options.domain}: {why}")
     return EXIT_NO
 
 
-def _shown(witness: Witness, options: argparse.Namespace) -> None:
+def _shown(witness: Witness, granted_ns: Span, options: argparse.Namespace) -> None:
+    terms = _term_fields(options, granted_ns)
     if options.json:
         fields = {
             "domain": witness.domain,
@@ -224,6 +250,7 @@ def _shown(witness: Witness, options: argparse.Namespace) -> None:
             **instant_fields("expiry", witness.expiry_ns),
             **bound_fields("settle_to", witness.settle_to_ns),
             "session_id": None if witness.session_id is None else witness.session_id.hex(),
+            **terms,
         }
         print_json("leasehold.held", fields)
     else:

@@ -1,4 +1,4 @@
-"""This machine's daemon, as a command sees it: whether one runs, which release, and whether it is ready."""
+"""This machine's daemons, as a command sees them: whether they run, which release, and how they say that they are."""
 
 from __future__ import annotations
 
@@ -6,42 +6,57 @@ import re
 import socket
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from appliance.doctor.check import Check, Verdict
+from timeagent.units import SECOND
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from appliance.settings import Settings
 
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 2.0
 _VERSION: Final = re.compile(rb'^leasehold_node_info\{.*version="([^"]*)"', re.MULTILINE)
+_KEY_END: Final = re.compile(rb'^leasehold_key_end_timestamp_seconds\{purpose="([a-z]+)"\} (\d[\d.e+]*)$', re.MULTILINE)
+
+
+class _Line(msgspec.Struct):
+    check: str
+    verdict: Verdict
+    reason: str
+    way_out: str | None
+
+
+class _Told(msgspec.Struct):
+    """What a daemon says at CHECKS_PATH."""
+
+    release: str
+    checks: list[_Line]
 
 
 class _Connection(HTTPConnection):
-    """HTTP to an address, or to a Unix socket."""
+    """HTTP to a Unix socket."""
 
-    def __init__(self, place: Path | tuple[str, int]) -> None:
-        host, port = ("localhost", 80) if isinstance(place, Path) else place
-        super().__init__(host, port, timeout=_PATIENCE_S)
+    def __init__(self, place: Path) -> None:
+        super().__init__("localhost", timeout=_PATIENCE_S)
         self._place = place
 
     def connect(self) -> None:
-        if not isinstance(self._place, Path):
-            super().connect()
-            return
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(_PATIENCE_S)
         self.sock.connect(str(self._place))
 
 
-def asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes] | None:
-    """Ask this machine's daemon by its HTTP door; None where none answers. Blocks for some seconds at most."""
-    from appliance.cluster import runtime_of
+def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes] | None:
+    """Ask this machine's daemon by its door on tmpfs; None where none answers. Blocks for some seconds at most."""
     from appliance.node import HTTP_SOCKET
+    from appliance.runtime import runtime_of
 
-    http = settings.http
-    place = runtime_of(settings, cluster_id) / HTTP_SOCKET if http is None else http
     try:
-        with closing(_Connection(place if isinstance(place, Path) else (place.host, place.port))) as connection:
+        with closing(_Connection(runtime_of(settings, cluster_id) / HTTP_SOCKET)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -49,21 +64,61 @@ def asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes]
         return None
 
 
-def standing_still(settings: Settings, cluster_id: bytes) -> str | None:
-    """Return in words which process is this machine's daemon, of one that does not answer; None where none runs."""
-    from appliance.cluster import runtime_of
+def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[Check, str | None]:
+    """Ask this machine's daemon how it is; return that, judged, and the release that it runs, if it says so."""
+    from appliance.health import judge_daemon
+    from appliance.observed import CHECKS_PATH
+
+    answer = _asked(settings, cluster_id, CHECKS_PATH)
+    try:
+        told = None if answer is None else msgspec.json.decode(answer[1], type=_Told)
+    except msgspec.DecodeError:
+        told = None
+    runs, listens = (None, None) if told is not None else keeping(settings, cluster_id)
+    listens = listens if answer is None else None
+    said = None if told is None else [Check(c.check, c.verdict, c.reason, c.way_out or "") for c in told.checks]
+    return judge_daemon(settings.node, said, runs, listens), None if told is None else told.release
+
+
+def time_agent_check(settings: Settings, cluster_id: bytes) -> list[Check]:
+    """Say of a time agent that ran here that it does not answer; nothing where none was, or it does. Blocks a while."""
+    from appliance.doctor.check import unsure
+    from appliance.runtime import runtime_of
+    from timeagent.errors import BadTime
+    from timeagent.noncedoor import DOOR_NAME, NonceClient
+
+    runtime = runtime_of(settings, cluster_id)
+    if not (runtime / DOOR_NAME).exists():
+        return []
+    try:
+        NonceClient(runtime).report()
+    except BadTime as problem:
+        return [unsure("time agent", f"{problem.message}: what began with it has no time meanwhile", problem.hint)]
+    return []
+
+
+def keeping(settings: Settings, cluster_id: bytes) -> tuple[str | None, str | None]:
+    """Return in words which process has the lock of this machine's daemon, and which listens at its door; or None."""
     from appliance.givingway import kept_by
     from appliance.node import HTTP_SOCKET
-    from appliance.runtime import daemon_lock
+    from appliance.runtime import daemon_lock, runtime_of
 
     runtime = runtime_of(settings, cluster_id)
     if not daemon_lock(runtime).is_held():
-        return None
-    return kept_by(runtime / HTTP_SOCKET) or "another process of this machine"
+        return None, None
+    listens = kept_by(runtime / HTTP_SOCKET)
+    return listens or "another process of this machine", listens
 
 
 def running_release(settings: Settings, cluster_id: bytes) -> str | None:
-    """Return which release this machine's daemon runs; None where none answers."""
-    answer = asked(settings, cluster_id, "/metrics")
+    """Return which release this machine's daemon runs, also an earlier one; None where none answers."""
+    answer = _asked(settings, cluster_id, "/metrics")
     found = _VERSION.search(answer[1]) if answer is not None else None
     return None if answer is None else found[1].decode() if found else ""
+
+
+def key_ends(settings: Settings, cluster_id: bytes) -> dict[str, int]:
+    """Return until when each key counts that this machine's daemon uses, by purpose; empty where none answers."""
+    answer = _asked(settings, cluster_id, "/metrics")
+    found = _KEY_END.findall(answer[1]) if answer is not None else []
+    return {purpose.decode(): round(float(end)) * SECOND for purpose, end in found}

@@ -240,7 +240,7 @@ def _tmpfs() -> list[Check]:
 def _clock(path: Path | None, node_dir: Path | None) -> list[Check]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
     from appliance.cli.agent import find_agent
-    from appliance.doctor.machine import ASSUMED_WORDS, judge_clock
+    from appliance.health import ASSUMED_WORDS, judge_clock
     from timeagent.agentsettings import FILE, load_agent_settings, parse_agent_settings
     from timeagent.clock import SystemClock
     from timeagent.showing import known_by_agent, known_without_agent
@@ -323,20 +323,20 @@ def _addresses(settings: Settings, registers: Registers) -> list[Check]:
     from importlib.metadata import version
 
     from appliance.cluster import node_time
-    from appliance.doctor.machine import judge_listening, judge_reached, judge_releases
+    from appliance.doctor.machine import judge_listening
+    from appliance.ownkeys import OwnKeys
     from appliance.releases import Releases
     from appliance.trustwatch import TrustWatch
 
     found = []
     if settings.listen is not None:
         found.append(judge_listening(str(settings.listen), _bind_problem(settings.listen.host, settings.listen.port)))
-    time = node_time(settings, registers.cluster_id, registers.newest_policy())
+    keys = OwnKeys(settings)
+    time = node_time(settings, keys, registers.cluster_id, registers.newest_policy())
     trust = TrustWatch(registers, time)
-    known = Releases(settings, registers.cluster_id, trust, time, version("leasehold")).look()
-    others = {node: release for node, release in known.items() if node != settings.node}
-    answers = sorted(node for node, release in others.items() if release is not None)
-    silent = {node: str(trust.address_of(node)) for node, release in others.items() if release is None}
-    return [*found, judge_reached(answers, silent), judge_releases(known)]
+    others = Releases(settings.node, keys.tls, registers.cluster_id, trust, time, version("leasehold"))
+    others.look()
+    return [*found, *others.checks()]
 
 
 def _connects(host: str, port: int) -> bool:

@@ -12,7 +12,7 @@ from appliance.formats.lease import Mode
 from appliance.lease.showing import lease_fields
 from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
-from timeagent.units import MS, parse_span, span_text
+from timeagent.units import MS, SECOND, parse_span, span_text
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
@@ -103,6 +103,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
 def _show(cluster: Cluster, options: argparse.Namespace) -> int:
     shard = cluster.map.shard_of(options.domain)
     _, views = cluster.routes.inspect(shard, options.domain)
+    now = cluster.time.now()
     if options.json:
         fields = [lease_fields(each) for each in views]
         print_json("leasehold.lease", {"shard": shard, "lease": fields[0] if fields else None, "leases": fields})
@@ -110,8 +111,8 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
         say(f"{options.domain}: nobody has it (shard {shard})")
     else:
         for view in views:
-            say(_line(view, cluster.time.now().midpoint))
-    return 0 if views else EXIT_NO
+            say(_line(view, now.midpoint))
+    return EXIT_NO if all(now.surely_past(view.expiry_ns) for view in views) else 0
 
 
 def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
@@ -119,7 +120,7 @@ def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
     with (
         cluster.session(options.purpose, session_leases=options.session) as session,
         session.acquire(
-            *options.domains, mode=Mode(options.mode), timeout_ns=parse_span(options.wait), outside_record=True
+            *options.domains, mode=Mode(options.mode), timeout_s=parse_span(options.wait) / SECOND
         ) as leases,
     ):
         for lease in leases:
@@ -140,8 +141,15 @@ def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
 def _wait(cluster: Cluster, session: Session, leases: Leases, span: Span) -> None:
     """Wait as long as the leases are held. Raises LeaseLost as soon as they are not."""
     until = cluster.time.boot_ns() + span
+    known: dict[str, str] = {}
     while (left := until - cluster.time.boot_ns()) > 0:
         session.check_held(leases)
+        for lease in leases:
+            now = lease.outlook()
+            if known.get(lease.domain, "held") != now.state:
+                why = "" if now.reason is None else f" ({now.reason})"
+                note(f"leasehold: {lease.domain}: {now.state}{why}, good for {span_text(now.good_ns)}")
+            known[lease.domain] = now.state
         cluster.time.sleep(min(left, 100 * MS))
 
 

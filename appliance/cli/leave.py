@@ -111,8 +111,7 @@ def _hand_over(options: argparse.Namespace) -> int:
 
 def _refuse_running(options: argparse.Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
-    from appliance.cluster import runtime_of
-    from appliance.runtime import daemon_lock
+    from appliance.runtime import daemon_lock, runtime_of
     from timeagent.errors import TryAgain
 
     cluster = _opened(options)

@@ -11,7 +11,7 @@ from appliance.cli.opening import add_cluster_options, open_cluster
 from appliance.formats.birth import BagKind
 from timeagent.console import Command, Progress, counted, note, print_json
 from timeagent.errors import BadRequest, LeaseholdError
-from timeagent.units import parse_span
+from timeagent.units import SECOND, parse_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argp
     outcome: Outcome | None = None
     progress = Progress("published", _lines(stream))
     try:
-        with session.acquire(*options.lease, timeout_ns=parse_span(options.wait)) as leases:
+        with session.acquire(*options.lease, timeout_s=parse_span(options.wait) / SECOND, record_only=True) as leases:
             for batch in _batches(stream):
                 if options.kind and not done:
                     check_payloads(batch)  # what nobody can publish makes no log

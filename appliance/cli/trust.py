@@ -213,7 +213,7 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
         number = issue(cluster.registers, key, node, unknown, now, overlap_ns=_overlap(options))
     take_up(directory, purposes)
     words = " and ".join(purposes)
-    note("leasehold: running processes keep the earlier keys until they are started again")
+    note("leasehold: running processes take them up within seconds; those that get keys as credentials start again")
     return _said(options, node, number, f"Trust record {number}: {node} uses a new key for {words}.")
 
 

@@ -114,7 +114,7 @@ def read_package(path: Path) -> Release:
 def _look(options: argparse.Namespace, coming: Release) -> int:
     """See whether it can be done, and say who runs what."""
     from appliance.bag.posix import PosixStorage
-    from appliance.cli.daemon import running_release, standing_still
+    from appliance.cli.daemon import keeping, running_release
     from appliance.cli.opening import open_cluster
     from appliance.cluster import root_path
     from appliance.formats.marker import format_of
@@ -132,7 +132,7 @@ def _look(options: argparse.Namespace, coming: Release) -> int:
     with open_cluster(options) as cluster:
         known = releases(cluster, coming.release)
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
-        silent = runs is None and standing_still(cluster.settings, cluster.registers.cluster_id)
+        silent = runs is None and keeping(cluster.settings, cluster.registers.cluster_id)[0]
         words = runs or ("a daemon that does not answer" if silent else "no daemon")
         note(f"leasehold: here {words} runs, {coming.release} is to run; {root} is of format {here}")
         _note_skew(known | {cluster.settings.node: runs})
@@ -143,11 +143,13 @@ def _look(options: argparse.Namespace, coming: Release) -> int:
 
 
 def releases(cluster: Cluster, own: str) -> dict[str, str | None]:
-    """Ask every node that has an address which release it runs. Blocks, at most some seconds a node."""
+    """Ask every node that has an address which release it runs. Blocks for some seconds."""
     from appliance.releases import Releases
 
     trust = cluster.watch_trust()
-    return dict(Releases(cluster.settings, cluster.registers.cluster_id, trust, cluster.time, own).look())
+    return dict(
+        Releases(cluster.settings.node, cluster.keys.tls, cluster.registers.cluster_id, trust, cluster.time, own).look()
+    )
 
 
 def _note_skew(known: dict[str, str | None]) -> None:

@@ -94,7 +94,7 @@ class Director:
             maker = "comes from the node's agent" if by_agent else "is made in each process: no agent runs"
             self.narrate(f"Time {maker}.")
             for number in range(ACCOUNTS):
-                with session.acquire(account(number)) as leases:
+                with session.acquire(account(number), record_only=True) as leases:
                     entry = Opening(id=f"open-{number:02d}", account=account(number), amount=OPENING_AMOUNT)
                     outcome = session.publish(LOG, [encode(entry)], under=leases)
                 if not isinstance(outcome, Committed):

@@ -55,8 +55,8 @@ def _early_grant(director: Director) -> None:
         director.open_cluster() as cluster,
         cluster.session("rightful holder") as first,
         cluster.session("favoured holder") as second,
-        first.acquire(EARLY_DOMAIN),
-        second.acquire(EARLY_DOMAIN),
+        first.acquire(EARLY_DOMAIN, record_only=True),
+        second.acquire(EARLY_DOMAIN, record_only=True),
     ):
         director.narrate(f"A shard gives {EARLY_DOMAIN} away while another holds it.")
 

@@ -69,7 +69,7 @@ def late_writer(root: str, node_dir: str) -> None:
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True, storage=storage) as cluster,
         cluster.session("paused machine") as session,
-        session.acquire(LATE_DOMAIN) as leases,
+        session.acquire(LATE_DOMAIN, record_only=True) as leases,
     ):
         try:
             # It moves nothing: where nobody else wanted the lease, it is renewed, and a second attempt is honest.
@@ -87,7 +87,7 @@ def forged_witness(root: str, node_dir: str) -> None:
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster,
         cluster.session("forger") as session,
-        session.acquire(FORGED_DOMAIN) as leases,
+        session.acquire(FORGED_DOMAIN, record_only=True) as leases,
     ):
         (lease,) = leases
         lease.signed = forged(lease.signed)

@@ -55,7 +55,9 @@ class Teller:
         source, target = self._random.sample(range(self._accounts), 2)
         started = self._cluster.time.boot_ns()
         try:
-            leases = self._session.acquire(account(source), account(target), timeout_ns=self._wait_ns)
+            leases = self._session.acquire(
+                account(source), account(target), timeout_s=self._wait_ns / SECOND, record_only=True
+            )
         except TryAgain:
             return
         with leases:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 
 class Verdict(StrEnum):
@@ -18,6 +18,8 @@ class Verdict(StrEnum):
     """The requirement is not met: leasehold would refuse to work here, or wait for ever, or could not be believed."""
     UNSURE = "UNSURE"
     """It works, but at a price that should be known; or it cannot be seen from here."""
+    UNKNOWN = "UNKNOWN"
+    """Nothing is known of it yet, or nobody may ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ class Check:
     verdict: Verdict
     reason: str
     way_out: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return it in one line, without the way out."""
+        return f"{self.name}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -49,7 +56,25 @@ def unsure(name: str, reason: str, way_out: str) -> Check:
     return Check(name, Verdict.UNSURE, reason, way_out)
 
 
-def exit_status(checks: Sequence[Check]) -> int:
+def unknown(name: str, reason: str, way_out: str) -> Check:
+    """Return what nothing is known of."""
+    return Check(name, Verdict.UNKNOWN, reason, way_out)
+
+
+WORST_FIRST: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.UNSURE, Verdict.PASS)
+
+
+def worst(checks: Iterable[Check]) -> Verdict:
+    """Return the worst verdict of all; of nothing, that all is well."""
+    return min((check.verdict for check in checks), key=WORST_FIRST.index, default=Verdict.PASS)
+
+
+def not_well(checks: Iterable[Check]) -> list[Check]:
+    """Return what asks to be looked at, the worst first."""
+    found = [check for check in checks if check.verdict is not Verdict.PASS]
+    return sorted(found, key=lambda check: WORST_FIRST.index(check.verdict))
+
+
+def exit_status(checks: Iterable[Check]) -> int:
     """Return 0 if all is well, 1 if something failed, 3 if something could not be made sure of."""
-    verdicts = {check.verdict for check in checks}
-    return 1 if Verdict.FAIL in verdicts else 3 if Verdict.UNSURE in verdicts else 0
+    return {Verdict.FAIL: 1, Verdict.PASS: 0}.get(worst(checks), 3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import Damaged, Environment
@@ -45,6 +45,9 @@ CONNECTIONS_MAX: Final = 256
 WRITERS: Final = 4
 """How many files are on their way to the mount at once: its latency is waited out side by side."""
 
+PAUSE_S: Final = 0.1
+"""How long nobody is taken in after that has failed: who waits is told of again and again."""
+
 PATIENCE_S: Final = 2
 """How long a client may leave no room for an answer before it is cut off."""
 
@@ -59,7 +62,7 @@ class NodeWriterServer:
         """
         self._writer = writer
         self._path = path
-        self._stopping = False
+        self._ending = Event()
         self._connections: set[_Connection] = set()
         self._lock = Lock()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -73,21 +76,21 @@ class NodeWriterServer:
             raise Environment(
                 "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
             ) from None
-        self._accepting = Thread(target=self._accept, name="leasehold-writer-door", daemon=True)
         self._writing = [
             Thread(target=writer.batcher.run, name="leasehold-writer", daemon=True) for _ in range(writers)
         ]
+        self.threads = [Thread(target=self._accept, name="leasehold-writer-door", daemon=True), *self._writing]
 
     def start(self) -> None:
         """Begin to answer."""
-        for thread in (self._accepting, *self._writing):
+        for thread in self.threads:
             thread.start()
 
     def stop(self) -> None:
         """Take nothing more, write and answer what was taken, end. Waits for the mount. Idempotent."""
-        if self._stopping:
+        if self._ending.is_set():
             return
-        self._stopping = True
+        self._ending.set()
         self._path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -101,22 +104,24 @@ class NodeWriterServer:
             connection.close()
 
     def _accept(self) -> None:
-        while not self._stopping:
+        while not self._ending.is_set():
             try:
                 accepted, _ = self._listener.accept()
             except OSError:
-                if self._stopping:
-                    return
                 # Out of descriptors, perhaps: who waits keeps waiting, and the next close makes room.
-                _log.warning("writer-cannot-accept")
+                if not self._ending.wait(PAUSE_S):
+                    _log.warning("writer-cannot-accept")
                 continue
             with self._lock:
-                if len(self._connections) >= CONNECTIONS_MAX or self._stopping:
+                if len(self._connections) >= CONNECTIONS_MAX or self._ending.is_set():
                     accepted.close()
                     continue
                 connection = _Connection(self._writer, accepted, self._forget)
                 self._connections.add(connection)
-            Thread(target=connection.run, name="leasehold-writer-client", daemon=True).start()
+            try:
+                Thread(target=connection.run, name="leasehold-writer-client", daemon=True).start()
+            except RuntimeError:  # this process may have no more threads
+                connection.close()
 
     def _forget(self, connection: _Connection) -> None:
         with self._lock:
@@ -143,6 +148,8 @@ class _Connection:
                     self._take(message)
         except (OSError, Damaged) as problem:
             _log.info("writer-client-dropped reason=%s", problem)
+        except Exception:  # noqa: BLE001 - whatever it sent: it loses its connection, and nothing else
+            _log.exception("writer-client-failed")
         finally:
             self.close()
 

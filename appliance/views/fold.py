@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.names import check_log, check_view
 from appliance.formats.view import FoldIdentity, LogStart
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, check_callable, check_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +44,10 @@ class Fold[S]:
     def __post_init__(self) -> None:
         """Raise BadRequest for names that cannot be paths, and for a fold over nothing."""
         check_view(self.view)
+        check_type(int, version=self.version)
+        check_type(tuple, logs=self.logs)
+        check_type(bytes, initial=self.initial)
+        check_callable(decode=self.decode, step=self.step, encode=self.encode)
         for log in self.logs:
             check_log(log)
         if not self.logs or len(set(self.logs)) != len(self.logs) or self.version < 0:

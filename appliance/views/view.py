@@ -28,7 +28,7 @@ from appliance.formats.view import (
     open_checkpoint,
     parse_horizon,
 )
-from timeagent.errors import BadRequest, Damaged, TryAgain
+from timeagent.errors import BadRequest, Damaged, TryAgain, check_callable, check_type
 from timeagent.units import rfc3339
 
 from .several import in_one_order
@@ -92,6 +92,8 @@ class View[S]:
         Raises as ``Reader.batches``; Damaged where the same fold gave other bytes, or was published above the horizon;
         BadRequest for a fold that does not keep its rules. Touches the mount; idempotent.
         """
+        if progress is not None:
+            check_callable(progress=progress)
         newest = self.newest()
         horizon = min(reader.horizon.refresh() for reader in self._readers)
         if newest is not None and newest.horizon_ns >= horizon:
@@ -120,6 +122,7 @@ class View[S]:
 
         Harms nobody: who misses one that it has seen listed takes another. Touches the mount.
         """
+        check_type(int, keep=keep)
         if keep < 1:
             raise BadRequest(
                 "bad-keep", f"keep {keep} checkpoints: a view without one begins anew", hint="keep 1 or more"

@@ -37,7 +37,7 @@ _DAMAGED: Final = frozenset(
     {
         *("damaged-record", "damaged-lock", "damaged-seal", "damaged-ledger", "damaged-frame", "damaged-pack"),
         *("forged-record", "forged-time", "forged-witness", "altered-file", "misplaced-pack", "overwritten-lock"),
-        "unreadable",
+        *("ended-key", "unreadable"),
     }
 )
 """Findings that say of a file itself that it is not what was written."""

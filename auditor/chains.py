@@ -145,13 +145,6 @@ class CeilingChain:
         """Return the records with that number: more than one is a fork."""
         return self._numbered.get(number, [])
 
-    def run_starts(self) -> Iterator[tuple[CeilingFact, CeilingFact]]:
-        """Yield (the record before, the first record) of each run whose record before is known."""
-        for before, after in itertools.pairwise(self.facts):
-            follows = after.record.number == before.record.number + 1
-            if follows and after.record.incarnation != before.record.incarnation:
-                yield before, after
-
     def floor_of(self, incarnation: bytes) -> tuple[int, int] | None:
         """Return shard floor and settle_to of a run, as its first record that is known states them."""
         return self._floors.get(incarnation)

@@ -61,7 +61,8 @@ def frame_checks(
     first, last = int(timestamps[0]), int(timestamps[-1])
     refused = evidence.refusal.reason if evidence.refusal else None
     limit = f"signed by a time key of {head.writer}"
-    yield Check("forged-time", "signed time", refused or _interval(token), limit, refused is None)
+    code = evidence.refusal.code if evidence.refusal else "forged-time"
+    yield Check(code, "signed time", refused or _interval(token), limit, refused is None)
     if policy is not None and evidence.refusal is None:
         allowed = policy.r1_tolerance_ns + token.radius_ns
         off = max(abs(first - token.midpoint_ns), abs(last - token.midpoint_ns))

@@ -44,7 +44,7 @@ OF_TWO: Final = frozenset({"r2-breach"})
 OF_SOME: Final = frozenset({"unsettled-write", "hidden-bag", "early-grant"})
 """What a clock that is known to be wrong explains."""
 
-FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness"})
+FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness", "ended-key"})
 """What says that a signed time is nobody's, or may be."""
 
 

@@ -16,7 +16,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.trust import Purpose
 
 from .finding import Evidence
-from .verification import misattributed
+from .verification import misattributed, refusal_code
 
 if TYPE_CHECKING:
     from appliance.formats.frame import Frame
@@ -174,9 +174,9 @@ class FrameReader:
 
     def _token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str) -> KnownToken:
         token = SignedTime.decode(raw, where)
-        reason = self._signatures.refuses_time(keyring, token) if keyring else None
-        reason = reason or misattributed(keyring, token, writer)
-        known = KnownToken(token, Refusal("forged-time", reason) if reason else None)
+        reason = misattributed(keyring, token, writer)
+        reason = reason or (self._signatures.refuses_time(keyring, token) if keyring else None)
+        known = KnownToken(token, Refusal(refusal_code("forged-time", reason), reason) if reason else None)
         if len(self._tokens) >= WITNESSES_KEPT:
             self._tokens.clear()
         self._keyrings[id(keyring)] = keyring
@@ -236,6 +236,6 @@ def head_refusal(
         return Refusal("forged-witness", f"the witness says node {head.node}, its key is of {owner}")
     reason = signatures.refuses(keyring, head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature)
     if reason:
-        return Refusal("forged-witness", reason)
-    reason = signatures.refuses_time(keyring, token) or misattributed(keyring, token, head.node)
-    return Refusal("forged-time", reason) if reason else None
+        return Refusal(refusal_code("forged-witness", reason), reason)
+    reason = misattributed(keyring, token, head.node) or signatures.refuses_time(keyring, token)
+    return Refusal(refusal_code("forged-time", reason), reason) if reason else None

@@ -267,10 +267,15 @@ def _remember_rejected(records: ClusterRecords, finding: Finding) -> None:
 
 
 def _holes(records: ClusterRecords) -> Iterator[Finding]:
-    """A record with a higher number is there: the registers are never pruned, so that this one was there before it."""
+    """A record with a higher number is there: the registers are never pruned, so that this one was there before it.
+
+    What is no record, and stands behind a gap, nobody published: it says nothing of those before it.
+    """
     registers = ((Kind.POLICY, records.policies), (Kind.TRUST, records.keyrings), (Kind.MAP, records.maps))
     for kind, there in registers:
         known = there.keys() | records.rejected.get(kind, set())
+        while known and max(known) not in there and max(known) - 1 not in known:
+            known = known - {max(known)}
         missing = [number for number in range(1, min(max(known, default=0), NUMBERS_MAX)) if number not in known]
         for number in missing[:HOLES_MAX]:
             word = kind.name.lower()

@@ -21,7 +21,7 @@ from .load import Rest, Tail
 from .records import RECORD_BYTES_MAX
 from .rules.ledgers import LedgersSeen
 from .rules.registry import found
-from .rules.signatures import ceiling_findings
+from .rules.signatures import ceiling_findings, title_of
 from .strangers import Stranger
 
 if TYPE_CHECKING:
@@ -265,9 +265,8 @@ class ShardWalk:
         if refusal:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
             what = "the signed time of a batch" if refusal.code == "forged-time" else "a batch of witnesses"
-            finding = found(
-                refusal.code, f"{file.path} block {head.sequence}", reason, [where], title=f"{what} does not verify"
-            )
+            title = title_of(refusal.code, "a batch of witnesses", f"{what} does not verify")
+            finding = found(refusal.code, f"{file.path} block {head.sequence}", reason, [where], title=title)
             self._refused(finding, head.time, head.key_id, where)
             return False
         return True

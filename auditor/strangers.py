@@ -8,10 +8,10 @@ took the trust records first, and the rest while a node joined or got new keys, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
-from timeagent.units import SECOND
+from appliance.formats.lockfile import RECORDS_LAG_NS
 
 from .finding import Finding
 from .rules.registry import found
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .records import ClusterRecords
-
-LAG_NS: Final = 2 * SECOND
-"""So long after a closer looked for the newest record the stamp of its list may be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def known_until(closed: Mapping[int, Instant], newest: int) -> Instant:
     ``closed``: by record, when the last bag was closed, at the earliest, whose lock file names it. Who found one before
     the newest of the copy found none after that either: they are published in the order of their numbers.
     """
-    return max((instant - LAG_NS for number, instant in closed.items() if number <= newest), default=0)
+    return max((instant - RECORDS_LAG_NS for number, instant in closed.items() if number <= newest), default=0)
 
 
 def take_latest(closed: dict[int, Instant], other: Mapping[int, Instant]) -> None:

@@ -18,6 +18,17 @@ ANSWERS_MAX: Final = 200_000
 """A bound on memory: about 60 MB."""
 
 
+class EndedKey(str):
+    """Why a signature that verifies is not accepted, where all that is wrong is when: the key did not count then."""
+
+    __slots__ = ()
+
+
+def refusal_code(forged: str, reason: str) -> str:
+    """Return the code of a finding about a signature that is not accepted."""
+    return "ended-key" if isinstance(reason, EndedKey) else forged
+
+
 class PartialKeyring(Keyring):
     """The keys of some trust records, where others cannot be read: of a key that is not among them nothing is known."""
 
@@ -55,7 +66,7 @@ class Signatures:
         if isinstance(keyring, PartialKeyring) and keyring.node_of(identifier) is None:
             return None
         reason = keyring.refuses(identifier, purpose, at)
-        if reason:
+        if reason and not keyring.counts_ever(identifier, purpose):
             return reason
         try:
             key = keyring.verifier(identifier)
@@ -63,7 +74,7 @@ class Signatures:
             return problem.message
         if key is None or not self.verifies(key, context, payload, signature):
             return f"the signature by key {identifier.hex()} does not verify"
-        return None
+        return EndedKey(reason) if reason else None
 
     def refuses_time(self, keyring: Keyring, token: SignedTime, covered: bytes | None = None) -> str | None:
         """Return why this signed time is not accepted, or None if it is.

@@ -92,16 +92,23 @@ def ceiling_fell(root: Path) -> ClusterTree:
 @plants("chain-fork")
 def record_after_a_terminal_one(root: Path) -> ClusterTree:
     story = Story(root)
+    story.shard.floor_ns = story.shard.settle_to_ns = story.shard.ceiling_ns
     story.shard.extend(kind=CeilingKind.TERMINAL)
     story.shard.extend()
     return story.done()
 
 
-def two_maps(root: Path) -> Story:
-    """A run under map 1 that ended, and another number of shards by map 2."""
+def map_2(root: Path) -> Story:
+    """A run under map 1, and another number of shards by map 2."""
     story = Story(root)
     owners = tuple(story.tree.map.owners) * 2
     story.tree.put_register(Kind.MAP, msgspec.structs.replace(story.tree.map, number=2, owners=owners))
+    return story
+
+
+def two_maps(root: Path) -> Story:
+    """That run has ended."""
+    story = map_2(root)
     lease = story.lease()
     story.shard.end(lease)
     story.shard.floor_ns = story.shard.settle_to_ns = story.shard.ceiling_ns
@@ -127,6 +134,29 @@ def chain_of_a_new_map_that_begins_before_the_old_one_has_ended(root: Path) -> C
     story = two_maps(root)
     before = open_ceiling(story.tree.get(f"{chain_path(1, 0)}/{record_name(1)}"), "")[0]
     shard_of_map_2(story, time=before.time)
+    return story.done()
+
+
+@plants("chain-fork")
+def chain_of_a_new_map_beside_an_old_one_that_goes_on(root: Path) -> ClusterTree:
+    story = map_2(root)
+    shard_of_map_2(story)
+    story.tree.advance(SECOND)
+    story.shard.extend()
+    return story.done()
+
+
+@plants("floor-fell")
+def floor_that_falls_within_a_run(root: Path) -> ClusterTree:
+    story = Story(root)
+    Shard(story.tree, "n2").extend(change={"floor_ns": 0})
+    return story.done()
+
+
+@plants("floor-fell")
+def end_of_a_chain_below_the_ceiling_of_its_run(root: Path) -> ClusterTree:
+    story = Story(root)
+    story.shard.extend(kind=CeilingKind.TERMINAL)
     return story.done()
 
 

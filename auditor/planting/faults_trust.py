@@ -12,8 +12,8 @@ from timeagent.trust import Purpose
 from timeagent.units import SECOND
 
 from .plants import plants
-from .stories import small_tree
-from .tree import ClusterTree, seed
+from .stories import Story, small_tree
+from .tree import START_NS, ClusterTree, seed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,3 +93,31 @@ def revoked_key_that_is_left_out_and_comes_back(root: Path) -> ClusterTree:
     row.leaves_out()
     row.says()
     return row.tree
+
+
+def ending(root: Path, node: str, purpose: Purpose, **change: int) -> Story:
+    """A story, and its trust record, by which a key of a node has ended by now."""
+    story = Story(root)
+    tree = story.tree
+    ends = change or {"valid_until_ns": tree.now_ns}
+    keys = (
+        msgspec.structs.replace(each, **ends) if (each.node, each.purpose) == (node, purpose) else each
+        for each in tree.trust.keys
+    )
+    tree.trust = msgspec.structs.replace(tree.trust, keys=tuple(keys))
+    tree.put_register(Kind.TRUST, tree.trust)
+    return story
+
+
+@plants("ended-key")
+def shard_that_goes_on_with_a_witness_key_that_ended(root: Path) -> ClusterTree:
+    story = ending(root, "n1", Purpose.WITNESS)
+    story.written()
+    return story.done()
+
+
+@plants("ended-key")
+def writer_that_goes_on_with_a_time_key_that_was_revoked(root: Path) -> ClusterTree:
+    story = ending(root, "n2", Purpose.TIME, revoked_from_ns=START_NS + SECOND)
+    story.written()
+    return story.done()

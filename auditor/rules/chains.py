@@ -130,7 +130,7 @@ def check_ceilings(chains: Mapping[ShardName, CeilingChain], policies: Policies)
             name = f"{chain_path(*chain.shard)} record {fact.record.number}"
             yield from policies.check_clock(name, fact.token, fact.where)
         yield from _ceiling_order(chain)
-        yield from _run_starts(chain)
+        yield from _numbers(chain)
 
 
 def check_records_there(chains: Mapping[ShardName, CeilingChain], there: Callable[[str], bool]) -> Iterator[Finding]:
@@ -171,13 +171,29 @@ def check_layouts(chains: Mapping[ShardName, CeilingChain], maps: Mapping[int, S
     A chain of a later map begins after every chain of the map before has ended, with the highest of their numbers.
     """
     for before, after in itertools.pairwise(layouts(maps)):
-        old = (chains.get((before.number, shard)) for shard in range(len(before.owners)))
-        ends = [chain.terminal for chain in old if chain is not None and chain.terminal is not None]
+        old = [
+            chain for shard in range(len(before.owners)) if (chain := chains.get((before.number, shard))) is not None
+        ]
         for shard in range(len(after.owners)):
             chain = chains.get((after.number, shard))
             if chain is not None and chain.facts[0].record.number == 1:
-                for end in ends:
-                    yield from _begins(chain, end)
+                for each in old:
+                    yield from (
+                        _goes_on(each, chain.facts[0]) if each.terminal is None else _begins(chain, each.terminal)
+                    )
+
+
+def _goes_on(old: CeilingChain, first: CeilingFact) -> Iterator[Finding]:
+    """chain-fork: a chain has no end, though one that follows it has begun. A copy may have come before the end."""
+    last = old.facts[-1]
+    surely = not r2_holds(last.token, first.token)
+    subject = f"{chain_path(*old.shard)} record {last.record.number}"
+    begun = f"record 1 of {chain_path(first.record.map_number, first.record.shard)}"
+    reason = f"{subject} is the newest of its chain, and not terminal; {begun} rests on the end of that chain"
+    times = [NamedInterval.of(f"record {last.record.number}", last.token), NamedInterval.of(begun, first.token)]
+    title = "a chain goes on though one that follows it has begun"
+    verdict = None if surely else Verdict.INDETERMINATE
+    yield found("chain-fork", subject, reason, [last.where, first.where], times, verdict=verdict, title=title)
 
 
 def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
@@ -228,19 +244,25 @@ def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
             yield found("r2-breach", subject, reason, evidence, times, title=title)
 
 
-def _run_starts(chain: CeilingChain) -> Iterator[Finding]:
-    """A run begins with the ceiling of the record before it as its floor, or with the numbers of an orderly one."""
-    for before, after in chain.run_starts():
+def _numbers(chain: CeilingChain) -> Iterator[Finding]:
+    """floor-fell: a run goes on with its own numbers; another, or the end of the chain, begins with its ceiling.
+
+    After an orderly record it begins with what that says.
+    """
+    for before, after in itertools.pairwise(chain.facts):
         past, new = before.record, after.record
-        crashed = past.kind is CeilingKind.RUNNING
+        if new.number != past.number + 1 or len(chain.at(past.number)) > 1:
+            continue  # of two that claim the place before it, each states its own
+        goes_on = new.incarnation == past.incarnation and new.kind is not CeilingKind.TERMINAL
+        crashed = past.kind is CeilingKind.RUNNING and not goes_on
         floor = past.ceiling_ns if crashed else past.floor_ns
         settle_to = past.ceiling_ns if crashed else past.settle_to_ns
         if new.floor_ns < floor or new.settle_to_ns < settle_to:
             subject = f"{chain_path(*chain.shard)} record {new.number}"
             reason = (
-                f"run {new.incarnation.hex()} begins with floor {bound_text(new.floor_ns)} and settle_to "
+                f"run {new.incarnation.hex()} states floor {bound_text(new.floor_ns)} and settle_to "
                 f"{bound_text(new.settle_to_ns)}; record {past.number} before it asks for {bound_text(floor)} and "
                 f"{bound_text(settle_to)}"
             )
-            title = "a run begins below the ceiling, or the numbers, of the one before it"
+            title = "a ceiling record states less than the ceiling, or the numbers, of the one before it"
             yield found("floor-fell", subject, reason, [before.where, after.where], title=title)

@@ -63,6 +63,7 @@ _ALL: Final = (
         Severity.WARNING,
     ),
     Rule(114, "ledger-disorder", "the blocks of a witness ledger are not in the order in which they were signed"),
+    Rule(115, "ended-key", "something is signed by a key of its node that had ended, or did not count yet"),
     # bags
     Rule(201, "altered-file", "a listed file does not hold the bytes that its bag was closed with"),
     Rule(202, "lost-file", "what was there for good is missing", Verdict.INDETERMINATE),

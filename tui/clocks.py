@@ -28,7 +28,7 @@ AXIS: Final = 3
 """The column that is an axis."""
 LIVE_COLUMNS: Final = (
     Column("", 1),
-    Column("node", 9, most=16),
+    Column("node", 9, most=16, name=True),
     Column("status", 12),
     Column("axis", 24, most=101),
     Column("offset", 10, right=True),
@@ -39,7 +39,7 @@ LIVE_COLUMNS: Final = (
 """Of clocks that were asked: where each lies."""
 SIGNED_COLUMNS: Final = (
     Column("", 1),
-    Column("node", 9, most=22),
+    Column("node", 9, most=22, name=True),
     Column("status", 12, most=14),
     Column("axis", 24, most=61),
     Column("±", 10, right=True),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from hashlib import blake2s
 from typing import TYPE_CHECKING, Final
 
 from .cellwidth import ELLIPSIS, cells_of, head_of, tail_of, width_of
 from .words import Cell, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 GAP: Final = 1
 
@@ -29,14 +31,16 @@ class Column:
     rank: int = 0
     right: bool = False
     """Aligned to the right, and cut at the left: the newest of a strip stays."""
+    name: bool = False
+    """It holds identifiers: cut when nothing else can give way, in the middle, and no two to the same."""
 
 
 LEASE_COLUMNS: Final = (
     Column("", 1),
-    Column("domain", 13, most=44),
+    Column("domain", 13, most=44, name=True),
     Column("mode", 4, rank=3),
     Column("phase", 9, rank=4),
-    Column("holder", 13, most=26),
+    Column("holder", 13, most=26, name=True),
     Column("purpose", 12, most=28, rank=5),
     Column("left", 7, right=True),
     Column("fence", 8, rank=6),
@@ -44,10 +48,10 @@ LEASE_COLUMNS: Final = (
 )
 MANY_LEASE_COLUMNS: Final = (
     Column("", 1),
-    Column("domain", 13, most=40),
+    Column("domain", 13, most=40, name=True),
     Column("mode", 4, rank=3),
     Column("phase", 9, rank=6),
-    Column("holder", 13, most=24),
+    Column("holder", 13, most=24, name=True),
     Column("purpose", 10, most=20, rank=9),
     Column("expiry", 10, rank=4, right=True),
     Column("left", 7, right=True),
@@ -58,7 +62,7 @@ MANY_LEASE_COLUMNS: Final = (
     Column("state", 40, most=44),
 )
 NODE_COLUMNS: Final = (
-    Column("node", 8, most=22),
+    Column("node", 8, most=22, name=True),
     Column("shard", 5, right=True),
     Column("answers", 18),
     Column("leases", 6, right=True),
@@ -67,42 +71,107 @@ NODE_COLUMNS: Final = (
     Column("state", 29, most=60),
 )
 LOG_COLUMNS: Final = (
-    Column("log", 8, most=20),
+    Column("log", 8, most=20, name=True),
     Column("bags, newest right", 24, most=240, right=True),
     Column("closed up to", 33, most=44),
 )
 
 
-def fit(columns: Sequence[Column], width: int) -> list[int]:
+PROSE_LEAST: Final = 8
+"""So narrow the last column may get before identifiers are cut; afterwards narrower still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows that are seen together are laid out in a width."""
+
+    widths: Sequence[int]
+    """Of each column; 0: it is left out."""
+    short: Sequence[Mapping[str, str]]
+    """Of each column, how its identifiers are written that are too long for it."""
+
+
+def layout(columns: Sequence[Column], width: int, rows: Sequence[Sequence[Field]] = ()) -> Layout:
+    """Return how rows fit a width; a row may have fewer fields than there are columns, and counts for those."""
+    fields = [[_pieces(row[place]) for row in rows if place < len(row)] for place in range(len(columns))]
+    widths = fit(columns, width, [max(map(width_of, found), default=None) for found in fields])
+    short = [
+        shortened({"".join(cell.text for cell in pieces) for pieces in found}, wide) if column.name and wide else {}
+        for column, wide, found in zip(columns, widths, fields, strict=True)
+    ]
+    return Layout(widths, short)
+
+
+def fit(columns: Sequence[Column], width: int, needs: Sequence[int | None] = ()) -> list[int]:
     """Return the width of each column, 0 for those that are left out, so that the row is at most ``width`` wide.
 
-    What is left over is shared by the columns that can grow, equally, up to what each may take.
+    ``needs``: how wide what stands in each column is; None: that is not known. Where there is no room for all, columns
+    with a rank go first, then the last one gives way, and identifiers when nothing else is left. What is left over is
+    shared by the columns that can grow, equally, up to what each may take.
     """
-    widths = [column.width for column in columns]
+    known = needs or [None] * len(columns)
+    widths = []  # the least with which nothing is cut that is more than prose
+    for column, need in zip(columns, known, strict=True):
+        least = column.width if need is None else max(1, min(column.width, max(need, cells_of(column.title))))
+        widths.append(max(least, need or 0) if column.name else least)
 
-    def taken() -> int:
+    def over() -> int:
         shown = [each for each in widths if each]
-        return sum(shown) + GAP * (len(shown) - 1)
+        return sum(shown) + GAP * (len(shown) - 1) - width
 
     for rank in sorted({column.rank for column in columns} - {0}, reverse=True):
-        if taken() <= width:
+        if over() <= 0:
             break
         widths = [0 if column.rank == rank else each for column, each in zip(columns, widths, strict=True)]
-    over = taken() - width
-    if over > 0:  # nothing more can go: the last column gives way
-        widths[-1] = max(1, widths[-1] - over)
-    _grow(columns, widths, width - taken())
+    names = [place for place, column in enumerate(columns) if column.name and column is not columns[-1]]
+    for least, places in ((PROSE_LEAST, [-1]), (PROSE_LEAST, names), (1, [-1])):
+        while over() > 0 and any(widths[place] > least for place in places):
+            widths[max(places, key=lambda place: widths[place])] -= 1
+    for most in ([column.width for column in columns], [column.most for column in columns]):
+        _grow(widths, most, -over())
     return widths
 
 
-def _grow(columns: Sequence[Column], widths: list[int], spare: int) -> None:
+def _grow(widths: list[int], most: Sequence[int], spare: int) -> None:
     while spare > 0:
-        growing = [i for i, column in enumerate(columns) if 0 < widths[i] < column.most]
+        growing = [place for place, each in enumerate(widths) if 0 < each < most[place]]
         if not growing:
             return
-        for i in growing[:spare]:
-            widths[i] += 1
+        for place in growing[:spare]:
+            widths[place] += 1
         spare -= min(spare, len(growing))
+
+
+def shortened(texts: Iterable[str], width: int) -> dict[str, str]:
+    """Return those of some texts that are wider than a width, each cut in its middle to something of its own.
+
+    Where they differ only in what would be cut out, the end is a few digits of the text's digest.
+    """
+    every = set(texts)
+    long = sorted(text for text in every if cells_of(text) > width)
+    found: dict[str, str] = {}
+    taken = every.difference(long)
+    for tail in sorted(range(width), key=lambda tail: abs(width // 2 - tail)):
+        cuts = {text: _middle(text, width, tail_of(text, tail)) for text in long}
+        counts = Counter(cuts.values())
+        for text in long:
+            if text not in found and counts[cuts[text]] == 1 and cuts[text] not in taken:
+                found[text] = cuts[text]
+                taken.add(cuts[text])
+        if len(found) == len(long):
+            return found
+    for text in long:
+        digits = blake2s(text.encode(errors="surrogatepass")).hexdigest()
+        marked = (_middle(text, width, digits[:count]) for count in range(min(3, width - 1), width))
+        if text not in found:
+            found[text] = next((each for each in marked if each not in taken), digits[:width])
+            taken.add(found[text])
+    return found
+
+
+def _middle(text: str, width: int, end: str) -> str:
+    """Return the beginning of a text and an end, with an ellipsis between, in exactly a width."""
+    return head_of(text, width - 1 - cells_of(end)) + ELLIPSIS + end
 
 
 def _pieces(field: Field) -> tuple[Cell, ...]:
@@ -132,16 +201,19 @@ def cut(pieces: tuple[Cell, ...], width: int) -> list[Cell]:
     return _cut(pieces, max(1, width), right=False)
 
 
-def laid_out(columns: Sequence[Column], widths: Sequence[int], row: Sequence[Field]) -> list[Cell]:
+def laid_out(columns: Sequence[Column], as_laid: Layout, row: Sequence[Field]) -> list[Cell]:
     """Return a row as pieces of text that together fill the columns, gaps included; what follows a text is its tone's.
 
     No piece begins with a space and goes on with words: where a terminal is drawn as SVG, such spaces get lost.
     """
     line: list[Cell] = []
+    widths = as_laid.widths
     last = max((number for number, width in enumerate(widths) if width), default=-1)
     for number, (column, width, field) in enumerate(zip(columns, widths, row, strict=True)):
         if not width:
             continue
+        if isinstance(field, Cell) and field.text in as_laid.short[number]:
+            field = Cell(as_laid.short[number][field.text], field.tone)  # noqa: PLW2901 - the same, shorter
         pieces = _cut(_pieces(field), width, right=column.right) or [Cell("")]
         spaces = " " * (width - width_of(pieces))
         gap = " " * GAP if number != last else ""

@@ -128,13 +128,19 @@ class Feed:
 
 
 def ask_once(source: StateSource, patience_ns: Span) -> ClusterState:
-    """Put every question once, waiting for each at most the patience, and return what is known then."""
+    """Put every question once, all that are known at a time, and return what is known after at most the patience each.
+
+    What hangs stays behind in its thread.
+    """
     done = 0
     while len(questions := source.questions()) > done:
         threads = [Thread(target=each.put, daemon=True, name=f"top {each.name}") for each in questions[done:]]
         done = len(questions)
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(patience_ns / SECOND)
+        last = Thread(
+            target=lambda threads=threads: [thread.join() for thread in threads], daemon=True, name="top waits"
+        )
+        last.start()
+        last.join(patience_ns / SECOND)
     return source.state_at()

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 FINDING_COLUMNS: Final = (
     Column("", 1),
     Column("verdict", 13),
-    Column("code", 14, most=24),
+    Column("code", 14, most=24, name=True),
     Column("time", 12, rank=2),
-    Column("about", 12, most=120),
+    Column("about", 12, most=120, name=True),
     Column("id", 12, rank=3),
 )
 MARKS: Final = {

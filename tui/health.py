@@ -1,150 +1,121 @@
-"""Is it healthy? One level and its reasons, from a state. Pure.
-
-It adds up what shards, survey and clock say; whether a promise was kept is the auditor's question, not this one's.
-"""
+"""What a state shows, laid before the one judgement (``appliance.health``); of a record, what its audit says. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from appliance.doctor.check import Check, Verdict, passed, unknown, worst
 from appliance.formats.ceiling import CeilingKind
-from timeagent.console import counted
-from timeagent.units import MS, span_text
+from appliance.health import (
+    ASSUMED_WORDS,
+    judge_clock,
+    judge_clocks,
+    judge_ends,
+    judge_log,
+    judge_mount,
+    judge_shard,
+    judge_silent_shard,
+)
 
 from .agreeing import agreement, agreement_words
 from .state import Reach, View
-from .words import Cell, Tone, clock_text, counted_ends, overdue_bags, short_span
+from .words import Cell, Tone, counted_ends, overdue_bags
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from timeagent.interval import TimeInterval
 
-    from .state import ClusterState, Freshness, ShardView
-
-
-class Level(StrEnum):
-    """What one glance should tell."""
-
-    HEALTHY = "HEALTHY"
-    ATTENTION = "ATTENTION"
-    BROKEN = "NOT HEALTHY"
-    UNKNOWN = "NOT KNOWN"
-
+    from .state import ClusterState, ShardView
 
 LEVEL_CELLS: Final = {
-    Level.HEALTHY: Cell("● HEALTHY", Tone.GOOD),
-    Level.ATTENTION: Cell("◐ ATTENTION", Tone.WARN),
-    Level.BROKEN: Cell("✗ NOT HEALTHY", Tone.BAD),
-    Level.UNKNOWN: Cell("◇ NOT KNOWN", Tone.DIM),
+    Verdict.PASS: Cell("● HEALTHY", Tone.GOOD),
+    Verdict.UNSURE: Cell("◐ ATTENTION", Tone.WARN),
+    Verdict.FAIL: Cell("✗ NOT HEALTHY", Tone.BAD),
+    Verdict.UNKNOWN: Cell("◇ NOT KNOWN", Tone.DIM),
+}
+"""What one glance should tell, by the worst verdict."""
+
+
+def level_cell(checks: Iterable[Check]) -> Cell:
+    """Return what one glance should tell."""
+    return LEVEL_CELLS[worst(checks)]
+
+
+def health(state: ClusterState) -> list[Check]:
+    """Return a line for each thing that is known of a cluster; of a record, one for its audit."""
+    return [_audited(state)] if state.view is View.RECORD else list(_lines(state))
+
+
+def _lines(state: ClusterState) -> Iterator[Check]:
+    now, mount, clock = state.clock.now, state.mount, state.clock
+    silent = mount.silent_ns or 0 if mount.reach is Reach.SILENT else None
+    yield judge_mount(silent, mount.problem, waiting=mount.reach is Reach.WAITING)
+    if not state.cluster_id:
+        return
+    if state.offline:
+        way_out = "--node-dir names this machine's settings; without any: leasehold join, or ask on a node"
+        yield unknown("shards", f"not asked: {state.offline}", way_out)
+    elif state.spans:
+        source = ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"
+        radius = clock.now.radius if clock.bounded else None
+        yield judge_clock(radius, clock.problem, source, state.spans.radius_ns_max)
+    yield from state.checks
+    for shard in state.shards:
+        yield from _shard(shard, now)
+    clocks = agreement(state.clocks)
+    yield judge_clocks(clocks.good, agreement_words(clocks))
+    for log in state.logs:
+        yield judge_log(log.name, log.problem, 0 if state.offline else overdue_bags(log, now))
+    if not state.offline:
+        yield judge_ends(*counted_ends(state.leases, now))
+
+
+def _shard(shard: ShardView, now: TimeInterval) -> Iterator[Check]:
+    name, fresh = f"shard {shard.shard}", shard.freshness
+    match fresh.reach:
+        case Reach.ANSWERS:
+            waits = shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns)
+            yield judge_shard(
+                shard.shard,
+                shard.node,
+                runner=shard.runner,
+                leases=shard.leases,
+                blocks_lost=shard.blocks_lost or 0,
+                until_ns=shard.resumes_ns if waits else None,
+            )
+        case Reach.SILENT:
+            stopped = shard.ceiling_kind is CeilingKind.ORDERLY
+            why, way_out = fresh.problem, fresh.way_out
+            yield judge_silent_shard(shard.shard, shard.node, fresh.silent_ns, why, way_out, stopped=stopped)
+        case Reach.WAITING:
+            yield unknown(name, f"no answer yet from {shard.node}", "wait a moment")
+        case Reach.NOT_ASKED if fresh.problem:
+            yield unknown(name, f"not asked: {fresh.problem}", fresh.way_out)
+        case Reach.NOT_ASKED:
+            pass  # said once, for all of them
+
+
+_OF_FINDINGS: Final = {
+    "violation": Verdict.FAIL,
+    "indeterminate": Verdict.UNKNOWN,
+    "unverifiable": Verdict.UNKNOWN,
+    "provisional": Verdict.UNSURE,
+    "ok": Verdict.PASS,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether it is healthy, why, and some numbers."""
-
-    level: Level
-    reasons: tuple[str, ...]
-
-
-def health(state: ClusterState) -> Health:
-    """Say whether a cluster is healthy as far as is known, the worst reason first; of a record, what its audit says."""
-    return _judged(state) if state.view is View.RECORD else _added_up(state)
-
-
-def _added_up(state: ClusterState) -> Health:
-    bad: list[str] = []
-    warn: list[str] = []
-    unknown: list[str] = []
-    now = state.clock.now
-    if state.mount.reach is Reach.SILENT:
-        since, why = _for(state.mount), state.mount.problem
-        bad.append(f"cannot read the mount{since}: {why}" if why else f"no answer from the mount{since}")
-    if state.mount.reach is Reach.WAITING:
-        unknown.append("waiting for the mount")
-    _judge_time(state, bad, warn)
-    for shard in state.shards:
-        _judge_shard(shard, now, bad, warn, unknown)
-    for log in state.logs:
-        if log.problem:
-            bad.append(f"log {log.name}: {log.problem}")
-        elif not state.offline and (overdue := overdue_bags(log, now)):
-            warn.append(f"log {log.name}: {counted(overdue, 'bag')} overdue for closing")
-    if not state.offline:
-        recovering, dying = counted_ends(state.leases, now)
-        if recovering:
-            warn.append(f"{_leases(recovering)} expired, recovering")
-        if dying:
-            warn.append(f"{_leases(dying)} will expire, not renewed")
-    if state.offline:
-        unknown.append(f"shards are not asked: {state.offline}")
-    reasons = (*bad, *warn, *unknown)
-    if bad:
-        return Health(Level.BROKEN, reasons)
-    if unknown:
-        return Health(Level.UNKNOWN, (*unknown, *warn))
-    return Health(Level.ATTENTION if warn else Level.HEALTHY, reasons)
-
-
-def _judge_time(state: ClusterState, bad: list[str], warn: list[str]) -> None:
-    if not state.clock.bounded and state.cluster_id and not state.offline:
-        bad.append(f"this machine's time has no bound: {state.clock.problem}")
-    elif state.spans and state.clock.now.radius > state.spans.radius_ns_max:
-        warn.append(f"the clock is known to {span_text(state.clock.now.radius)}; the policy allows less")
-    clocks = agreement(state.clocks)
-    if not clocks.good:
-        bad.append(f"clocks: {agreement_words(clocks)}")
-
-
-def _judged(state: ClusterState) -> Health:
+def _audited(state: ClusterState) -> Check:
     """Count the findings of a record by what they say."""
     if state.mount.reach is Reach.SILENT:
-        return Health(Level.BROKEN, (f"the copy cannot be read: {state.mount.problem}",))
+        return Check("copy", Verdict.FAIL, f"it cannot be read: {state.mount.problem}", "name a root or a copy of one")
     if state.findings is None:
-        return Health(Level.UNKNOWN, (state.mount.problem,))
-    counts = {verdict: sum(each.verdict == verdict for each in state.findings) for verdict in _VERDICTS}
-    reasons = tuple(
+        return unknown("audit", state.mount.problem, "wait until the copy is read")
+    counts = {verdict: sum(each.verdict == verdict for each in state.findings) for verdict in _OF_FINDINGS}
+    said = [
         f"{count} {name}{'s' if name == 'violation' and count > 1 else ''}" for name, count in counts.items() if count
-    )
-    level = Level.HEALTHY
-    if counts["violation"]:
-        level = Level.BROKEN
-    elif counts["indeterminate"] or counts["unverifiable"]:
-        level = Level.UNKNOWN
-    elif counts["provisional"]:
-        level = Level.ATTENTION
-    return Health(level, reasons)
-
-
-_VERDICTS: Final = ("violation", "indeterminate", "unverifiable", "provisional", "ok")
-
-
-def _for(freshness: Freshness) -> str:
-    """Say how long there has been no answer, where it has been for a while."""
-    span = freshness.silent_ns or 0
-    return f" for {short_span(span)}" if span >= 100 * MS else ""
-
-
-def _leases(count: int) -> str:
-    return f"{count} lease{'' if count == 1 else 's'}"
-
-
-def _judge_shard(shard: ShardView, now: TimeInterval, bad: list[str], warn: list[str], unknown: list[str]) -> None:
-    words = f"shard {shard.shard} ({shard.node})"
-    match shard.freshness.reach:
-        case Reach.SILENT if shard.ceiling_kind is CeilingKind.ORDERLY:
-            warn.append(f"{words} is stopped")
-        case Reach.SILENT:
-            bad.append(f"{words}: no answer{_for(shard.freshness)}")
-        case Reach.WAITING:
-            unknown.append(f"waiting for {words}")
-        case Reach.ANSWERS:
-            if shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns):
-                warn.append(f"{words} restarted, recovering until {clock_text(shard.resumes_ns)}")
-            if shard.blocks_lost:
-                warn.append(f"{words} lost {counted(shard.blocks_lost, 'ledger block')}")
-        case Reach.NOT_ASKED if shard.freshness.problem:
-            unknown.append(f"{words} is not asked: {shard.freshness.problem}")
-        case Reach.NOT_ASKED:
-            pass  # said once, for all of them
+    ]
+    if not said:
+        return passed("audit", "no findings")
+    judged = next(verdict for name, verdict in _OF_FINDINGS.items() if counts[name])  # the worst first
+    return Check("audit", judged, " · ".join(said), "5 shows what each rests on")

@@ -9,11 +9,16 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from appliance.cluster import runtime_of, time_sources
+from appliance.cli.daemon import daemon_check, time_agent_check
+from appliance.cluster import time_sources
+from appliance.doctor.check import unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.lease.wire import LeaseView, ShardNumbers
+from appliance.releases import LOOK_NS, Releases
+from appliance.runtime import runtime_of
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
@@ -40,9 +45,10 @@ from .state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from appliance.cluster import Cluster
+    from appliance.doctor.check import Check
     from appliance.formats.policy import Policy
     from timeagent.clock import AgentClock
     from timeagent.showing import SourceView
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
 SHARD_PERIOD_NS: Final = 250 * MS
 MOUNT_PERIOD_NS: Final = 500 * MS
 TIME_PERIOD_NS: Final = SECOND
+OWN_PERIOD_NS: Final = SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,12 @@ class TimesAnswer:
 
 
 type Asked = (
-    AskedQuestion[MountAnswer] | AskedQuestion[ShardAnswer] | AskedQuestion[TimesAnswer] | AskedQuestion[Reading]
+    AskedQuestion[MountAnswer]
+    | AskedQuestion[ShardAnswer]
+    | AskedQuestion[TimesAnswer]
+    | AskedQuestion[list[Check]]
+    | AskedQuestion[Mapping[str, str | None]]
+    | AskedQuestion[Reading]
 )
 
 
@@ -92,13 +104,21 @@ class LiveSource:
         self._rows = LiveRows(present)
         self.times = AskedQuestion("time", TIME_PERIOD_NS, machine, self._ask_times)
         self.mount = AskedQuestion("mount", MOUNT_PERIOD_NS, machine, self._ask_mount)
+        self._own: AskedQuestion[list[Check]] | None = None
+        self._nodes: AskedQuestion[Mapping[str, str | None]] | None = None
+        self._others: Releases | None = None
         self._shards: list[AskedQuestion[ShardAnswer]] = []
         self._clocks = NodeClocks(machine)
         self._asked: list[Asked] = [self.mount, self.times]
 
     def questions(self) -> Sequence[Asked]:
-        """Return the mount, the sources of time; the shards and clocks once the mount has said which there are."""
+        """Return the mount, the sources of time; all that the mount has to tell of, once it has."""
         return list(self._asked)
+
+    def close(self) -> None:
+        """End what the cluster keeps up; to be called when nothing is asked any more. Idempotent."""
+        if self.cluster is not None:
+            self.cluster.close()
 
     @property
     def cluster(self) -> Cluster | None:
@@ -111,13 +131,30 @@ class LiveSource:
         if self._open is None:
             self._open = OpenMount(self._where, self._machine)
         answer = self._open.read()
-        if self._open.cluster is not None:
+        cluster = self._open.cluster
+        if cluster is not None:
+            if self._own is None:
+                trust = cluster.watch_trust()
+                others = Releases(
+                    cluster.settings.node,
+                    cluster.keys.tls,
+                    answer.cluster_id,
+                    trust,
+                    cluster.time,
+                    version("leasehold"),
+                )
+                self._own = AskedQuestion("daemon", OWN_PERIOD_NS, self._machine, lambda: _ask_own(cluster, others))
+                self._nodes = AskedQuestion("nodes", LOOK_NS, self._machine, others.look)
+                self._others = others
+                self._asked += [self._own, self._nodes]
+            for shard, end in answer.chains.items():
+                cluster.routes.expect(shard, end.record.node)
             for shard in range(len(self._shards), len(answer.shard_map.owners)):
                 self._shards.append(
                     AskedQuestion(f"shard {shard}", SHARD_PERIOD_NS, self._machine, self._asking(shard))
                 )
                 self._asked.append(self._shards[-1])
-            self._ask_clocks(answer, self._open.cluster, self._open)
+            self._ask_clocks(answer, cluster, self._open)
         return answer
 
     def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
@@ -195,7 +232,7 @@ class LiveSource:
             answer.offline,
             _spans(answer.policy),
             tuple(
-                NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name))
+                NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name), self._answers(name))
                 for name in sorted({*answer.nodes, *answer.shard_map.owners})
             ),
             self._rows.rows(answer, shards, said, clock.now),
@@ -203,7 +240,20 @@ class LiveSource:
             tuple(self._told_clocks(answer, clock.now)),
             self._times(),
             View.OFFLINE if answer.offline else View.LIVE,
+            tuple(self._checks(answer)),
         )
+
+    def _answers(self, node: str) -> bool | None:
+        """Whether a node was reached when all were last asked. None: it has no address, or nobody was asked yet."""
+        known = self._nodes.answer if self._nodes is not None else None
+        return None if known is None or node not in known else known[node] is not None
+
+    def _checks(self, answer: MountAnswer) -> Iterator[Check]:
+        """Yield what was judged where it was asked: each of these questions ends within seconds, whoever hangs."""
+        yield from answer.checks
+        if self._own is not None and self._others is not None:
+            yield from self._own.answer or [unknown("daemon", "no answer yet", "wait a moment")]
+            yield from self._others.checks()
 
     def details(self, subject: Subject, instant: Instant | None = None) -> Details:
         """Return what is known of a subject now. Reads the mount where bytes are asked for."""
@@ -249,7 +299,8 @@ class LiveSource:
         if question is not None:
             freshness = question.freshness()
             if question.error is not None and question.error.code == NO_ADDRESS:
-                freshness = Freshness(Reach.NOT_ASKED, problem="this node's settings have no address of it")
+                problem = "this node's settings have no address of it"
+                freshness = Freshness(Reach.NOT_ASKED, problem=problem, way_out=question.error.hint)
         view = ShardView(shard, answer.shard_map.owners[shard], freshness)
         after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
         if chain is not None:
@@ -276,7 +327,16 @@ class LiveSource:
             ceiling_ns=numbers.ceiling_ns,
             blocks_lost=numbers.blocks_lost,
             resumes_ns=numbers.settle_to_ns + after_ceiling if numbers.settle_to_ns else None,
+            runner=numbers.node,
         )
+
+
+def _ask_own(cluster: Cluster, others: Releases) -> list[Check]:
+    """Ask this machine's daemons how they are. Blocks for some seconds where one stands still."""
+    settings, cluster_id = cluster.settings, cluster.registers.cluster_id
+    check, release = daemon_check(settings, cluster_id)
+    others.own = release or others.own
+    return [check, *time_agent_check(settings, cluster_id)]
 
 
 def _signed(answer: MountAnswer) -> dict[str, SignedTime]:

@@ -5,6 +5,7 @@ Works on a mount in use and on a copy, with and without this node's settings. Wr
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,15 +14,20 @@ from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import list_logs, open_log
 from appliance.bag.posix import PosixStorage
+from appliance.bag.probe import room_of
 from appliance.bag.survey import BagState, racks, view_rack
+from appliance.cli.daemon import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
 from appliance.formats.paths import Grid, chain_path, ledger_path, parse_ledger_name
 from appliance.founding import read_marker
+from appliance.health import judge_keys, judge_space, judge_tmpfs
+from appliance.ownkeys import NOTICE_NS
 from appliance.registers import Registers, StoredChain
+from appliance.runtime import runtime_of
 from appliance.settings import FILE as SETTINGS_FILE
 from auditor.opening import find_root
-from timeagent.errors import BadConfiguration, Damaged, LeaseholdError, NotTrusted
+from timeagent.errors import BadConfiguration, BadTime, Damaged, LeaseholdError, NotTrusted
 from timeagent.keys import Verifier
 
 from .ledger import LedgerBook, LedgerLease, LedgerTail
@@ -29,6 +35,9 @@ from .state import BagCell, LogView
 from .watching import WatchingStorage, WatchingTime
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.doctor.check import Check
     from appliance.formats.lease import LeaseOutcome
     from appliance.formats.policy import Policy
     from appliance.formats.shardmap import ShardMap
@@ -56,6 +65,8 @@ class Where:
     """A root, a copy of one, or the directory that holds either."""
     node_dir: Path | None = None
     allow_root: bool = False
+    needs_node: bool = False
+    """Whether it is an error that this machine has no node settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,8 @@ class MountAnswer:
     """The newest fence of each domain, as the ledgers say."""
     previous: dict[bytes, LeaseOutcome]
     logs: tuple[LogView, ...]
+    checks: tuple[Check, ...]
+    """Of this node's keys, and of what room is left; none of a copy."""
 
 
 class OpenMount:
@@ -120,8 +133,9 @@ class OpenMount:
         try:
             cluster = Cluster.open(self.root, node_dir=node_dir, allow_root=where.allow_root, storage=storage)
             _ = cluster.routes  # this machine's tmpfs directory: local, and not to be raced for by several threads
+            cluster.watch_trust()
         except (BadConfiguration, NotTrusted) as problem:
-            if where.node_dir is not None:
+            if where.node_dir is not None or where.needs_node:
                 raise
             return None, problem.message + ("; with --allow-root they are" if problem.code == "root-user" else "")
         return cluster, ""
@@ -144,7 +158,31 @@ class OpenMount:
             told.fences,
             told.previous,
             tuple(self._log(name) for name in list_logs(self._context)),
+            tuple(self._checks()),
         )
+
+    def _checks(self) -> Iterator[Check]:
+        if self.cluster is None:
+            return
+        cluster, now = self.cluster, 0
+        refused: LeaseholdError | None = None
+        ends: dict[str, int | None] = {purpose: key.end_ns for purpose, key in cluster.keys.keys.items()}
+        try:
+            cluster.check_trusted_now()
+            now, by = cluster.time.now().midpoint, cluster.time.token().key_id
+            ends["time"] = cluster.watch_trust().keyring.end_ns(by)  # the agent's, where one runs
+            ends |= key_ends(cluster.settings, self.registers.cluster_id)
+        except BadTime:
+            ends.clear()
+        except LeaseholdError as problem:
+            refused = problem
+        soon = {purpose: end for purpose, end in ends.items() if end and end - now <= NOTICE_NS}
+        yield judge_keys(self._own_node, refused, soon)
+        runtime = runtime_of(cluster.settings, self.registers.cluster_id)
+        with contextlib.suppress(OSError):
+            yield judge_tmpfs(runtime, room_of(runtime).bytes_left)
+        with contextlib.suppress(OSError):
+            yield from judge_space(room_of(self.root))
 
     # -- chains and ledgers --------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class AskedQuestion[T]:
         asked, answered, error = self._asked_ns, self._answered_ns, self.error
         age = None if answered is None else now - answered
         if error is not None:
-            return Freshness(Reach.SILENT, age, now - self._since_ns, error.message)
+            return Freshness(Reach.SILENT, age, now - self._since_ns, error.message, error.hint)
         if asked is not None and now - asked > SILENT_NS:
             return Freshness(Reach.SILENT, age, now - asked)
         if age is None:

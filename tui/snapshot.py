@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from appliance.doctor.check import not_well
 from timeagent.console import instant_fields
 
 from .agreeing import agreement, agreement_words
-from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, fit, heading, laid_out, text_of
-from .health import LEVEL_CELLS, health
+from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, heading, laid_out, layout, text_of
+from .health import health, level_cell
 from .overview import leases_title, log_row, nothing_words, numbers_words, time_line, title_words
 from .words import BAG_LEGEND, condition, lease_row, lease_words, node_rows
 
@@ -29,10 +30,12 @@ def text_snapshot(state: ClusterState, width: int) -> str:
 
 def _lines(state: ClusterState, width: int) -> Iterator[str]:
     now = state.clock.now
-    judged = health(state)
+    checks = health(state)
     yield title_words(state)
-    yield f"{LEVEL_CELLS[judged.level].text}  {numbers_words(state)}".rstrip()
-    yield from (f"  {reason}" for reason in judged.reasons)
+    yield f"{level_cell(checks).text}  {numbers_words(state)}".rstrip()
+    for check in not_well(checks):
+        yield f"  {check.words}"
+        yield f"    way out: {check.way_out}"
     yield ""
     yield from _table("Nodes", NODE_COLUMNS, [row for node in state.nodes for row in node_rows(node, now)], width)
     yield ""
@@ -53,9 +56,9 @@ def _table(
     if not rows:
         yield f"  {nothing}"
         return
-    widths = fit(columns, width - 2)
+    as_laid = layout(columns, width - 2, rows)
     for row in (heading(columns), *rows):
-        yield f"  {text_of(laid_out(columns, widths, row))}"
+        yield f"  {text_of(laid_out(columns, as_laid, row))}"
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -63,13 +66,17 @@ def _table(
 
 def json_fields(state: ClusterState) -> dict[str, Any]:
     """Return the state as JSON shows it. What is not known is null, never zero."""
-    clock, judged = state.clock, health(state)
+    clock, checks = state.clock, health(state)
     return {
         "root": state.path,
         "cluster": state.cluster_id or None,
         "view": state.view,
         "offline_because": state.offline or None,
-        "health": {"level": judged.level.lower(), "reasons": list(judged.reasons)},
+        "health": {
+            "level": level_cell(checks).text[2:].lower(),
+            "reasons": [check.words for check in not_well(checks)],
+            "checks": [check.fields() for check in checks],
+        },
         "mount": _freshness(state.mount),
         "time": {
             **instant_fields("earliest", clock.now.earliest if clock.bounded else None),
@@ -82,7 +89,12 @@ def json_fields(state: ClusterState) -> dict[str, Any]:
             "problem": clock.problem or None,
         },
         "nodes": [
-            {"node": node.name, "own": node.own, "shards": [_shard(shard) for shard in node.shards]}
+            {
+                "node": node.name,
+                "own": node.own,
+                "answers": node.answers,
+                "shards": [_shard(shard) for shard in node.shards],
+            }
             for node in state.nodes
         ],
         "leases": [_lease(lease, clock.now) for lease in state.leases],
@@ -169,6 +181,7 @@ def _freshness(freshness: Freshness) -> dict[str, Any]:
 def _shard(shard: ShardView) -> dict[str, Any]:
     return {
         "shard": shard.shard,
+        "run_by": shard.runner,
         **_freshness(shard.freshness),
         "incarnation": shard.incarnation,
         "leases": shard.leases,

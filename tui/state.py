@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from appliance.bag.survey import BagState
+    from appliance.doctor.check import Check
     from appliance.formats.ceiling import CeilingKind
     from appliance.formats.lease import LeaseOutcome, Mode, Phase
     from auditor.finding import Finding
@@ -64,6 +65,8 @@ class Freshness:
     """How long there has been no answer, where there is none."""
     problem: str = ""
     """Why there is none. Empty with SILENT: the question has not come back."""
+    way_out: str = ""
+    """What to do about that, where whoever asked knows."""
 
 
 NOT_ASKED = Freshness(Reach.NOT_ASKED)
@@ -112,6 +115,8 @@ class ShardView:
     ledger_bytes: int | None = None
     resumes_ns: Instant | None = None
     """After this, at the latest, no domain waits for what an earlier run of the shard granted."""
+    runner: str | None = None
+    """Which node runs it, by its own word; ``node`` is the one that the map names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,8 @@ class NodeView:
     own: bool
     """Whether it is the node that asks."""
     shards: tuple[ShardView, ...]
+    answers: bool | None = None
+    """Whether it does, at the address of the trust record. None: it has none there, or was not asked yet."""
 
 
 class Origin(StrEnum):
@@ -269,6 +276,8 @@ class ClusterState:
     times: TimeSources | None = None
     """None: sources of time are asked on a live cluster only."""
     view: View = View.LIVE
+    checks: tuple[Check, ...] = ()
+    """What was judged where it was asked: keys, room on the mount, this machine's daemons, the other nodes."""
     findings: tuple[Finding, ...] | None = None
     """Whose evidence was complete by then. None: nothing was audited."""
     first_ns: Instant | None = None

@@ -264,8 +264,10 @@ def filtered(leases: Leases, words: str) -> Sequence[LeaseRow]:
 
 
 def reach_cell(shard: ShardView) -> Cell:
-    """Say whether a shard answers."""
+    """Say whether a shard answers, and where, if that is not the node that the map names."""
     match shard.freshness.reach:
+        case Reach.ANSWERS if shard.runner not in (None, shard.node):
+            return Cell(f"◐ at {shard.runner}", Tone.WARN)
         case Reach.ANSWERS:
             return Cell("● answers", Tone.GOOD)
         case Reach.SILENT if shard.ceiling_kind is CeilingKind.ORDERLY:
@@ -281,10 +283,12 @@ def reach_cell(shard: ShardView) -> Cell:
 
 def node_rows(node: NodeView, now: TimeInterval) -> list[tuple[Cell, ...]]:
     """Return a row for each shard of a node, in the order of NODE_COLUMNS; one row for a node without shards."""
-    name = Cell(node.name + (" *" if node.own else ""))
+    silent = node.answers is False
+    name = Cell(node.name + (" *" if node.own else "") + (" ✗" if silent else ""), Tone.BAD if silent else Tone.PLAIN)
     if not node.shards:
         nothing = Cell("-", Tone.DIM)
-        return [(name, nothing, Cell("no shard", Tone.DIM), nothing, nothing, nothing, Cell("", Tone.DIM))]
+        reached = Cell("✗ no answer", Tone.BAD) if silent else Cell("no shard", Tone.DIM)
+        return [(name, nothing, reached, nothing, nothing, nothing, Cell("", Tone.DIM))]
     return [
         (
             name if index == 0 else Cell(""),
@@ -329,6 +333,8 @@ def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
         if waits:
             return Cell(f"resumes {resumes} once back", Tone.BAD)
         return Cell("resumes as soon as it runs", Tone.WARN)
+    if shard.freshness.reach is Reach.ANSWERS and shard.runner not in (None, shard.node):
+        return Cell(f"{shard.node} does not run it" + (f", resumes {resumes}" if waits else ""), Tone.WARN)
     if shard.freshness.reach is Reach.ANSWERS and waits:
         return Cell(f"restarted, resumes {resumes}", Tone.WARN)
     return Cell("")

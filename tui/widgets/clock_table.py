@@ -29,8 +29,7 @@ class ClockTable(PickTable):
         """Show rows. ``nothing``: why there are none."""
         columns = LIVE_COLUMNS if rows.asked else SIGNED_COLUMNS
         if columns is not self._columns:
-            self._columns = columns
-            self._fitted = (-1, [])
+            self._columns, self._laid = columns, None
         self._rows = rows
 
         def about(index: int) -> object:
@@ -41,7 +40,11 @@ class ClockTable(PickTable):
 
     @property
     def _axis_width(self) -> int:
-        return self._widths(max(1, self.scrollable_content_region.width - 1))[AXIS]
+        return self.columns_in(max(1, self.scrollable_content_region.width - 1)).widths[AXIS]
+
+    def in_sight(self, index: int) -> Sequence[Field]:
+        """Return up to the node's name: the axis is as wide as the columns leave it."""
+        return () if self._rows is None else (Cell(""), Cell(self._rows.name(index)))
 
     @property
     def _heading(self) -> Sequence[Field]:

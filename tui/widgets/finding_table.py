@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
+    from ..columns import Field
     from ..findinglist import Row
 
 
@@ -48,6 +49,10 @@ class FindingTable(PickTable):
         row = self._rows[place]
         assert isinstance(row, Finding)
         return finding_row(row, self._times.get(row.id))
+
+    def in_sight(self, index: int) -> Sequence[Field]:
+        """Return a row's fields; a heading has none."""
+        return () if isinstance(self._rows[index], Heading) else super().in_sight(index)
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return a row's text: a heading goes over all columns."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from appliance.doctor.check import not_well
+
 from ..cellwidth import cells_of, tail_of
-from ..health import LEVEL_CELLS, health
+from ..health import health, level_cell
 from ..overview import badge_words, numbers_words, time_line, time_words
 from ..tones import MUTED, styled
 from ..words import Cell
@@ -14,6 +18,8 @@ from .words_line import WordsLine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual.events import Click
+
     from ..screens.registry import Entry
     from ..state import ClusterState
 
@@ -21,8 +27,9 @@ PATH_WIDTH_MIN: Final = 12
 """A piece of a path that is shorter says nothing."""
 
 
+WRITE: Final = "WRITE"
 REASONS_SHOWN: Final = 5
-"""``--once`` prints them all."""
+"""``--once`` prints them all, and `status`, each with its way out."""
 
 
 class TitleBar(WordsLine):
@@ -56,36 +63,52 @@ class TitleBar(WordsLine):
 
 
 class TabLine(WordsLine):
-    """The screens by their numbers, the one that is seen in brackets; at the right whether it is healthy, in a word."""
+    """The screens by number and name, the one that is seen in brackets; at the right whether it is healthy, in a word.
+
+    A click goes to a screen, as its number does.
+    """
 
     def __init__(self, name: str, entries: Sequence[Entry], *, writable: bool) -> None:
         """Take the screens, and the name of the one that is seen."""
         super().__init__(id="tabs")
         self._name = name
         self._entries = entries
-        self._badge = "WRITE" if writable else "read-only"
+        self._badge = WRITE if writable else "read-only"
+        self._ends: list[int] = []
+        """At which column each tab ends, with the space behind it."""
 
     def show(self, state: ClusterState) -> None:
-        """Show a state's health beside the tabs. Titles give way where there is no room."""
-        head = LEVEL_CELLS[health(state).level]
-        right = f"{head.text}  {self._badge}"
-        tabs = [self._tab(entry, entry.title) for entry in self._entries]
-        if sum(map(len, tabs)) + len(tabs) + len(right) > self.size.width:
-            tabs = [self._tab(entry, entry.title if entry.name == self._name else "") for entry in self._entries]
+        """Show a state's health beside the tabs. Without room, spaces go, then that nothing can be changed."""
+        head = level_cell(health(state))
+        room, badge = self.size.width, self._badge
+        for pad in (" ", ""):
+            tabs = [f"{pad}{entry.key} {entry.title}{pad}" for entry in self._entries]
+            tabs = [
+                f"[{tab.strip()}]" if entry.name == self._name else tab
+                for entry, tab in zip(self._entries, tabs, strict=True)
+            ]
+            self._ends = list(accumulate(len(tab) + 1 for tab in tabs))
+            if self._ends[-1] + len(head.text) + len(pad) + 1 + len(badge) <= room:
+                break
+        else:
+            badge = "" if badge != WRITE else badge
         parts: list[str | tuple[str, str]] = []
         for entry, tab in zip(self._entries, tabs, strict=True):
             parts += [(tab, "bold $text-accent" if entry.name == self._name else MUTED), " "]
-        gap = " " * max(1, self.size.width - sum(map(len, tabs)) - len(tabs) - len(right))
-        badge = "bold $text-warning" if self._badge == "WRITE" else MUTED
-        self.say(*parts, gap, styled(head), "  ", (self._badge, badge))
+        right = f"{head.text}{pad} {badge}".rstrip()
+        gap = " " * max(0, room - self._ends[-1] - len(right))
+        style = "bold $text-warning" if badge == WRITE else MUTED
+        self.say(*parts, gap, styled(head), *((f"{pad} ", (badge, style)) if badge else ()))
 
-    def _tab(self, entry: Entry, title: str) -> str:
-        text = f"{entry.key} {title}".rstrip()
-        return f"[{text}]" if entry.name == self._name else f" {text} "
+    async def on_click(self, event: Click) -> None:
+        """Go to the screen whose tab is clicked."""
+        place = bisect_right(self._ends, event.x - self.gutter.left)
+        if place < len(self._entries):
+            await self.app.run_action(f"go('{self._entries[place].name}')")
 
 
 class HealthLine(WordsLine):
-    """Is it healthy: symbol, word, numbers; then the reasons."""
+    """Is it healthy: symbol, word, numbers; then the reasons, and what to do about the worst."""
 
     def __init__(self) -> None:
         """Show nothing yet."""
@@ -93,15 +116,16 @@ class HealthLine(WordsLine):
 
     def show(self, state: ClusterState) -> None:
         """Show a state's health."""
-        judged = health(state)
-        head = LEVEL_CELLS[judged.level]
+        checks = health(state)
+        head = level_cell(checks)
         lines: list[list[str | tuple[str, str]]] = [[styled(head), "  ", numbers_words(state)]]
-        if judged.reasons:
-            rest = list(judged.reasons[1:REASONS_SHOWN])
-            if len(judged.reasons) > REASONS_SHOWN:
-                rest.append(f"and {len(judged.reasons) - REASONS_SHOWN} more")
-            more = (" ", f"· {' · '.join(rest)}") if rest else ()
-            lines.append([styled(Cell(judged.reasons[0], head.tone)), *more])
+        wrong = not_well(checks)
+        if wrong:
+            first, *rest = [check.words for check in wrong[:REASONS_SHOWN]]
+            if len(wrong) > REASONS_SHOWN:
+                rest.append(f"and {len(wrong) - REASONS_SHOWN} more")
+            lines += [[styled(Cell(first, head.tone))], [f"→ {wrong[0].way_out}"]]  # before what may find no room
+            lines += [[" · ".join(rest)]] if rest else []
         self.say_lines(lines)
 
 

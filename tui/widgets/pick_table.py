@@ -177,10 +177,9 @@ class PickTable(RowTable, inherit_bindings=False):
     def line_in(self, y: int, width: int, top: int) -> Strip:
         """Return a line of the widget: the cursor is a mark, and a background."""
         room = max(1, width - len(MARK))
+        as_laid = self.columns_in(room)
         if y == 0 and self.headed:
-            return self.kept(
-                "heading", width, lambda: [Cell(" "), *laid_out(self._columns, self._widths(room), self._heading)]
-            )
+            return self.kept("heading", width, lambda: [Cell(" "), *laid_out(self._columns, as_laid, self._heading)])
         row = y - self.headed
         index = row + top
         if not self._count and row == 0:
@@ -209,4 +208,4 @@ class PickTable(RowTable, inherit_bindings=False):
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return a row's text in a width."""
-        return laid_out(self._columns, self._widths(room), self._row_at(index))
+        return laid_out(self._columns, self.columns_in(room), self._row_at(index))

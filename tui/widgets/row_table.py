@@ -11,7 +11,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..cellwidth import cells_of
-from ..columns import fit, heading, laid_out
+from ..columns import heading, laid_out, layout
 from ..tones import CELL_STYLES, drawn, segments
 from ..words import Cell, Tone
 from .framing import Framing
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from textual.geometry import Region
     from textual.scrollbar import ScrollBar
 
-    from ..columns import Column, Field
+    from ..columns import Column, Field, Layout
 
 type RowAt = Callable[[int], Sequence[Field]]
 
@@ -52,7 +52,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._count = 0
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
-        self._fitted: tuple[int, list[int]] = (-1, [])
+        self._laid: tuple[object, Layout] | None = None
         self._styles: dict[Tone, Style] = {}
         self._drawn: dict[object, Strip] = {}
         self._drawn_width = -1
@@ -79,6 +79,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._count, self._row_at, self._nothing = count, row_at, nothing
         if same:
             return
+        self._laid = None
         self._drawn.clear()
         size = Size(self.size.width, max(1, count) + 1)
         if size != self.virtual_size:
@@ -120,14 +121,15 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def line_in(self, y: int, width: int, top: int) -> Strip:
         """Return a line of the widget in a width; ``top``: to which row it is scrolled."""
+        as_laid = self.columns_in(width)
         if y == 0:
-            return self.kept("heading", width, lambda: laid_out(self._columns, self._widths(width), self._heading))
+            return self.kept("heading", width, lambda: laid_out(self._columns, as_laid, self._heading))
         index = y - 1 + top
         if not self._count and y == 1:
             return self.kept("nothing", width, lambda: [Cell(self._nothing, Tone.DIM)])
         if index >= self._count:
             return self.kept("blank", width, list)
-        return self.kept(index, width, lambda: laid_out(self._columns, self._widths(width), self._row_at(index)))
+        return self.kept(index, width, lambda: laid_out(self._columns, as_laid, self._row_at(index)))
 
     @property
     def _heading(self) -> Sequence[Field]:
@@ -143,11 +145,21 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
             strip = self._drawn[name] = self.strip_of(line(), width)
         return strip
 
-    def _widths(self, width: int) -> list[int]:
-        """Return the widths of the columns in a room; reckoned once for each."""
-        if self._fitted[0] != width:
-            self._fitted = width, fit(self._columns, width)
-        return self._fitted[1]
+    def columns_in(self, width: int) -> Layout:
+        """Return how the rows in sight are laid out in a room. Lines that were drawn otherwise are forgotten."""
+        top = self.scroll_offset.y
+        sight = range(top, min(self._count, top + self.size.height))
+        key = width, sight
+        if self._laid is None or self._laid[0] != key:
+            found = layout(self._columns, width, [self.in_sight(index) for index in sight])
+            if self._laid is not None and self._laid[1] != found:
+                self._drawn.clear()
+            self._laid = key, found
+        return self._laid[1]
+
+    def in_sight(self, index: int) -> Sequence[Field]:
+        """Return the fields of a row as far as the columns' widths depend on them."""
+        return self._row_at(index)
 
     def notify_style_update(self) -> None:
         """Forget styles of another theme, or of another focus."""

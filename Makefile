@@ -1,5 +1,6 @@
 # The house in one place. `make` alone says what there is.
 # PYTHON=...  the interpreter for .venv (else the first good one of python3, python3.13, python3.12)
+# SAMPLE=20   one in 20 of the tests of `make verify`: others for each commit
 # SEEDS=...   how many schedules `make sim` tries
 # ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `leasehold demo` in `make demo`
 # REVISION=2 the packaging's own number in `make deb` (else 1)
@@ -11,11 +12,12 @@ BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 PACKAGES := leasehold tui auditor appliance timeagent
 SUITES   := $(wildcard $(addprefix tests/,unit property faults golden tui simulation))
+PYTEST   := $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 ARGS     ?=
 SEEDS    ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check fmt man deb test-deb bench bench-tui bench-leases nfs-lab sim bench-sim clean
+.PHONY: help install demo test verify check fmt man deb test-deb bench bench-tui bench-leases nfs-lab sim bench-sim clean
 
 help: ## say what there is
 	@echo 'leasehold: make TARGET'
@@ -49,7 +51,10 @@ demo: install ## run a cluster on this machine, then audit it
 	@$(BIN)/leasehold demo $(ARGS)
 
 test: install ## run the tests: unit, property, faults, golden, tui, a short simulation
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal -m 'not slow and not lab' $(SUITES) $(ARGS)
+	@$(PYTEST) -m 'not slow and not lab and not verify' $(SUITES) $(ARGS)
+
+verify: install ## plant every mutant, walk every short cast; SAMPLE=20: one test in 20
+	@$(PYTEST) -m 'verify and not slow' $(if $(SAMPLE),--sample $(SAMPLE)) $(SUITES) $(ARGS)
 
 # All four run, also when one fails: one call says everything there is to repair.
 check: install ## check format, lint, types and layers

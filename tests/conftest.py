@@ -1,5 +1,7 @@
-"""What every test may ask for."""
+"""What every test may ask for, and which tests of many are run."""
 
+import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,24 @@ from hypothesis import settings
 settings.register_profile("steady", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("steady")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", type=int, default=1, metavar="N", help="one in N of the tests; which, the commit says")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a sample of the tests: another one for each commit, and the same in all processes of a run.
+
+    Outside a git repository it is the same for all commits.
+    """
+    one_in = config.getoption("--sample")
+    if one_in > 1:
+        git = ["git", "rev-parse", "HEAD"]
+        commit = subprocess.run(git, cwd=config.rootpath, capture_output=True, check=False).stdout
+        kept = [each for each in items if zlib.crc32(each.nodeid.encode(), zlib.crc32(commit)) % one_in == 0]
+        config.hook.pytest_deselected(items=[each for each in items if each not in kept])
+        items[:] = kept
 
 
 @pytest.fixture(scope="session")

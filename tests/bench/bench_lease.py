@@ -53,6 +53,7 @@ from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record  #
 from timeagent.canonical import decode  # noqa: E402
 from timeagent.clock import SystemClock  # noqa: E402
 from timeagent.embedded import EmbeddedTime  # noqa: E402
+from timeagent.keys import Signer  # noqa: E402
 from timeagent.sources.assumed import AssumedSource  # noqa: E402
 from timeagent.trust import Keyring  # noqa: E402
 from timeagent.units import MS, SECOND  # noqa: E402
@@ -60,17 +61,16 @@ from timeagent.units import MS, SECOND  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from timeagent.keys import Signer
-
 POLICY = Policy(number=1, cluster_id=CLUSTER, assumed_radius_ns=5 * MS)
 KEYRING = Keyring(trust_record().keys)
 CONTENDERS = ("signed", "unsigned", "echo")
 
 
-class ZeroSigner:
+class ZeroSigner(Signer):
     """Signs with zeros: all of a shard's work but the signature."""
 
-    id = WITNESS_KEY.id
+    def __init__(self) -> None:
+        self.id = WITNESS_KEY.id
 
     def sign(self, context: str, payload: bytes) -> bytes:
         del context, payload
@@ -105,7 +105,7 @@ def make_shard(kind: str, directory: Path) -> Any:  # noqa: ANN401 - an EchoShar
         return EchoShard()
     clock = SystemClock()
     node_time = EmbeddedTime(clock, [AssumedSource(clock, POLICY.assumed_radius_ns)], TIME_KEY, radius_ns_max=250 * MS)
-    signer: Signer = WITNESS_KEY if kind == "signed" else ZeroSigner()  # type: ignore[assignment]
+    signer: Signer = WITNESS_KEY if kind == "signed" else ZeroSigner()
     identity = ShardIdentity(CLUSTER, 1, 0, "node-a", bytes(8))
     shard = Shard(
         identity,

@@ -36,7 +36,7 @@ from appliance.cluster import Cluster
 from appliance.bag.outcome import Committed
 root, node_dir, number, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster, cluster.session(number) as session:
-    with session.acquire("writer/" + number) as leases:
+    with session.acquire("writer/" + number, record_only=True) as leases:
         print("ready", flush=True)
         sys.stdin.readline()
         for n in range(count):

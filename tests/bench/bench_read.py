@@ -238,7 +238,7 @@ def hinted(directory: Path, domains: int, rounds: int) -> tuple[float, int]:
     writers = {name: site.session(storage=storage) for name in names}
     for number in range(rounds):
         for name, session in writers.items():
-            with session.acquire(name) as leases:
+            with session.acquire(name, record_only=True) as leases:
                 batch = [b"%06d " % number + b"x" * (MESSAGE_BYTES - 7)] * HINTED_BATCH
                 assert session.publish("log", batch, under=leases) == Committed()
             site.time.advance(20 * MS)

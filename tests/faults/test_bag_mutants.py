@@ -234,6 +234,7 @@ MUTANTS: list[tuple[type, str, Callable[..., object]]] = [
 ]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("owner", "step", "wrong"), MUTANTS, ids=[wrong.__name__ for _, _, wrong in MUTANTS])
 def test_step_done_wrong_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]
@@ -311,6 +312,7 @@ LOG_MUTANTS: list[tuple[type, str, Callable[..., object]]] = [
 ]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("owner", "step", "wrong"), LOG_MUTANTS, ids=[wrong.__name__ for _, _, wrong in LOG_MUTANTS])
 def test_step_of_a_log_bag_done_wrong_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]

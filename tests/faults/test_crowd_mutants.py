@@ -68,6 +68,7 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_rule_is_noticed(name: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     check_noticed(monkeypatch, MUTANTS[name], {"world": world, "monkeypatch": monkeypatch})

@@ -59,6 +59,7 @@ def test_a_node_loses_its_power_and_nothing_else_is_lost(tmp_path: Path) -> None
     assert run_audit(tmp_path / "demo") == (0, run_audit(tmp_path / "demo")[1])
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_audit_names_the_planted_fault_and_nothing_else(tmp_path: Path, fault: str) -> None:
     status, result = run_demo(tmp_path / "demo", "--seconds", "3", "--fault", fault)

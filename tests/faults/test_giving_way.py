@@ -15,7 +15,6 @@ from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import Daemons
 from timeagent.clock import SystemClock
 from timeagent.errors import LeaseLost, ShardUnavailable, TryAgain
-from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def runs_the_shard(cluster: Cluster, session: Session, domain: str) -> bool:
-    with suppress(TryAgain, ShardUnavailable), session.acquire(domain, timeout_ns=SECOND):
+    with suppress(TryAgain, ShardUnavailable), session.acquire(domain, timeout_s=1):
         pass
     return cluster.routes.host.hosted(cluster.map.shard_of(domain)) is not None
 
@@ -52,7 +51,7 @@ def test_daemon_that_was_killed_comes_back_while_an_application_goes_on(tmp_path
             daemons.start("node1")
             elsewhere = daemons.leasehold("node2", "lease", "hold", domain, "--seconds", "0", "--wait", "60s")
             assert elsewhere.returncode == 0, elsewhere.stderr
-            with session.acquire(domain, timeout_ns=60 * SECOND):
+            with session.acquire(domain, timeout_s=60):
                 assert cluster.routes.host.hosted(cluster.map.shard_of(domain)) is None
         assert daemons.stop("node1") == 0
 

@@ -199,12 +199,14 @@ def test_nothing_is_wrong_without_a_fault_and_hints_are_used(tmp_path: Path) -> 
     assert narrow_readings > SEEDS
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_fault_is_noticed_in_some_history(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plant(monkeypatch, MUTANTS[name])
     assert any(wrong_in(tmp_path, seed) for seed in range(SEEDS))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", NAMED)
 def test_fault_is_noticed_by_its_test(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fault, test = NAMED[name]

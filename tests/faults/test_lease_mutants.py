@@ -364,6 +364,7 @@ def site(tmp_path: Path) -> Iterator[HandSite]:
     yield from hand_sites(place, shards=3)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_rule_is_noticed(
     name: str, world: World, site: HandSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

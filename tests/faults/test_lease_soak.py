@@ -1,15 +1,17 @@
-"""Sets of leases over two real shards, asked for by many threads in every order: all get their turn, none together."""
+"""Leases over two real shards, asked for by many threads in every order: all get their turn, none together."""
 
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Barrier, Lock, Thread
 
 import pytest
 
 from appliance.cluster import Cluster
 from appliance.formats.lease import Mode, conflicts
+from appliance.session.losses import Reason
 from tests.support.cluster import Site, sites
+from timeagent.errors import TryAgain
 from timeagent.units import SECOND
 
 THREADS = 6
@@ -55,7 +57,7 @@ def take_turns(cluster: Cluster, watch: Watch, seed: int) -> None:
         for _ in range(ROUNDS):
             names = chance.sample(DOMAINS, chance.choice((1, 2, 3)))
             wanted = {name: chance.choice((Mode.X, Mode.X, Mode.S, Mode.IX)) for name in names}
-            with session.acquire(*names, mode=wanted, timeout_ns=WAIT_NS) as leases:
+            with session.acquire(*names, mode=wanted, timeout_s=WAIT_NS / SECOND) as leases:
                 watch.enter(wanted)
                 session.check_held(leases)
                 watch.leave(wanted)
@@ -76,3 +78,54 @@ def test_sets_in_opposite_orders_over_two_shards_all_get_their_turn(site: Site) 
         assert not any(thread.is_alive() for thread in threads)
     assert watch.broken == []
     assert watch.turns == THREADS * ROUNDS
+
+
+def take_one_by_one(
+    cluster: Cluster,
+    first: str,
+    second: str,
+    all_have_one: Barrier,
+    recall: str | None,
+    told: list[tuple[str, str, Reason | None]],
+) -> None:
+    """Take one domain and, once everybody has theirs, another beside it; who is told to give way begins anew."""
+    with cluster.session(f"has {first}") as session:
+        for number in range(ROUNDS):
+            with session.acquire(first, timeout_s=WAIT_NS / SECOND, recall=recall) as one:
+                if number == 0:
+                    all_have_one.wait(PATIENCE_S)
+                try:
+                    with session.acquire(second, timeout_s=WAIT_NS / SECOND) as two:
+                        session.check_held([*one, *two])
+                        return
+                except TryAgain as problem:
+                    told.append((problem.code, first, None if one[0].loss is None else one[0].loss.reason))
+
+
+# Nobody asks for a set: each has one domain of a circle and waits for the next one's. No shard sees the whole of it.
+@pytest.mark.parametrize("recall", [None, "yield"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_circle_of_single_acquisitions_is_left_by_a_younger_one(site: Site, size: int, recall: str | None) -> None:
+    told: list[tuple[str, str, Reason | None]] = []
+    with site.open("node1") as one, site.open("node2") as two:
+        ordered = sorted(DOMAINS, key=one.map.shard_of)
+        circle = [ordered[0], ordered[-1], ordered[1]][:size]
+        assert {one.map.shard_of(name) for name in circle} == {0, 1}
+        for cluster, shard in ((one, 0), (two, 1)):
+            cluster.routes.host.try_host(shard, cluster.map)
+        met = Barrier(size)
+        threads = [
+            Thread(
+                target=take_one_by_one,
+                args=((one, two)[n % 2], circle[n], circle[n - 1], met, recall, told),
+                daemon=True,
+            )
+            for n in range(size)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in threads)
+    assert 1 <= len({first for _, first, _ in told}) < size, "the oldest waits until it has what it wants"
+    assert {(code, reason) for code, _, reason in told} == {("deadlock", None if recall is None else Reason.RECALLED)}

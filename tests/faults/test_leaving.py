@@ -127,7 +127,9 @@ def test_release_that_differs_is_named_everywhere(daemons: Daemons) -> None:
         assert (line["verdict"], "gamma 9.9.9" in line["reason"]) == ("UNSURE", True), line
     with daemons.site.open("alpha") as cluster:
         trust = cluster.watch_trust()
-        watch = releases.Releases(cluster.settings, cluster.registers.cluster_id, trust, cluster.time, "0.1.0")
+        watch = releases.Releases(
+            cluster.settings.node, cluster.keys.tls, cluster.registers.cluster_id, trust, cluster.time, "0.1.0"
+        )
         assert releases.skewed(watch.look())
     daemons.stop("gamma")
     line = checks(daemons, "alpha", "status")["releases"]

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.lease import answering, calls, connection, door, guests, inspection, server, transport, wire
+from appliance.lease import (
+    answering,
+    calls,
+    connection,
+    door,
+    guests,
+    inspection,
+    server,
+    threshold,
+    tls,
+    transport,
+    wire,
+)
 from tests.support.loops import HandServer
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.nodes import DoorWorld
@@ -403,7 +415,7 @@ AT_THE_DOOR = {
     ),
     "door: other version is let in": Mutant(
         door,
-        "Door._server_asked_for",
+        "Door._asked_for",
         "hello.version != PROTOCOL_VERSION",
         "hello.version < PROTOCOL_VERSION",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
@@ -411,7 +423,7 @@ AT_THE_DOOR = {
     ),
     "door: older version is let in": Mutant(
         door,
-        "Door._server_asked_for",
+        "Door._asked_for",
         "hello.version != PROTOCOL_VERSION",
         "hello.version > PROTOCOL_VERSION",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
@@ -419,11 +431,40 @@ AT_THE_DOOR = {
     ),
     "door: another cluster is let in": Mutant(
         door,
-        "Door._server_asked_for",
+        "Door._asked_for",
         "hello.cluster_id != self._cluster_id",
         "False",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
         ({"cluster_id": bytes(16)}, "other-cluster", bytes(16).hex()),
+    ),
+    "door: who cannot be read is dropped without a word": Mutant(
+        tls,
+        "_shown",
+        "Exception",
+        "ZeroDivisionError",
+        door_tests.test_certificate_that_cannot_be_read_is_refused_and_the_door_stays,
+        ("version 5",),
+    ),
+    "threshold: nobody makes room": Mutant(
+        threshold,
+        "Threshold._made_room",
+        "now - each.since_ns >= PATIENCE_NS",
+        "False",
+        door_tests.test_those_of_the_address_with_the_most_places_make_room_first,
+    ),
+    "threshold: who has just come makes room": Mutant(
+        threshold,
+        "Threshold._made_room",
+        "now - each.since_ns >= PATIENCE_NS",
+        "True",
+        door_tests.test_those_of_the_address_with_the_most_places_make_room_first,
+    ),
+    "threshold: the only one of an address makes room": Mutant(
+        threshold,
+        "Threshold._made_room",
+        "crowd[each.whence]",
+        "0",
+        door_tests.test_those_of_the_address_with_the_most_places_make_room_first,
     ),
     "client: refusal is taken for damage": Mutant(
         transport,
@@ -469,6 +510,7 @@ def follow(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
             patch.setattr(other, mutant.function, planted)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_limit_that_is_gone_or_off_by_one_is_noticed(
     name: str, serve: edges.Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -480,6 +522,7 @@ def test_limit_that_is_gone_or_off_by_one_is_noticed(
     world.close()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", AT_THE_DOOR)
 def test_check_at_the_door_that_is_gone_is_noticed(
     name: str, world: DoorWorld, monkeypatch: pytest.MonkeyPatch

@@ -99,7 +99,7 @@ class Load:
         with self._cluster.session("load") as session:
             while not self._stop.is_set():
                 try:
-                    with session.acquire(self.domain, timeout_ns=PATIENCE_NS) as leases:
+                    with session.acquire(self.domain, timeout_s=PATIENCE_NS / SECOND) as leases:
                         self.granted += 1
                         if self.granted % 20 == 0:
                             session.publish("log", [self.domain.encode()], under=leases)

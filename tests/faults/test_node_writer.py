@@ -27,12 +27,12 @@ from timeagent.errors import LeaseLost
 from timeagent.units import SECOND
 root, node_dir, number, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster, cluster.session(number) as session:
-    leases = session.acquire("writer/" + number, timeout_ns=60 * SECOND)
+    leases = session.acquire("writer/" + number, timeout_s=60)
     for n in range(count):
         try:
             outcome = session.publish("events", [f"{number}/{n}".encode()], under=leases)
         except LeaseLost:  # the killed daemon had the shard too, and the one after it knows of no lease
-            leases = session.acquire("writer/" + number, timeout_ns=60 * SECOND)
+            leases = session.acquire("writer/" + number, timeout_s=60)
             continue
         if isinstance(outcome, Committed):
             print(f"{number}/{n}", flush=True)

@@ -140,6 +140,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
 }
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_plain_turn_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_noticed(monkeypatch, Mutant(*MUTANTS[name]), typos=(NameError, SyntaxError))

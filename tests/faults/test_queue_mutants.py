@@ -60,8 +60,8 @@ MUTANTS = {
     "ceiling used before it is linked": Mutant(
         ceiling,
         "CeilingChain._next_record",
-        "return record, sign(Kind.CEILING, record, self._signer)",
-        "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, self._signer))",
+        "return record, sign(Kind.CEILING, record, signer)",
+        "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
         chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
     ),
     "successor takes a running record's floor": Mutant(
@@ -189,14 +189,14 @@ MUTANTS = {
     "reader may write": Mutant(
         session,
         "Session.publish",
-        "refuse_readers(leases)",
+        "check_covering(leases)",
         "None",
         leasing_tests.test_readers_share_a_domain_and_write_nothing,
     ),
     "lease that is over is told to nobody": Mutant(
         keeping,
         "Keeping._end_what_is_over",
-        "lease.lose('expired', lease.trouble or Reason.EXPIRED)",
+        "lease.end_if_over(now, self._policy.holder_margin_ns)",
         "pass",
         losses_tests.test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before,
     ),
@@ -238,6 +238,7 @@ def site(tmp_path: Path) -> Iterator[HandSite]:
     yield from hand_sites(place, shards=3)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_rule_is_noticed(
     name: str, world: World, site: HandSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

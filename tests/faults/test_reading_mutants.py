@@ -212,6 +212,7 @@ MUTANTS: list[tuple[str, ModuleType, str, str, str]] = [
 ]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "function", "old", "new"), [mutant[1:] for mutant in MUTANTS], ids=[mutant[0] for mutant in MUTANTS]
 )

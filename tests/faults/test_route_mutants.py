@@ -175,6 +175,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_rule_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_noticed(monkeypatch, MUTANTS[name], {"town": tests.Town(tmp_path, *tests.OWNERS)})

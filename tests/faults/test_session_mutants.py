@@ -127,6 +127,7 @@ def site(tmp_path: Path) -> Iterator[HandSite]:
     yield from hand_sites(tmp_path, shards=2)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", SHARD)
 def test_broken_rule_of_the_shard_is_noticed(name: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     module, function, old, new, caught_by = SHARD[name]
@@ -135,6 +136,7 @@ def test_broken_rule_of_the_shard_is_noticed(name: str, world: World, monkeypatc
         caught_by(world)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", HOLDER)
 def test_broken_rule_of_the_holder_is_noticed(name: str, site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
     module, function, old, new, caught_by = HOLDER[name]

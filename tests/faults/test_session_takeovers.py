@@ -76,7 +76,7 @@ class Play:
         for turn in range(chance.randint(1, 4)):
             self.schedule.pause("begin")
             try:
-                leases = session.acquire(*chance.choice((("a",), ("a", "b"), ("a", "c"))), timeout_ns=5 * SECOND)
+                leases = session.acquire(*chance.choice((("a",), ("a", "b"), ("a", "c"))), timeout_s=5)
                 if chance.random() < 0.1:
                     self.site.time.advance(chance.randint(0, 14) * SECOND)
                 for _ in range(chance.randint(0, 2)):

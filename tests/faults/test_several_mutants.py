@@ -154,8 +154,8 @@ MUTANTS: dict[str, Fault] = {
     "closer that keeps the records of before": (
         closer,
         "Closer._promise",
-        "newest = self._records.newest()",
-        "newest = self.__dict__.setdefault('_first', self._records.newest())",
+        "looked, named = (self._time.now(), self._records.newest())",
+        "looked, named = (self._time.now(), self.__dict__.setdefault('_first', self._records.newest()))",
         bags.test_closer_names_the_newest_records_at_each_bag,
         (),
     ),
@@ -431,6 +431,22 @@ MUTANTS: dict[str, Fault] = {
         alone.test_who_is_refused_is_told_of_the_lease_that_is_in_the_way_for_longest,
         ((0, 1, 2),),
     ),
+    "settled reading up to its last instant without it": (
+        reader,
+        "Reader.batches",
+        "min(horizon, until + 1)",
+        "min(horizon, until)",
+        bags.test_settled_reading_up_to_the_beginning_of_a_bag_has_its_first_message,
+        (0,),
+    ),
+    "rack that is not packed keeps all others": (
+        retention,
+        "Retention.old",
+        "yield NotPacked(rack)\ncontinue",
+        "yield NotPacked(rack)\nreturn",
+        packs.test_rack_that_is_not_packed_keeps_no_other_from_being_deleted,
+        (),
+    ),
 }
 
 
@@ -445,6 +461,7 @@ def check_noticed(fault: Fault, request: pytest.FixtureRequest, monkeypatch: pyt
         caught_by(**given)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_one_taken_for_all_is_noticed(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.outcome import NotCommitted, Unknown
-from appliance.session import leasing, narrow, outliving, recalls, session, stamping, standings
+from appliance.session import keeping, leasing, narrow, outliving, recalls, session, stamping, standings
 from tests.faults.test_several_mutants import check_noticed
 from tests.unit import test_session_several as sessions
+from tests.unit import test_stamping as stamps
 
 if TYPE_CHECKING:
     from tests.faults.test_several_mutants import Fault
 
-site, doubted = sessions.site, sessions.doubted
+site, doubted, desk = sessions.site, sessions.doubted, stamps.desk
 
 MUTANTS: dict[str, Fault] = {
     "watermark of the first message of a batch": (
@@ -38,7 +39,7 @@ MUTANTS: dict[str, Fault] = {
         "outlive_earlier_holders",
         "max((lease.settle_to_ns for lease in leases))",
         "leases[0].settle_to_ns",
-        sessions.test_work_outside_the_record_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
+        sessions.test_acquire_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
         (1,),
     ),
     "wait that ends with the first that is past": (
@@ -46,7 +47,7 @@ MUTANTS: dict[str, Fault] = {
         "outlive_earlier_holders",
         "max((lease.settle_to_ns for lease in leases))",
         "min((lease.settle_to_ns for lease in leases))",
-        sessions.test_work_outside_the_record_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
+        sessions.test_acquire_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
         (0,),
     ),
     "wait that looks after its first lease only": (
@@ -54,7 +55,7 @@ MUTANTS: dict[str, Fault] = {
         "outlive_earlier_holders",
         "session.check_held(leases)",
         "session.check_held(leases[:1])",
-        sessions.test_lease_that_is_lost_while_work_outside_the_record_waits_ends_the_wait,
+        sessions.test_lease_that_is_lost_while_acquire_waits_for_earlier_holders_ends_the_wait,
         (1,),
     ),
     "wait that gives back its first lease only": (
@@ -62,7 +63,7 @@ MUTANTS: dict[str, Fault] = {
         "outlive_earlier_holders",
         "session.relinquish(leases)",
         "session.relinquish(leases[:1])",
-        sessions.test_all_leases_are_given_back_where_work_outside_the_record_cannot_wait,
+        sessions.test_all_leases_are_given_back_where_acquire_cannot_wait_for_earlier_holders,
         (0,),
     ),
     "only the first lease held": (
@@ -273,9 +274,26 @@ MUTANTS: dict[str, Fault] = {
         sessions.test_every_lease_that_is_asked_for_is_given_back,
         (),
     ),
+    "only the first session lease renewed": (
+        keeping,
+        "Keeping._renew",
+        "in due.standings",
+        "in due.standings[:1]",
+        sessions.test_all_session_leases_with_one_shard_are_renewed,
+        (),
+    ),
+    "judged by the shortest of its leases": (
+        stamping,
+        "Stamper._judging",
+        "longest = max(",
+        "longest = min(",
+        stamps.test_frame_names_a_policy_that_allows_the_longest_of_its_leases,
+        (),
+    ),
 }
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_one_taken_for_all_is_noticed(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

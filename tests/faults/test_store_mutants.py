@@ -131,6 +131,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
 }
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_store_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_noticed(monkeypatch, Mutant(*MUTANTS[name]))

@@ -132,7 +132,7 @@ for path in ("/healthz", "/v1/leases", "/metrics"):
     line = http.client.HTTPConnection("localhost", timeout=20)
     line.sock = socket.socket(socket.AF_UNIX)
     line.sock.settimeout(20)
-    line.sock.connect(glob.glob("/dev/shm/leasehold-742/*/http.sock")[0])
+    line.sock.connect(glob.glob("/run/leasehold/*/http.sock")[0])
     line.request("GET", path)
     answer = line.getresponse()
     print(path, answer.status)

@@ -27,7 +27,7 @@ MEMORY = Path("/dev/shm")
 CLOCK_CODES = frozenset({"r2-breach", "premature-lock", "unsettled-write", "hidden-bag"})
 """What may be found where clocks lied, and nowhere else: the clocks broke their bounds, and that is all."""
 
-KEY_CODES = frozenset({"forged-record", "forged-time", "forged-witness"})
+KEY_CODES = frozenset({"ended-key"})
 """What may be found where a node went on with a key that had ended: nobody can tell it from who found the key."""
 
 LEDGER_CODES = frozenset({"chain-gap", "ledger-gap", "missing-ledger", "truncated-ledger"})

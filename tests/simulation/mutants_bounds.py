@@ -33,7 +33,7 @@ BOUNDS: tuple[Mutant, ...] = (
     Mutant(
         "a cap on how long a lease is kept is forgotten at renewals",
         (
-            (keeping, "Keeping._is_due", "if lease.until_ns is not None:", "if lease.until_ns == 0:"),
+            (keeping, "Keeping._is_due", "if lease.until_ns is not None and", "if lease.until_ns == 0 and"),
             (leasing, "_caps", "if lease.until_ns is not None", "if lease.until_ns == 0"),
         ),
         "bounded",
@@ -51,8 +51,8 @@ BOUNDS: tuple[Mutant, ...] = (
         "bounds",
     ),
     Mutant(
-        "who acts outside the record does not wait until earlier holders know that they are over",
-        one(session, "Session.acquire", "if outside_record:", "if outside_record is None:"),
+        "who says nothing of what it does under a lease is taken to write messages only",
+        one(session, "Session.acquire", "record_only: bool=False", "record_only: bool=True"),
         "alone",
         "outside",
     ),

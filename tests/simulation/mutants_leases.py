@@ -112,10 +112,10 @@ LEASES: tuple[Mutant, ...] = (
             (
                 session,
                 "Session._give_back",
-                "self._leasing.relinquish([lease for lease in mine if lease not in doubtful])",
-                "self._leasing.relinquish(mine)",
+                "self._leasing.relinquish(mine, until_boot_ns, doubtful)",
+                "self._leasing.relinquish(mine, until_boot_ns)",
             ),
-            (session, "Session._give_back", "self._resolve_before_end(mine)", "pass"),
+            (session, "Session._give_back", "self._resolve_before_end(mine, until_boot_ns)", "pass"),
         ),
         "complete",
         "stalls",
@@ -136,7 +136,7 @@ LEASES: tuple[Mutant, ...] = (
         (
             (
                 held,
-                "Lease.check_held",
+                "Lease.end_if_over",
                 "if self.ended is None and (not now.surely_before(self.usable_until_ns(margin_ns))):",
                 "if self.ended is None and now.surely_past(self.expiry_ns + 10**10):",
             ),
@@ -146,13 +146,8 @@ LEASES: tuple[Mutant, ...] = (
         "stalls",
     ),
     Mutant(
-        "an id is tried again in a later bag before its first attempt is decided",
-        one(
-            session,
-            "Session.publish",
-            "if earlier is not None:",
-            "self._pending.pop(identity, None)\nif identity == 0:",
-        ),
+        "what is in doubt is said not to be there",
+        one(session, "Session.resolve", "outcome = self._decide(publication, None)", "outcome = NotCommitted('')"),
         "published",
         "stalls",
     ),

@@ -15,7 +15,7 @@ SESSIONS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a holder goes on under a lease that was ended alone",
-        one(standings, "Standing.take", "lease.lose('revoked', Reason.BROKEN)", "pass"),
+        one(standings, "Standing.take", "lease.lose('revoked', Reason.REVOKED, told.get(name))", "pass"),
         "published",
         "together",
     ),
@@ -33,6 +33,12 @@ SESSIONS: tuple[Mutant, ...] = (
     Mutant(
         "a lease keeps the expiry that it was granted with, while its session lives on",
         one(sessionstate, "as_of", "elif lease.expiry_ns != session.expiry_ns:", "elif not lease.expiry_ns:"),
+        "sessions",
+        "together",
+    ),
+    Mutant(
+        "of holders beside each other the others keep the expiry of their grant when one has died",
+        one(sessionstate, "as_of", "each.correlation_id == lease.correlation_id", "each is lease"),
         "sessions",
         "together",
     ),

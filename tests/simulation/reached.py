@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.simulation.server import Server
     from tests.simulation.world import World
 
+RUN_OUT = frozenset({Reason.EXPIRED, Reason.HOLD_CAP, Reason.NO_PROGRESS})
+"""Why a lease is over that nobody has ended."""
+
 
 def reached(world: World) -> Counter[str]:
     """Count what happened in a finished run, by words that this module knows."""
@@ -78,7 +81,7 @@ def _held(history: History, counts: Counter[str]) -> None:
     for hold in history.holds:
         by_domain.setdefault(hold.domain, []).append(hold)
         counts["recalled"] += hold.lease.loss is not None and hold.lease.loss.reason is Reason.RECALLED
-        counts["run out"] += hold.lease.loss is not None and hold.lease.loss.reason is Reason.EXPIRED
+        counts["run out"] += hold.lease.loss is not None and hold.lease.loss.reason in RUN_OUT
     for holds in by_domain.values():
         for earlier, later in pairwise(holds):
             counts["hand-overs"] += earlier.who != later.who

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.simulation.actors.session import Application
 from tests.simulation.actors.shard import ShardHost
-from tests.simulation.actors.together import Operator, Together
+from tests.simulation.actors.together import Operator, Together, TogetherBesideOthers
 from tests.simulation.casting import DOMAINS, is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
@@ -39,6 +39,7 @@ def together(seed: int, *, traced: bool = False) -> World:
     world.pace_ns = chance.choice((20, 80)) * MS
     world.linger_ns = chance.choice((0, 300, 800)) * MS
     orderly = chance.random() < 0.3
+    kind = chance.choice((Together, Together, TogetherBesideOthers))
 
     def host(process: Process) -> Callable[[], object]:
         return ShardHost(world, process, 0, orderly=orderly).run
@@ -48,7 +49,7 @@ def together(seed: int, *, traced: bool = False) -> World:
 
     world.spawn(NODES[0], "shard 0a", host, restarts=3)
     for n in range(2 if brief else 3):
-        world.spawn(NODES[1 + n], f"together {n}", client(Together, 5 if brief else 9), restarts=1)
+        world.spawn(NODES[1 + n], f"together {n}", client(kind, 5 if brief else 9), restarts=1)
     if chance.random() < 0.4:
         world.spawn(NODES[4], "application 0", client(Application, 3))
     if chance.random() < 0.7:

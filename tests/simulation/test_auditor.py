@@ -27,6 +27,7 @@ FOUND = {
 }
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", FOUND)
 def test_what_a_mutant_breaks_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (mutant,) = (each for each in MUTANTS if each.name == name)

@@ -25,6 +25,7 @@ def keeps_every_promise(cast: Cast, patch: pytest.MonkeyPatch, states_max: int =
     return found
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", SHORT)
 def test_short_cast_keeps_every_promise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_every_promise(SHORT[name], monkeypatch)
@@ -61,6 +62,7 @@ def test_casts_meet_what_they_are_about(monkeypatch: pytest.MonkeyPatch) -> None
     assert any(note[0] == "reach" and note[2] > note[3] for note in served), "no run came after an orderly stop"
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
 def test_wrong_step_breaks_its_promise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[name]
@@ -72,6 +74,7 @@ def test_wrong_step_breaks_its_promise(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 # The largest of the chains: what it says is worth nothing unless what is wrong shows there too.
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "name",
     [
@@ -90,6 +93,7 @@ def test_wrong_step_shows_among_contenders_and_terminators(name: str, monkeypatc
 
 
 # The large casts of packers, likewise.
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("cast", "name"),
     [

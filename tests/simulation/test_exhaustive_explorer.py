@@ -130,6 +130,7 @@ ENDINGS: list[Cast] = [
 ]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("cast", ENDINGS)
 def test_short_cut_leaves_out_no_ending(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     short, whole = explored(cast, monkeypatch), explored(replace(cast, reduced=False), monkeypatch)
@@ -143,6 +144,7 @@ CRASHING = ["bag listed before its prelock", "rack listed before its prelock", "
 
 
 # Breaches that are seen only while somebody stands still: the short cut must not run past them.
+@pytest.mark.verify
 @pytest.mark.parametrize("name", CRASHING)
 def test_short_cut_leaves_out_no_breach(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[name]
@@ -192,6 +194,7 @@ class Seen(BagPromises):
 MORTALS = [(writer(), closer(count=2)), (writer(), sealer()), (writer(again=1), settler())]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("cast", MORTALS)
 def test_who_dies_leaves_nothing_that_standing_still_for_ever_does_not(cast: tuple[Kind, ...]) -> None:
     living, dying, mount = Seen(), Seen(), Mount(faults=frozenset())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.mutant import Mutant
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_mutant_is_killed_by_the_checker_that_is_named(mutant: Mutant) -> None:

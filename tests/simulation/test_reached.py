@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.verify
 @pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
 def test_fixed_seeds_of_a_scenario_reach_what_it_is_for(scenario: str) -> None:
     assert shortfalls(scenario, counted(scenario)) == {}
@@ -85,6 +86,7 @@ FAULTS: dict[str, tuple[str, str, Places]] = {
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.verify
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_by_which_nothing_happens_falls_below_a_minimum(
     fault: str, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from appliance.formats.paths import RETAINED
 from appliance.policy import next_policy, publish_policy
@@ -17,6 +17,9 @@ from tests.support.daemons import Daemons
 from timeagent.clock import SystemClock
 from timeagent.units import MS, SECOND
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 CLOCK = SystemClock()
 PATIENCE_NS = 120 * SECOND
 
@@ -24,7 +27,8 @@ PATIENCE_NS = 120 * SECOND
 class AtWork:
     """Two nodes or more, each with a daemon and a scribe; racks of a second, packed at once, deleted soon."""
 
-    def __init__(self, path: Path, *nodes: str) -> None:
+    def __init__(self, path: Path, *nodes: str, agents: Sequence[str] = ()) -> None:
+        """``agents``: nodes with a time agent too, which their daemon and scribe begin with."""
         self.daemons = Daemons(path, *nodes)
         self.root = self.daemons.site.root
         self._committed: dict[int, int] = {}
@@ -39,6 +43,8 @@ class AtWork:
         self._scribes: list[subprocess.Popen[str]] = []
         self._listeners: list[Thread] = []
         try:
+            for node in agents:
+                self.daemons.start_agent(node)
             self.start(*nodes)
             for seed, node in enumerate(nodes):
                 self._write(node, seed)

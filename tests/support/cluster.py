@@ -130,10 +130,13 @@ class HandTransport:
         self.script: list[str | None] = []
         self.calls: list[Request] = []
         self.before: Callable[[list[Request]], None] = lambda _: None
+        self.timeout_ns = 0
+        """How long whoever calls now waits for an answer."""
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
         assert timeout_ns > 0
         self.calls += requests
+        self.timeout_ns = timeout_ns
         self.before(requests)
         fault = self.script.pop(0) if self.script else None
         if self.shard is None or fault == "lost":

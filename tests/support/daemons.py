@@ -57,6 +57,16 @@ class Daemons:
             assert line, (self.site.node_dir(node) / "stderr.log").read_text()
             self.said[node] = json.loads(line)
 
+    def start_agent(self, node: str) -> None:
+        """Start a node's time agent, which believes the radius that the policy states; wait until it has a bound."""
+        place = self.site.node_dir(node)
+        (place / "time.toml").write_text('chrony = ""\nclockbound = ""\nkernel = false\n')
+        command = [sys.executable, "-m", "leasehold", "time", "run", *self.site.options(node)]
+        with (place / "agent.log").open("ab") as log:
+            self.running[f"{node} agent"] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        waited = self.leasehold(node, "time", "wait")
+        assert waited.returncode == 0, waited.stderr
+
     def start_with_release(self, node: str, release: str) -> None:
         """Start a daemon that calls itself another release."""
         program = (

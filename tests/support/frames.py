@@ -61,13 +61,13 @@ class Frames:
 
     def __init__(self, world: World, chance: random.Random, out: Callable[[], list[Witness]]) -> None:
         self._world = world
-        self._chance = chance
+        self.chance = chance
         self._out = out
         self._sent: list[bytes] = []
 
     def one(self) -> bytes:
         """The next frame, or what should have been one."""
-        chance = self._chance
+        chance = self.chance
         kind = chance.randrange(10)
         if kind < 3 or not self._sent:
             frame = encode_call(self._call())
@@ -81,7 +81,7 @@ class Frames:
 
     def spoiled(self, frame: bytes) -> bytes:
         """The frame with something wrong in it; now and then it is still a frame."""
-        chance = self._chance
+        chance = self.chance
         data = bytearray(frame)
         match chance.randrange(9):
             case 0:
@@ -117,10 +117,10 @@ class Frames:
         return bytes(data)
 
     def _call(self) -> list[Request]:
-        return [self._request() for _ in range(self._chance.choice([1, 1, 1, 2, 5]))]
+        return [self._request() for _ in range(self.chance.choice([1, 1, 1, 2, 5]))]
 
     def _request(self) -> Request:
-        chance, world = self._chance, self._world
+        chance, world = self.chance, self._world
         out = self._out()
         kind = chance.randrange(8)
         if kind < 3 or not out:

@@ -128,7 +128,7 @@ class HintWorld:
         mode = self.chance.choice((Mode.X, Mode.X, Mode.S, Mode.SIX, Mode.IX, Mode.IX))
         domains = self.chance.sample(DOMAINS, self.chance.choice((1, 1, 1, 2)))
         with suppress(LeaseholdError):
-            leases = session.acquire(*domains, mode=mode, timeout_ns=0)
+            leases = session.acquire(*domains, mode=mode, timeout_s=0)
             self.held += [(session, lease) for lease in leases]
             self.read()
 
@@ -183,7 +183,7 @@ class HintWorld:
         aged = POLICY.span_ns + POLICY.grace_ns + 4 * POLICY.radius_ns_max + SECOND
         for domain in "pqr":
             self.site.time.advance(aged)
-            with suppress(LeaseholdError), self.site.session().acquire(domain, timeout_ns=0):
+            with suppress(LeaseholdError), self.site.session().acquire(domain, timeout_s=0):
                 pass
 
     def seal(self) -> None:

@@ -83,7 +83,8 @@ def hello(own: str, **changes: object) -> Hello:
 class DoorWorld:
     """One shard of node-a behind its door, on loopback; node-b and node-c may come in. Close it."""
 
-    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+    def __init__(self, path: Path, limits: Limits | None = None, shown: bytes | None = None) -> None:
+        """``shown``: the certificate, if another than the usual one."""
         self.world = World(path)
         self._opened: list[TlsTransport | ssl.SSLSocket] = []
         self.trust = HandTrust(entry("node-a"), entry("node-b"), entry("node-c"))
@@ -94,7 +95,7 @@ class DoorWorld:
         self.serving: ShardServer | None = self.server
         self.door = Door(
             Address("127.0.0.1", 0),
-            tls.server_context(tls_key("node-a")),
+            tls.server_context(tls_key("node-a"), shown),
             self.trust,
             CLUSTER,
             lambda shard: self.serving if shard == SHARD else None,

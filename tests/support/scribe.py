@@ -14,8 +14,7 @@ from pathlib import Path
 
 from appliance.bag.outcome import Committed, Unknown
 from appliance.cluster import Cluster
-from timeagent.errors import LeaseLost, TryAgain
-from timeagent.units import SECOND
+from timeagent.errors import BadTime, LeaseLost, TryAgain
 
 KINDS = {"mails": "maildir", "lines": "log"}
 DOMAINS = 6
@@ -43,7 +42,7 @@ def main(root: Path, node_dir: Path, seed: int) -> None:
                 return
             names = (f"d{each}" for each in chance.sample(range(DOMAINS), chance.choice((1, 1, 2))))
             try:
-                with session.acquire(*names, timeout_ns=SECOND) as leases:
+                with session.acquire(*names, timeout_s=1) as leases:
                     for log in chance.choices(list(KINDS), k=chance.choice((1, 1, 3))):
                         text = b"%d " % number + b"x" * chance.choice((10, 300, 5_000))
                         outcome = session.publish(log, [text], under=leases)
@@ -51,7 +50,7 @@ def main(root: Path, node_dir: Path, seed: int) -> None:
                             outcome = session.resolve(log, leases)
                         if isinstance(outcome, Committed):
                             say("committed")
-            except (LeaseLost, TryAgain):
+            except (BadTime, LeaseLost, TryAgain):
                 continue
 
 

@@ -12,7 +12,7 @@ from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tui.app import TopApp
 from tui.cellwidth import cells_of, head_of, tail_of, wrapped_ranges
-from tui.columns import Column, laid_out
+from tui.columns import Column, Layout, laid_out
 from tui.widgets.lease_list import LeaseList
 from tui.words import Cell
 
@@ -34,7 +34,7 @@ NAMES = (
 def test_text_of_any_width_fills_its_column(name: str, width: int) -> None:
     for right in (False, True):
         columns = (Column("a", width, right=right), Column("b", 3))
-        line = laid_out(columns, [width, 3], (Cell(name), Cell("end")))
+        line = laid_out(columns, Layout((width, 3), ({}, {})), (Cell(name), Cell("end")))
         text = "".join(cell.text for cell in line)
         assert cell_len(text) == width + 1 + 3, (name, text)
         assert text.endswith(" end")

@@ -10,6 +10,7 @@ import tui.agreeing
 import tui.clocks
 import tui.nodeclocks
 from appliance.cluster import Cluster
+from appliance.doctor.check import Verdict, not_well, worst
 from appliance.lease.wire import ClockTold
 from appliance.routes import TimeThere
 from tests.support.machine import HandMachine
@@ -21,7 +22,7 @@ from timeagent.interval import TimeInterval
 from timeagent.units import HOUR, MS, SECOND
 from tui.agreeing import Agreement, agreement_words
 from tui.clocks import ClockRows
-from tui.health import Level, health
+from tui.health import health
 from tui.nodeclocks import CLOCK_PERIOD_NS, NodeClocks, Reading
 from tui.state import NodeClock, Reach, View
 
@@ -189,9 +190,9 @@ def test_clock_of_which_nothing_is_known_is_counted_as_that() -> None:
 
 def test_clock_outside_the_others_is_not_healthy() -> None:
     good, bad = health(state(clocks=TRIO)), health(state(clocks=(*TRIO[:2], HOUR_FAST)))
-    assert good.level is Level.HEALTHY
-    assert bad.level is Level.BROKEN
-    assert "node3 is 59.9" in bad.reasons[0]
+    assert worst(good) is Verdict.PASS
+    assert worst(bad) is Verdict.FAIL
+    assert "node3 is 59.9" in not_well(bad)[0].reason
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

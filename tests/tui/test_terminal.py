@@ -4,17 +4,17 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.terminal import PATIENCE_S, Terminal
+
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux here: no terminal to try it in")
 
-PATIENCE_S = 120
 CRASHING = """
 import sys
 from leasehold.__main__ import main
@@ -32,49 +32,6 @@ class Broken(RecordedSource):
 cli.COMMANDS["top"] = Command("planted", lambda _: None, lambda _: cli._open_screen(Broken(busy_state())))
 sys.exit(main(["top"]))
 """
-
-
-class Terminal:
-    """One tmux server with one window, 100 by 30."""
-
-    def __init__(self, directory: Path) -> None:
-        self._base = ["tmux", "-S", str(directory / "tmux.socket"), "-f", "/dev/null"]
-        environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        shell = ["env", "PS1=ready> ", "sh"]
-        subprocess.run(
-            [*self._base, "-u", "new-session", "-d", "-x", "100", "-y", "30", *shell], check=True, env=environment
-        )
-
-    def _tmux(self, *words: str) -> str:
-        return subprocess.run([*self._base, *words], check=True, capture_output=True, text=True).stdout
-
-    def seen(self) -> str:
-        return self._tmux("capture-pane", "-p")
-
-    def alternate(self) -> bool:
-        """Whether a program has the screen to itself."""
-        return self._tmux("display-message", "-p", "#{alternate_on}").strip() == "1"
-
-    def type(self, *keys: str) -> None:
-        self._tmux("send-keys", *keys)
-
-    def run(self, command: str) -> None:
-        self._tmux("send-keys", "-l", command)
-        self.type("Enter")
-
-    def until(self, done: Callable[[str], bool], what: str) -> str:
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            if done(text := self.seen()):
-                return text
-            time.sleep(0.05)
-        raise AssertionError(f"{what} was not seen in:\n{self.seen()}")
-
-    def until_words(self, words: str) -> str:
-        return self.until(lambda text: words in text, repr(words))
-
-    def kill(self) -> None:
-        subprocess.run([*self._base, "kill-server"], check=False, capture_output=True)
 
 
 @pytest.fixture

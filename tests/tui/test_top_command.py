@@ -142,7 +142,7 @@ def test_shard_that_falls_silent_keeps_its_last_answer(place: Place) -> None:
         assert cluster.routes.host.try_host(0, cluster.map)
         with session.acquire(SHARD_0):
             ask_once(source, PATIENCE_NS)
-    shard = source.questions()[2]
+    shard = next(each for each in source.questions() if each.name == "shard 0")
     shard.put()
     seen = source.state_at()
     assert seen.shards[0].freshness.reach is Reach.SILENT
@@ -160,7 +160,7 @@ def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(pl
             if run == 0:
                 with cluster.session("counting") as session, session.acquire(SHARD_0):
                     ask_once(source, PATIENCE_NS)
-                    asked = source.questions()[2]
+                    asked = next(each for each in source.questions() if each.name == "shard 0")
             else:
                 assert asked is not None
                 asked.put()

@@ -294,8 +294,9 @@ def test_a_small_terminal_shows_all_that_matters() -> None:
             "LIVE",
             "22:10:07.4 UTC ±5 ms assumed",
             "✗ NOT HEALTHY  2 of 3 shards answer",
-            "shard 1 (node2): no answer for 59.0 s",
-            "1 lease expired, recovering",
+            "shard 1: no answer from node2 for 59.0 s",
+            "→ is node2 stopped, or down? leasehold status, there",
+            "expired, recovering; 1 lease will expire, not renewed",
             "✗ no answer 59.0 s",
             "resumes 22:10:17 once back",
             "restarted, resumes 22:10:09",
@@ -461,3 +462,53 @@ def test_bug_in_a_thread_ends_the_program() -> None:
 
     with pytest.raises(AssertionError, match="a planted bug"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("shown", [state(), with_shards(silent_shard())], ids=["well", "ill"])
+def test_tabs_keep_their_names_in_a_small_terminal_and_are_clicked(shown: ClusterState) -> None:
+    names = ["Overview", "Leases", "Bags", "Time", "Findings", "Replay"]
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        del feed
+        for number, name in (*enumerate(names, 1), (1, "Overview")):
+            tabs = seen(pilot)[1]
+            assert all(f"{place} {each}" in tabs for place, each in enumerate(names, 1)), tabs
+            assert "HEALTHY" in tabs
+            await pilot.click("#tabs", offset=(tabs.index(name) + len(name) - 1, 0))
+            await pilot.pause()
+            assert f"[{number} {name}]" in seen(pilot)[1]
+
+    drive(course, shown, size=SMALL)
+
+
+def test_four_domains_that_begin_and_end_alike_are_four_on_every_screen() -> None:
+    names = [f"account/alpha/{number}/of-the-tenant-in-the-north/{side}" for number in (1, 2) for side in ("a", "b")]
+    shown = state(leases=Leases([lease(name) for name in names]))
+
+    for size in (SMALL, WIDE):
+
+        async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+            del feed
+            assert len({each.replace("▸", " ") for each in table(pilot, LeaseTable)[2:6]}) == 4
+            await pilot.press("2")
+            await pilot.pause()
+            rows = [each.replace("▸", " ") for each in seen(pilot) if "● account/" in each]
+            assert len(rows) == len(set(rows)) == 4, rows
+
+        drive(course, shown, size=size)
+
+
+def test_rows_that_are_scrolled_to_are_laid_out_together_with_those_in_sight() -> None:
+    names = [f"a/{number:03}" for number in range(100)] + [f"b/{'long-' * 9}{number:03}" for number in range(100)]
+    shown = state(leases=Leases([lease(name) for name in names]))
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        del feed
+        for _ in range(8):
+            await pilot.press("pagedown")
+            await pilot.pause()
+            title, *lines = table(pilot, LeaseTable)
+            heads = [each.index("X") for each in lines[1:] if " X " in each]
+            assert len(set(heads)) <= 1, "\n".join([title, *lines])
+
+    drive(course, shown, size=WIDE)

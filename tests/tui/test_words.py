@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.doctor.check import Verdict, not_well, worst
 from appliance.formats.lease import LeaseOutcome, Phase
 from tests.support.screens import (
     NOW_NS,
@@ -19,8 +20,21 @@ from tests.support.screens import (
 )
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
-from tui.columns import LEASE_COLUMNS, LOG_COLUMNS, MANY_LEASE_COLUMNS, NODE_COLUMNS, Column, fit, laid_out, text_of
-from tui.health import Level, health
+from tui.cellwidth import cells_of
+from tui.columns import (
+    LEASE_COLUMNS,
+    LOG_COLUMNS,
+    MANY_LEASE_COLUMNS,
+    NODE_COLUMNS,
+    Column,
+    Layout,
+    fit,
+    laid_out,
+    layout,
+    shortened,
+    text_of,
+)
+from tui.health import health
 from tui.overview import leases_count, nothing_words
 from tui.state import ClusterState, Freshness, NodeView, Origin, Reach
 from tui.words import (
@@ -135,8 +149,8 @@ def test_filter_wants_every_word(words: str, found: list[str]) -> None:
 
 
 def row_text(node: NodeView) -> str:
-    widths = fit(NODE_COLUMNS, 118)
-    return " | ".join(text_of(laid_out(NODE_COLUMNS, widths, row)) for row in node_rows(node, NOW))
+    as_laid = layout(NODE_COLUMNS, 118)
+    return " | ".join(text_of(laid_out(NODE_COLUMNS, as_laid, row)) for row in node_rows(node, NOW))
 
 
 def test_silent_shard_is_not_zero() -> None:
@@ -183,7 +197,7 @@ def test_bags_that_could_long_be_closed_are_overdue() -> None:
     stuck = log(states="ogc......")
     assert overdue_bags(stuck, NOW) == 2
     assert "2 overdue !" in log_words(stuck, NOW).text
-    assert health(state(logs=(stuck,))).level is Level.ATTENTION
+    assert worst(health(state(logs=(stuck,)))) is Verdict.UNSURE
 
 
 def test_assumed_time_is_labelled() -> None:
@@ -196,43 +210,43 @@ def test_assumed_time_is_labelled() -> None:
 
 def test_all_is_well() -> None:
     assert health(state()) == health(later(state(), SECOND))
-    assert health(state()).level is Level.HEALTHY
-    assert health(state()).reasons == ()
+    assert worst(health(state())) is Verdict.PASS
 
 
 @pytest.mark.parametrize(
-    ("seen", "level", "reason"),
+    ("seen", "verdict", "reason"),
     [
-        (with_shards(silent_shard()), Level.BROKEN, "shard 0 (node1): no answer for 3.2 s"),
+        (with_shards(silent_shard()), Verdict.FAIL, "shard 0: no answer from node1 for 3.2 s: connection refused"),
         (
-            with_shards(shard(freshness=Freshness(Reach.NOT_ASKED, problem="no address"))),
-            Level.UNKNOWN,
-            "shard 0 (node1) is not asked: no address",
+            with_shards(shard(freshness=Freshness(Reach.NOT_ASKED, problem="no address", way_out="say it"))),
+            Verdict.UNKNOWN,
+            "shard 0: not asked: no address",
         ),
-        (with_shards(silent_shard(span=99 * MS)), Level.BROKEN, "shard 0 (node1): no answer"),
-        (state(mount=silent(4 * SECOND, "")), Level.BROKEN, "no answer from the mount for 4.0 s"),
-        (state(mount=silent(4 * SECOND, "denied")), Level.BROKEN, "cannot read the mount for 4.0 s: denied"),
-        (state(leases=(lease(holder_present=False),)), Level.ATTENTION, "1 lease will expire, not renewed"),
-        (state(leases=(lease(left_ns=-SECOND),)), Level.ATTENTION, "1 lease expired, recovering"),
-        (with_shards(shard(blocks_lost=3)), Level.ATTENTION, "shard 0 (node1) lost 3 ledger blocks"),
-        (state(clock=clock_view(radius_ns=SECOND)), Level.ATTENTION, "the clock is known to 1 s"),
-        (state(offline="no settings"), Level.UNKNOWN, "shards are not asked: no settings"),
+        (with_shards(silent_shard(span=99 * MS)), Verdict.FAIL, "shard 0: no answer from node1: "),
+        (state(mount=silent(4 * SECOND, "")), Verdict.FAIL, "mount: no answer from the mount for 4.0 s"),
+        (state(mount=silent(4 * SECOND, "denied")), Verdict.FAIL, "mount: no answer from the mount for 4.0 s: denied"),
+        (state(leases=(lease(holder_present=False),)), Verdict.UNSURE, "leases: 1 lease will expire, not renewed"),
+        (state(leases=(lease(left_ns=-SECOND),)), Verdict.UNSURE, "leases: 1 lease expired, recovering"),
+        (with_shards(shard(blocks_lost=3)), Verdict.UNSURE, "shard 0: run by node1, 1 lease: lost 3 ledger blocks"),
+        (state(clock=clock_view(radius_ns=SECOND)), Verdict.FAIL, "clock: known to 1 s"),
+        (state(offline="no settings"), Verdict.UNKNOWN, "shards: not asked: no settings"),
         (
             ClusterState("/srv/x", clock_view(), Freshness(Reach.WAITING)),
-            Level.UNKNOWN,
-            "waiting for the mount",
+            Verdict.UNKNOWN,
+            "mount: no answer yet",
         ),
     ],
 )
-def test_what_is_wrong_is_said_first(seen: ClusterState, level: Level, reason: str) -> None:
-    judged = health(seen)
-    assert judged.level is level
-    assert judged.reasons[0].startswith(reason)
+def test_what_is_wrong_is_said_first(seen: ClusterState, verdict: Verdict, reason: str) -> None:
+    first = not_well(health(seen))[0]
+    assert first.verdict is verdict
+    assert first.words.startswith(reason)
+    assert first.way_out
 
 
 def test_clock_without_a_bound_is_not_healthy() -> None:
     unbounded = replace(clock_view(), bounded=False, problem="no source")
-    assert health(state(clock=unbounded)).level is Level.BROKEN
+    assert worst(health(state(clock=unbounded))) is Verdict.FAIL
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------
@@ -241,10 +255,11 @@ def test_clock_without_a_bound_is_not_healthy() -> None:
 @pytest.mark.parametrize("columns", [LEASE_COLUMNS, NODE_COLUMNS, LOG_COLUMNS])
 @pytest.mark.parametrize("width", [40, 78, 79, 80, 99, 118, 200])
 def test_rows_fill_no_more_than_the_width(columns: tuple[Column, ...], width: int) -> None:
-    widths = fit(columns, width)
-    shown = [each for each in widths if each]
+    rows = [[Cell("x" * 300)] * len(columns)]
+    as_laid = layout(columns, width, rows)
+    shown = [each for each in as_laid.widths if each]
     assert sum(shown) + len(shown) - 1 <= max(width, 60)
-    line = laid_out(columns, widths, [Cell("x" * 300)] * len(columns))
+    line = laid_out(columns, as_laid, rows[0])
     assert sum(len(cell.text) for cell in line) == sum(shown) + len(shown) - 1
 
 
@@ -252,10 +267,52 @@ def test_no_column_is_left_out_where_there_is_room() -> None:
     assert all(fit(LEASE_COLUMNS, 118))
 
 
+ALIKE = [f"account/alpha-{number:06}-ledger-{side}" for number in range(4) for side in ("east", "west")]
+TWINS = ["a" * 40 + "1" + "z" * 40, "a" * 40 + "2" + "z" * 40]
+"""They differ only in what would be cut out of their middles."""
+
+
+WIDE = ["日本語の口座/東京/一番", "日本語の口座/大阪/一番"]
+
+
+@pytest.mark.parametrize("width", [8, 13, 20])
+@pytest.mark.parametrize("names", [ALIKE, TWINS, [*ALIKE, *TWINS, "aaa…zzz", "short"], WIDE])
+def test_identifiers_that_are_shortened_stay_apart(names: list[str], width: int) -> None:
+    short = shortened(names, width)
+    shown = [short.get(name, name) for name in names]
+    assert len(set(shown)) == len(names), shown
+    assert all(cells_of(text) <= width for text in shown)
+    assert all("…" in text for text in short.values())
+    assert set(short) == {name for name in names if cells_of(name) > width}
+
+
+@pytest.mark.parametrize("columns", [LEASE_COLUMNS, MANY_LEASE_COLUMNS])
+@pytest.mark.parametrize("width", [78, 118])
+def test_identifiers_are_cut_when_nothing_else_can_give_way(columns: tuple[Column, ...], width: int) -> None:
+    make = lease_row if columns is LEASE_COLUMNS else many_lease_row
+    rows = [make(lease(name), NOW) for name in ALIKE]
+    as_laid = layout(columns, width, rows)
+    shown = [text_of(laid_out(columns, as_laid, row)) for row in rows]
+    assert all(name in line for name, line in zip(ALIKE, shown, strict=True)), "\n".join(shown)
+    longer = [make(lease(name + "/of-a-tenant" * 9), NOW) for name in ALIKE]
+    as_laid = layout(columns, width, longer)
+    shown = [text_of(laid_out(columns, as_laid, row)) for row in longer]
+    assert len(set(shown)) == len(ALIKE), "\n".join(shown)
+    assert as_laid.widths[1] > width // 2
+    ranked = [wide for column, wide in zip(columns, as_laid.widths, strict=True) if column.rank]
+    assert not any(ranked), "what can go goes first"
+
+
+def test_state_that_stands_empty_leaves_its_room_to_the_columns_that_have_something_to_say() -> None:
+    quiet = layout(LEASE_COLUMNS, 78, [lease_row(lease(), NOW)]).widths
+    dying = layout(LEASE_COLUMNS, 78, [lease_row(lease(holder_present=False), NOW)]).widths
+    assert quiet.count(0) < dying.count(0)
+
+
 def test_text_that_is_cut_says_so() -> None:
     row = [Cell("abcdef"), Cell("abcdef")]
     columns = (Column("a", 4), Column("b", 4, right=True))
-    assert text_of(laid_out(columns, [4, 4], row)) == "abc… cdef"
+    assert text_of(laid_out(columns, Layout((4, 4), ({}, {})), row)) == "abc… cdef"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +348,7 @@ def test_sizes_and_fences_are_short() -> None:
 def test_number_that_is_too_long_is_told_in_thousands_and_never_cut(number: int, shown: str) -> None:
     row = many_lease_row(lease(waiting=number, renewals=number, messages=number), clock_view().now)
     widths = [column.width for column in MANY_LEASE_COLUMNS]
-    assert f" {shown} " in text_of(laid_out(MANY_LEASE_COLUMNS, widths, row))
+    assert f" {shown} " in text_of(laid_out(MANY_LEASE_COLUMNS, layout(MANY_LEASE_COLUMNS, 999), row))
     for field, width in zip(row[9:12], widths[9:12], strict=True):
         assert isinstance(field, Cell)
         assert len(field.text) <= width

@@ -13,7 +13,7 @@ from appliance.bag.outcome import Committed
 from leasehold.aio import AsyncCluster
 from tests.support.cluster import Site, sites
 from timeagent.errors import BadRequest, LeaseholdError, LeaseLost, NotTrusted, TryAgain
-from timeagent.units import MS, SECOND
+from timeagent.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -75,14 +75,14 @@ def test_cancelled_wait_leaves_no_waiter_behind_and_gets_no_lease(site: Site) ->
     async def scene(cluster: AsyncCluster) -> None:
         first, second = cluster.session("first"), cluster.session("second")
         held = await first.acquire("d")
-        waiter = asyncio.create_task(second.acquire("d", timeout_ns=60 * SECOND))
+        waiter = asyncio.create_task(second.acquire("d", timeout_s=60))
         await some_wait(cluster, "d", 1)
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter
         assert await cluster.run(waiting, cluster, "d") == 0
         await first.relinquish(held)
-        async with await cluster.session("third").acquire("d", timeout_ns=0):
+        async with await cluster.session("third").acquire("d", timeout_s=0):
             pass
 
     run(site, scene)
@@ -110,7 +110,7 @@ def test_lease_that_is_granted_to_a_cancelled_task_is_given_back(site: Site) -> 
         task.cancel()  # once more, while the first is being carried out
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with await cluster.session("other").acquire("d", timeout_ns=0):
+        async with await cluster.session("other").acquire("d", timeout_s=0):
             pass
 
     run(site, scene)
@@ -130,7 +130,7 @@ def test_cancelled_block_gives_its_leases_back(site: Site) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with await cluster.session("other").acquire("d", timeout_ns=0):
+        async with await cluster.session("other").acquire("d", timeout_s=0):
             pass
 
     run(site, scene)
@@ -142,9 +142,7 @@ def test_as_many_waiters_as_there_are_threads_do_not_keep_the_holder_from_giving
         session = cluster.session("all")
         held = await session.acquire("d")
         others = cluster.session("others")
-        waiters = [
-            asyncio.create_task(others.acquire("d", mode="S", timeout_ns=60 * SECOND)) for _ in range(WAITS_MAX + 1)
-        ]
+        waiters = [asyncio.create_task(others.acquire("d", mode="S", timeout_s=60)) for _ in range(WAITS_MAX + 1)]
         await some_wait(cluster, "d", WAITS_MAX // 2)
         await session.relinquish(held)
         assert len(await asyncio.gather(*waiters)) == WAITS_MAX + 1
@@ -160,7 +158,7 @@ async def usable(waiter: asyncio.Task[AsyncLeases]) -> None:
 def test_closing_ends_what_waits(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         await cluster.session("first").acquire("d")
-        waiter = asyncio.create_task(cluster.session("second").acquire("d", timeout_ns=3_600 * SECOND))
+        waiter = asyncio.create_task(cluster.session("second").acquire("d", timeout_s=3600))
         await some_wait(cluster, "d", 1)
         await cluster.close()
         with pytest.raises(LeaseholdError):
@@ -172,7 +170,7 @@ def test_closing_ends_what_waits(site: Site) -> None:
 def test_loss_wakes_who_waits_for_it(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         session = cluster.session("hangs")
-        leases = await session.acquire("d", progress_within_ns=0)
+        leases = await session.acquire("d", progress_within_s=0)
         loss = await leases.lost()
         assert (loss.lease, loss.ended) == (leases[0], "expired")
 
@@ -182,7 +180,7 @@ def test_loss_wakes_who_waits_for_it(site: Site) -> None:
 def test_recall_wakes_who_waits_for_it(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         async with await cluster.session("first").acquire("d", recall="finish") as leases:
-            waiter = asyncio.create_task(cluster.session("second").acquire("d", timeout_ns=60 * SECOND))
+            waiter = asyncio.create_task(cluster.session("second").acquire("d", timeout_s=60))
             assert await leases.recalled() is leases[0]
         assert (await waiter)[0].fence > leases[0].fence
 
@@ -193,7 +191,7 @@ def test_what_the_core_refuses_is_raised_as_it_is(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         await cluster.session("first").acquire("d")
         with pytest.raises(TryAgain) as busy:
-            await cluster.session("second").acquire("d", timeout_ns=0)
+            await cluster.session("second").acquire("d", timeout_s=0)
         assert busy.value.code == "busy"
 
     run(site, scene)

@@ -452,6 +452,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     return of
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_hole_in_the_columns_is_seen(judged: Judged, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     module, function, old, new, codes = MUTANTS[mutant]

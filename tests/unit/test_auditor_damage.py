@@ -262,3 +262,12 @@ def test_a_pipe_in_the_place_of_a_file_does_not_stop_the_audit(tmp_path: Path) -
     result = audit(Tree(tree.root))
     assert [(finding.code, finding.subject) for finding in result.findings] == [("unreadable", path)]
     assert exit_status(result) == 3
+
+
+# The appliance goes on as if it was not there: nothing says that 99,999,998 records are missing.
+@pytest.mark.parametrize("register", ["policy", "trust", "map"])
+def test_junk_behind_a_gap_is_damage_and_no_hole(tmp_path: Path, register: str) -> None:
+    tree = small_tree(tmp_path / "root")
+    tree.put(f"{register}/99999999", b"junk")
+    result = audit(Tree(tree.root), root_key=tree.root_key.public)
+    assert [(each.code, each.subject) for each in result.findings] == [("damaged-record", f"{register}/99999999")]

@@ -137,4 +137,4 @@ def test_signed_time_at_the_end_of_all_time_is_told_and_breaks_nothing(tmp_path:
     story.writer.publish(story.grid, lease, change={"time": token})
     story.writer.publish(story.grid, lease, at=now + 2 * MS)
     tree = story.done() if seal else story.tree
-    assert ("forged-time" in codes(tree, BY_ROWS)) is seal
+    assert ("ended-key" in codes(tree, BY_ROWS)) is seal

@@ -77,7 +77,7 @@ def test_root_that_takes_nothing_is_named_and_a_reader_still_reads(
     with site.open(storage=storage) as cluster:
         assert [message.payload for message in cluster.read("log", level="latest")] == [b"1"]
         with cluster.session() as session, pytest.raises(Environment) as refused:
-            session.acquire("a", timeout_ns=0)
+            session.acquire("a", timeout_s=0)
         assert said in refused.value.message
         assert refused.value.hint
     storage.verbs = ("publish",)

@@ -9,7 +9,7 @@ from appliance.bag.authority import Contents
 from appliance.bag.closer import Closed, Gone, NotDue
 from appliance.bag.records import RecordNumbers
 from appliance.formats.framing import Kind, pack
-from appliance.formats.lockfile import RackSeal, open_lock
+from appliance.formats.lockfile import RECORDS_LAG_NS, RackSeal, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from appliance.formats.policy import check_policy
 from tests.support.bags import CLUSTER, POLICY, T0, TIME_KEY, FixedRecords, Node
@@ -77,6 +77,28 @@ def test_records_are_asked_for_after_the_listing(server: MemoryStorage) -> None:
     assert verbs == [
         "look", "ensure_directory", "ensure_marker", "list_afresh", "newest", "publish", "look", "read"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seen", [[1, 7], [1, 1]])
+def test_closer_that_stood_still_before_signing_looks_for_records_again(server: MemoryStorage, seen: list[int]) -> None:
+    class Slow(FixedRecords):
+        def newest(self) -> RecordNumbers:
+            found = super().newest()
+            looked.append(found.policy)
+            if looked == [1]:
+                self.policies[seen[1]] = POLICY
+                time.advance(RECORDS_LAG_NS + 1)
+            return found
+
+    looked: list[int] = [0]
+    time = HandTime(TIME_KEY, T0 + 500 * MS)
+    node = Node(server, time=time, records=Slow())
+    node.time.advance(4 * SECOND)
+    looked.clear()
+    closed = node.closer.close(node.grid.bag(T0))
+    assert isinstance(closed, Closed)
+    assert looked == seen
+    assert closed.lock.policy_number == seen[1]
 
 
 def test_torn_tail_is_not_listed(node: Node, server: MemoryStorage) -> None:

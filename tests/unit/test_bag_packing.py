@@ -271,6 +271,21 @@ def test_retention_keeps_to_the_nanosecond() -> None:
     assert len(list(sealed.retention().old(sealed.rack.end_ns))) == 1
 
 
+def test_rack_that_is_not_packed_keeps_no_other_from_being_deleted() -> None:
+    sealed = SealedRack()
+    node = sealed.node
+    file = node.file(b"m", sequence=5, witnesses=(witness(node.time),))
+    node.writer.write(file)
+    later = file.bag.rack
+    node.time.advance(MINUTE)
+    node.sealer.seal(later)
+    sealed.packer().pack(later)
+    node.time.advance(2 * DAY)
+    assert later > sealed.rack
+    assert [each.rack for each in sealed.retention().turn(10)] == [later]
+    assert NotPacked(sealed.rack) in sealed.retention().old(later.end_ns)
+
+
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_one_turn_of_retention_deletes_as_many_packs_as_it_may(most: int) -> None:
     sealed = SealedRack()

@@ -92,6 +92,20 @@ def test_reading_that_ended_inside_a_bag_is_gone_on_with_where_it_ended(
         assert read(reader.batches(parse_cursor(first.cursor, LOG))) == rest
 
 
+@pytest.mark.parametrize("past", [-1, 0, 1])
+def test_settled_reading_up_to_the_beginning_of_a_bag_has_its_first_message(node: Node, past: int) -> None:
+    start = T0 + SECOND
+    assert node.writer.write(held(node, b"1")) == Committed()
+    node.time.advance(start - node.time.midpoint_ns)
+    assert node.writer.write(held(node, b"2", timestamps=[start], sequence=2)) == Committed()
+    node.time.advance(MINUTE)
+    node.horizon.settle(start + SECOND)
+    first = node.reader.batches(until_ns=start + past)
+    below = 1 if past < 0 else 2
+    assert read(first) == [b"1", b"2"][:below]
+    assert read(node.reader.batches(parse_cursor(first.cursor, LOG))) == [b"1", b"2"][below:]
+
+
 @pytest.mark.parametrize("until", [0, 5, 20, 500 * MS - 1, 500 * MS, SECOND])
 def test_batch_says_how_far_it_is_complete_and_no_further(node: Node, until: int) -> None:
     base = node.time.midpoint_ns

@@ -78,7 +78,7 @@ def held(site: Site, *domains: str) -> bool:
     """Whether somebody holds any of these."""
     with site.open() as cluster, cluster.session() as session:
         try:
-            session.acquire(*domains, timeout_ns=0)
+            session.acquire(*domains, timeout_s=0)
         except Exception:  # noqa: BLE001 - whatever the reason
             return True
     return False

@@ -19,7 +19,7 @@ from appliance.registers import StoredChain
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, LeaseholdError, LeaseLost, NotTrusted, TryAgain
-from timeagent.units import MS, SECOND
+from timeagent.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_two_processes_of_one_machine_share_its_shard_and_the_second_takes_over(
         runs = first.stdout.readline().strip()
         with site.open() as cluster, cluster.session() as session:
             with pytest.raises(TryAgain, match=r"\(first\)"):
-                session.acquire("a", timeout_ns=0)
+                session.acquire("a", timeout_s=0)
             with session.acquire("b"):
                 assert cluster.inspect(0)[0].incarnation.hex() == runs
                 assert cluster.routes.host._hosted == {}
@@ -138,7 +138,7 @@ with Cluster.open(sys.argv[1], node_dir=sys.argv[2], allow_root=True) as cluster
     if not child:
         sys.exit()
     os.waitpid(child, 0)
-    with session.acquire("a", timeout_ns=0) as leases:
+    with session.acquire("a", timeout_s=0) as leases:
         print(session.publish("log", [b"3"], under=leases) == Committed(), flush=True)
 """
 
@@ -220,7 +220,7 @@ def test_sessions_that_are_over_are_forgotten(site: Site) -> None:
 
 def test_lease_is_kept_by_its_thread_for_longer_than_a_term(site: Site) -> None:
     clock = SystemClock()
-    with site.open() as cluster, cluster.session() as session, session.acquire("a", term_ns=600 * MS) as leases:
+    with site.open() as cluster, cluster.session() as session, session.acquire("a", term_s=0.6) as leases:
         first = leases[0].expiry_ns
         wait_until(clock, lambda: clock.realtime_ns() > first + 100 * MS)
         assert session.publish("log", [b"1"], under=leases) == Committed()
@@ -288,7 +288,7 @@ def test_cluster_closes_while_a_session_waits_for_what_another_has(site: Site) -
             return False
 
         try:
-            told.append(session.acquire("a", timeout_ns=3600 * SECOND, given_up=asked))
+            told.append(session.acquire("a", timeout_s=3600, given_up=asked))
         except LeaseholdError as problem:
             told.append(problem.code)
 

@@ -29,6 +29,7 @@ from appliance.doctor.mounts import (
     mount_of,
     parse_mountinfo,
 )
+from appliance.health import judge_clock, judge_reached
 from leasehold.__main__ import main
 from tests.support.cluster import Site, sites
 from timeagent.errors import Environment
@@ -216,9 +217,9 @@ def test_machine_that_will_do_passes() -> None:
     found = [
         *machine.judge_user(1000, 0o002),
         machine.judge_runtime("/dev/shm", "tmpfs"),
-        machine.judge_clock(5 * MS, "", "chrony"),
+        judge_clock(5 * MS, "", "chrony"),
         machine.judge_randomness(ready=True),
-        machine.judge_reached(["beta"], {}),
+        judge_reached(["beta"], {}),
         machine.judge_listening("x:7420", None),
     ]
     assert {check.verdict for check in found} == {Verdict.PASS}
@@ -228,10 +229,10 @@ def test_machine_that_will_do_passes() -> None:
 def test_each_fault_of_a_machine_is_named() -> None:
     assert verdicts(machine.judge_user(0, 0o022)) == {"user": Verdict.FAIL, "umask": Verdict.UNSURE}
     assert machine.judge_runtime("/dev/shm", "ext4").verdict is Verdict.FAIL
-    assert machine.judge_clock(None, "kernel: unsynchronised", "").verdict is Verdict.FAIL
-    assert machine.judge_clock(251 * MS, "", "chrony").verdict is Verdict.FAIL
+    assert judge_clock(None, "kernel: unsynchronised", "").verdict is Verdict.FAIL
+    assert judge_clock(251 * MS, "", "chrony").verdict is Verdict.FAIL
     assert machine.judge_randomness(ready=False).verdict is Verdict.FAIL
-    silent = machine.judge_reached([], {"beta": "10.0.0.8:7421"})
+    silent = judge_reached([], {"beta": "10.0.0.8:7421"})
     assert (silent.verdict, "beta at 10.0.0.8:7421" in silent.reason) == (Verdict.UNSURE, True)
     assert "7420" not in silent.way_out
     assert machine.judge_listening("x:7420", "address in use").verdict is Verdict.FAIL

@@ -9,6 +9,7 @@ from tests.support.values import TIME_KEY
 from timeagent.clock import SystemClock
 from timeagent.embedded import STALENESS_NS, TOKEN_PERIOD_NS, EmbeddedTime
 from timeagent.errors import BadTime
+from timeagent.keys import Signer
 from timeagent.sampled import DISRUPTED_NS, STEP_NS
 from timeagent.signedtime import ClockStatus, TimeFlags
 from timeagent.sources.assumed import AssumedSource
@@ -108,7 +109,7 @@ def test_token_is_not_handed_out_when_now_is_refused(machine: HandMachine) -> No
         assert refused.value.code == "radius-too-wide"
 
 
-class SlowSigner:
+class SlowSigner(Signer):
     """A signer during whose work this process is stopped."""
 
     def __init__(self, machine: HandMachine, pauses: list[int]) -> None:
@@ -126,7 +127,7 @@ def test_token_that_went_stale_while_it_was_signed_is_signed_again(
     machine: HandMachine, source: StatedSource, pause: int, signings: int
 ) -> None:
     signer = SlowSigner(machine, [pause, 0])
-    time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)  # type: ignore[arg-type]
+    time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)
     token = time.token()
     assert token.sequence == signings
     assert machine.real - token.midpoint_ns <= STALENESS_NS
@@ -134,7 +135,7 @@ def test_token_that_went_stale_while_it_was_signed_is_signed_again(
 
 def test_machine_that_always_stalls_is_refused_by_name(machine: HandMachine, source: StatedSource) -> None:
     signer = SlowSigner(machine, [SECOND] * 9)
-    time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)  # type: ignore[arg-type]
+    time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)
     with pytest.raises(BadTime) as refused:
         time.token()
     assert refused.value.code == "stalled"
@@ -181,7 +182,7 @@ def test_waiting_and_boot_time_are_the_machines(time: EmbeddedTime, machine: Han
     assert time.boot_ns() == before + 5 * MS == machine.boot
 
 
-class WatchingSigner:
+class WatchingSigner(Signer):
     """A signer that is only ever asked by the thread that holds the lock."""
 
     def __init__(self) -> None:
@@ -198,7 +199,7 @@ class WatchingSigner:
 
 def test_clock_and_key_are_used_under_the_lock(machine: HandMachine, source: StatedSource) -> None:
     signer = WatchingSigner()
-    time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)  # type: ignore[arg-type]
+    time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)
     signer.lock = time._lock
 
     def locked() -> None:

@@ -56,10 +56,12 @@ class Parts:
 
 
 class Looking:
+    keys_end: str | None = None
+
     def __init__(self) -> None:
         self.parts, self.time, self.left = Parts(), HandTime(TIME_KEY, NOW_NS), list[int]()
         machinery: Any = self.parts
-        self.way = GivingWay(machinery, self.time, self.left.append)
+        self.way = GivingWay(machinery, self.time, self.left.append, lambda: self.keys_end)
 
     def later(self, *shards: int) -> None:
         self.time.advance(LOOK_NS)
@@ -89,6 +91,14 @@ def test_it_is_not_begun_twice_and_each_shard_by_itself() -> None:
     assert at.left == [0, 1]
     at.later(0)
     assert len(at.parts.begun) == 3, "it was begun again meanwhile"
+
+
+def test_shard_is_given_up_before_the_keys_of_its_process_end() -> None:
+    at = Looking()
+    at.later(0)
+    at.keys_end = "the witness key ends"
+    at.later(0)
+    assert len(at.parts.begun) == 1
 
 
 def test_it_is_looked_now_and_then_only() -> None:

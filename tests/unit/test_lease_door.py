@@ -8,15 +8,17 @@ import socket
 import ssl
 import struct
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.lease import door, tls
+from appliance.lease import door, threshold, tls
 from appliance.lease.client import Granted, LeaseClient
 from appliance.lease.connection import Limits
 from appliance.lease.door import Door
+from appliance.lease.threshold import Threshold, Visitor
 from appliance.lease.wire import Refused, Welcome, encode_call
+from tests.support.certificates import Certificates
 from tests.support.cluster import wait_until
 from tests.support.nodes import (
     DoorWorld,
@@ -28,7 +30,7 @@ from tests.support.nodes import (
 )
 from tests.support.shards import HOLDER, POLICY, acquire
 from tests.support.values import NOW_NS
-from timeagent.errors import Environment, ShardUnavailable
+from timeagent.errors import Environment, NotTrusted, ShardUnavailable
 from timeagent.keys import Signer
 from timeagent.trust import Purpose
 from timeagent.units import SECOND
@@ -192,6 +194,64 @@ def test_certificate_of_a_key_is_always_the_same() -> None:
     assert tls.certificate(public) == tls.certificate(public)
 
 
+# -- certificates that TLS takes, and nobody can read ------------------------------------------------------------------
+
+
+def bad_certificates(node: str) -> dict[str, bytes]:
+    made = Certificates(tls_key(node).public, random.Random(1))
+    return {
+        "version 5": made.with_version(4),
+        "bad string": made.with_name(0x13, b"what is not printable: \xff*@"),
+        "bad text": made.with_name(0x14, b"\xff\xfe"),  # read only when somebody asks for the name
+    }
+
+
+@pytest.mark.parametrize("kind", ["version 5", "bad string", "bad text"])
+def test_certificate_that_cannot_be_read_is_refused_and_the_door_stays(world: DoorWorld, kind: str) -> None:
+    connection = world.raw(tls.client_context(tls_key("node-b"), own=bad_certificates("node-b")[kind]))
+    connection.sendall(encode_call([hello("node-b")]))
+    (answer,) = read_answer(connection)
+    if kind == "bad text":
+        assert isinstance(answer, Welcome)
+    else:
+        assert isinstance(answer, Refused)
+        assert answer.code == "not-trusted"
+        assert "cannot be read" in answer.message
+    connection.close()
+    greet(transport := world.transport())
+    transport.close()
+
+
+@pytest.mark.parametrize("kind", ["version 5", "bad string", "bad text"])
+def test_impostor_with_a_certificate_that_cannot_be_read_is_an_error_with_a_code(tmp_path: Path, kind: str) -> None:
+    world = DoorWorld(tmp_path, shown=bad_certificates("node-a")[kind])
+    if kind != "bad text":
+        answer = refused(world.transport())
+        assert answer.code == "bad-certificate"
+        assert answer.hint
+    with pytest.raises(NotTrusted) as caught:
+        world.transport().release(PATIENCE_NS)
+    assert caught.value.code == "bad-certificate"
+    world.close()
+
+
+# Whatever it is that nobody thought of: one connection ends, and the door goes on.
+def test_what_nobody_expected_ends_a_connection_and_not_the_door(
+    world: DoorWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def planted(_: object) -> bytes:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Door, "_judged", planted)
+        connection = world.raw()
+        read_to_the_end(connection)
+    assert "visitor-failed" in caplog.text
+    assert world.door.refused["unexpected"] == 1
+    greet(transport := world.transport())
+    transport.close()
+
+
 # -- hello -------------------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +324,7 @@ def test_hello_in_pieces_is_waited_for(world: DoorWorld) -> None:
 def test_who_says_nothing_is_turned_away_and_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "THRESHOLD_NS", SECOND // 5)
+    monkeypatch.setattr(threshold, "STAY_NS", SECOND // 5)
     world = DoorWorld(tmp_path)
     mute = [socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20) for _ in range(3)]
     silent = world.raw()
@@ -280,8 +340,8 @@ def test_who_says_nothing_is_turned_away_and_nobody_waits_for_it(
 
 
 def test_threshold_is_bounded_and_who_waits_comes_in_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PENDING_MAX", 4)
-    monkeypatch.setattr(door, "THRESHOLD_NS", SECOND // 5)
+    monkeypatch.setattr(threshold, "PLACES", 4)
+    monkeypatch.setattr(threshold, "STAY_NS", SECOND // 5)
     world = DoorWorld(tmp_path)
     mute = [socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20) for _ in range(12)]
     transport = world.transport()
@@ -291,6 +351,36 @@ def test_threshold_is_bounded_and_who_waits_comes_in_later(tmp_path: Path, monke
         each.close()
     transport.close()
     world.close()
+
+
+# A few hundred connections that say nothing are cheap to make, and every node may have to come in at any time.
+def test_nobody_waits_for_a_crowd_that_says_nothing(world: DoorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threshold, "STAY_NS", 10_000 * SECOND)
+    mute = [socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20) for _ in range(600)]
+    greet(transport := world.transport())
+    transport.close()
+    for each in mute:
+        each.close()
+
+
+def test_those_of_the_address_with_the_most_places_make_room_first() -> None:
+    nobody: Any = None
+    ours, theirs = [Visitor(nobody, 0, "::1") for _ in range(2)], Visitor(nobody, 0, "::2")
+    late = Visitor(nobody, threshold.PATIENCE_NS, "::1")
+    left: list[Visitor] = []
+
+    class Crowd(Threshold[Visitor]):
+        _taken = _go_on = nobody
+
+        def __init__(self) -> None:
+            self._visitors = dict(enumerate((theirs, *ours, late)))
+
+        def _send_away(self, visitor: Visitor) -> None:
+            left.append(visitor)
+
+    assert Crowd()._made_room(threshold.PATIENCE_NS)
+    assert left == ours[:1]
+    assert not Crowd()._made_room(threshold.PATIENCE_NS - 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from appliance.lease.ceiling import NotYet, StoppedOrderly
 from appliance.lease.domain import Free, Grant, Memory
 from appliance.lease.recall import ATTEND_NS_MAX, asked_back
 from appliance.lease.shard import Shard
-from appliance.lease.wire import Attend, Denied, Over, Recalled, Refused, Reply, Revoke, Unavailable
+from appliance.lease.wire import Age, Attend, Denied, Over, Recalled, Refused, Reply, Revoke, Unavailable
 from tests.support.shards import HOLDER, RIVAL, World, acquire, granted, one, relinquish, renew, upgrade
 from tests.unit.test_lease_waiting import Caller, wait_for, waiting
 from timeagent.units import SECOND
@@ -97,6 +97,30 @@ def test_lease_is_recalled_once_however_many_ask(world: World) -> None:
         one(shard, acquire(world, "a", holder=RIVAL))
     told = asked(one(shard, attend(world)))
     assert (len(told.wanted), told.heard) == (1, 1)
+
+
+# A circle of waiters is found by it: it must be true of now, and of others.
+def test_holder_that_asks_is_told_the_oldest_of_the_others_that_wait_now(world: World) -> None:
+    shard = world.started()
+    granted(shard, acquire(world, "a"))
+
+    def oldest() -> Age | None:
+        (wanted,) = asked(one(shard, attend(world, wait_ns=0))).wanted
+        return wanted.oldest
+
+    one(shard, acquire(world, "a", holder=RIVAL))
+    assert oldest() is None, "it was denied, and waits no more"
+    wait_for(shard, msgspec.structs.replace(waiting(world), holder=HOLDER))
+    assert oldest() is None, "its own request"
+    world.time.advance(SECOND)
+    younger, older = waiting(world), waiting(world, mode=Mode.S, age_ns=1)
+    older = msgspec.structs.replace(older, holder=OTHER)
+    wait_for(shard, younger)
+    assert oldest() == younger.age
+    caller = wait_for(shard, older)
+    assert oldest() == older.age
+    shard.abandon([caller])
+    assert oldest() == younger.age
 
 
 def test_denial_says_since_when_the_holder_knows(world: World) -> None:

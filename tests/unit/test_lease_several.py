@@ -44,7 +44,7 @@ def grow(site: HandSite, sessions: list[Session], span: int) -> None:
 
 def busy(site: HandSite, domain: str = "a") -> None:
     with pytest.raises(TryAgain):
-        site.session("rival").acquire(domain, timeout_ns=0)
+        site.session("rival").acquire(domain, timeout_s=0)
 
 
 @pytest.mark.parametrize("dead", [0, 1, 2])
@@ -60,14 +60,14 @@ def test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease
     living[0].close()
     busy(site)
     living[1].close()
-    (after,) = site.session("rival").acquire("a", timeout_ns=0)
+    (after,) = site.session("rival").acquire("a", timeout_s=0)
     assert (after.floor_ns, after.settle_to_ns) == (over, over)
 
 
 def test_all_who_share_a_domain_and_died_are_ended_for_the_next(site: HandSite) -> None:
     leases = [each.acquire("a", mode=Mode.S)[0] for each in together(site, 3)]
     site.time.advance(2 * TERM)
-    (after,) = site.session("rival").acquire("a", timeout_ns=0)
+    (after,) = site.session("rival").acquire("a", timeout_s=0)
     assert after.settle_to_ns == max(lease.expiry_ns for lease in leases)
 
 
@@ -108,7 +108,7 @@ def test_who_is_refused_is_told_of_the_lease_that_is_in_the_way_for_longest(
     site: HandSite, order: tuple[int, ...]
 ) -> None:
     terms = [2 * SECOND, 5 * SECOND, 9 * SECOND]
-    leases = [site.session().acquire("a", mode=Mode.S, term_ns=terms[number])[0] for number in order]
+    leases = [site.session().acquire("a", mode=Mode.S, term_s=terms[number] / SECOND)[0] for number in order]
     (denied,) = site.session("rival")._leasing._client(0).acquire(["a"])
     assert isinstance(denied, Denied)
     assert denied.until_ns == max(lease.expiry_ns for lease in leases)
@@ -122,7 +122,7 @@ def test_renewal_changes_the_lease_that_is_renewed_and_no_other(site: HandSite, 
     sessions[which].check_held([leases[which]])
     busy(site)
     sessions[which].close()
-    (after,) = site.session("rival").acquire("a", timeout_ns=0)
+    (after,) = site.session("rival").acquire("a", timeout_s=0)
     assert after.settle_to_ns == max(lease.expiry_ns for lease in leases if lease is not leases[which])
 
 

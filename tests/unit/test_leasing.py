@@ -37,7 +37,7 @@ def free(site: HandSite, *domains: str) -> bool:
     other = site.session()
     site.time.advance(1)  # younger than whoever asked before: it breaks no tentative lease
     try:
-        other.acquire(*domains, timeout_ns=0)
+        other.acquire(*domains, timeout_s=0)
     except TryAgain:
         return False
     other.close()
@@ -63,7 +63,7 @@ def test_set_with_one_obstacle_takes_nothing(site: HandSite) -> None:
     domains = of_shards(site, 0, 1, 2)
     site.session().acquire(domains[2])
     with pytest.raises(TryAgain):
-        site.session().acquire(*domains, timeout_ns=0)
+        site.session().acquire(*domains, timeout_s=0)
     assert free(site, *domains[:2])
 
 
@@ -72,7 +72,7 @@ def test_set_with_one_silent_shard_takes_nothing_and_says_which(site: HandSite, 
     domains = of_shards(site, 0, 1, 2)
     shard, site.transports[silent].shard = site.transports[silent].shard, None
     with pytest.raises(ShardUnavailable) as refused:
-        site.session().acquire(*domains, timeout_ns=0)
+        site.session().acquire(*domains, timeout_s=0)
     assert repr(domains[silent]) in refused.value.message
     assert refused.value.exit_status == 69
     site.transports[silent].shard = shard
@@ -89,7 +89,7 @@ def test_shard_that_falls_silent_between_taking_and_upgrading_leaves_nothing_hel
 
     site.transports[1].before = fall_silent
     with pytest.raises(TryAgain):
-        site.session().acquire(*domains, timeout_ns=0)
+        site.session().acquire(*domains, timeout_s=0)
     assert free(site, *(domain for domain in domains if site.shard_of(domain) != 1))
 
 
@@ -153,7 +153,7 @@ def test_answer_that_comes_too_late_is_followed_by_a_new_request(site: HandSite)
 
     transport.before = slow
     (domain,) = of_shards(site, 0)
-    leases = site.session().acquire(domain, timeout_ns=30 * SECOND)
+    leases = site.session().acquire(domain, timeout_s=30)
     asked = {request.request_id for request in transport.calls if isinstance(request, Acquire)}
     assert len(asked) == 2
     assert any(isinstance(request, Relinquish) for request in transport.calls)
@@ -172,7 +172,7 @@ def test_denied_set_keeps_its_age_while_it_asks_again(site: HandSite) -> None:
     for transport in site.transports[:2]:
         transport.before = watch
     with pytest.raises(TryAgain):
-        site.session().acquire(first, second, timeout_ns=SECOND)
+        site.session().acquire(first, second, timeout_s=1)
     assert len(ages) == 1
     asked = [[each for each in line.calls if isinstance(each, Acquire)] for line in site.transports[:2]]
     assert len(asked[0]) == 1  # what it has it keeps while it waits for the rest
@@ -195,11 +195,11 @@ def test_older_set_wounds_the_younger_one_which_wins_later(site: HandSite) -> No
             site.transports[2].before = lambda _: None
             client = older._leasing._client
             client(0).ask = lambda *_: ask  # type: ignore[method-assign]
-            with older.acquire(low, high, timeout_ns=0):
+            with older.acquire(low, high, timeout_s=0):
                 won.append("older")
 
     site.transports[0].before = older_comes
-    with younger.acquire(low, high, timeout_ns=5 * SECOND):
+    with younger.acquire(low, high, timeout_s=5):
         won.append("younger")
     assert won == ["older", "younger"]
 
@@ -213,10 +213,10 @@ def test_younger_set_cannot_take_what_an_older_one_has_tentatively(site: HandSit
             site.transports[0].before = lambda _: None
             site.time.advance(MS)
             with pytest.raises(TryAgain, match="tentative"):
-                younger.acquire(low, high, timeout_ns=0)
+                younger.acquire(low, high, timeout_s=0)
 
     site.transports[0].before = younger_comes
-    older.acquire(low, high, timeout_ns=0)
+    older.acquire(low, high, timeout_s=0)
     older.check_held(list(older._keeping.held))
 
 
@@ -224,7 +224,7 @@ def test_busy_names_who_has_it_why_since_when_and_until_when(site: HandSite) -> 
     (lease,) = site.session("month end").acquire("account/7")
     witness = lease.signed.witness()
     with pytest.raises(TryAgain) as busy:
-        site.session().acquire("account/7", timeout_ns=2 * SECOND)
+        site.session().acquire("account/7", timeout_s=2)
     text = busy.value.message
     assert busy.value.code == "busy"
     assert busy.value.exit_status == 75
@@ -242,7 +242,7 @@ def test_waiting_ends_with_its_time_out_and_does_not_hammer(site: HandSite) -> N
     transport = site.transports[site.shard_of("d")]
     transport.calls.clear()
     with pytest.raises(TryAgain):
-        site.session().acquire("d", timeout_ns=5 * SECOND)
+        site.session().acquire("d", timeout_s=5)
     assert 5 * SECOND <= site.time.boot_ns() - begun < 6 * SECOND
     assert 20 < len(transport.calls) < 80
 
@@ -264,7 +264,7 @@ def test_domain_is_had_as_soon_as_its_holder_expired_or_gave_it_back(site: HandS
     other.acquire("d")
     assert site.time.boot_ns() - begun < SECOND
     third = site.session()
-    third.acquire("d", timeout_ns=20 * SECOND)
+    third.acquire("d", timeout_s=20)
     assert site.time.boot_ns() - begun < 12 * SECOND
 
 
@@ -281,7 +281,7 @@ def test_suspect_witness_is_refused_by_name_and_given_back(site: HandSite) -> No
 def test_shard_without_usable_time_is_unavailable_and_says_so(site: HandSite) -> None:
     site.time.status = ClockStatus.DISRUPTED
     with pytest.raises(ShardUnavailable, match="disrupted"):
-        site.session().acquire("d", timeout_ns=0)
+        site.session().acquire("d", timeout_s=0)
 
 
 def test_giving_back_to_a_silent_shard_raises_nothing(site: HandSite) -> None:
@@ -315,7 +315,7 @@ def test_each_domain_of_a_set_can_have_a_mode_of_its_own(site: HandSite) -> None
     site.session().acquire(root, mode=Mode.IS)
     for bad in ("XX", {root: Mode.X}):
         with pytest.raises(BadRequest) as refused:
-            site.session().acquire(root, part, mode=bad)  # type: ignore[arg-type]
+            site.session().acquire(root, part, mode=bad)
         assert refused.value.code == "bad-mode"
 
 
@@ -324,7 +324,7 @@ def test_reader_becomes_a_writer_when_the_other_readers_have_gone(site: HandSite
     (lease,) = mine.acquire("d", mode=Mode.S)
     theirs = other.acquire("d", mode=Mode.S)
     with pytest.raises(TryAgain) as busy:
-        mine.upgrade(lease, Mode.X, timeout_ns=2 * SECOND)
+        mine.upgrade(lease, Mode.X, timeout_s=2)
     assert busy.value.code == "busy"
     assert lease.mode is Mode.S
     other.relinquish(theirs)

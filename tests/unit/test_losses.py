@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from appliance.bag.outcome import Committed
-from appliance.formats.lease import Mode
-from appliance.lease.wire import Acquire, Renew
-from appliance.session.losses import Loss, Reason
+from appliance.cli import leases
+from appliance.formats.lease import Holder, Mode
+from appliance.lease.wire import Acquire, Renew, Revoke
+from appliance.session.losses import Loss, Outlook, Reason
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import NOW_NS, TIME_KEY
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from appliance.cluster import Cluster
     from appliance.session.held import Lease
     from appliance.session.session import Session
 
@@ -59,9 +62,9 @@ def test_holder_that_stood_still_past_its_expiry_finds_out_before_its_next_side_
 def test_margin_that_is_not_left_is_refused_and_the_lease_stays_held(site: HandSite) -> None:
     lease, told = taken(site, site.session())
     left = lease.expiry_ns - site.time.now().latest
-    lease.check(margin_ns=left - 1)
+    lease.check(margin_s=(left - 1) / SECOND)
     with pytest.raises(LeaseLost) as short:
-        lease.check(margin_ns=left)
+        lease.check(margin_s=left / SECOND)
     assert short.value.code == "lease-too-short"
     lease.check()
     assert told == []
@@ -226,7 +229,7 @@ def test_listener_may_acquire_anew(site: HandSite) -> None:
 def test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed(site: HandSite) -> None:
     session = site.session()
     begun = site.time.now().latest
-    (lease,) = session.acquire("d", hold_ns_max=25 * SECOND)
+    (lease,) = session.acquire("d", hold_s_max=25)
     ends = set()
     for _ in range(60):
         site.time.advance(500 * MS)
@@ -235,12 +238,12 @@ def test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed(site: HandS
     assert max(ends) <= begun + 25 * SECOND
     assert max(ends) > begun + 25 * SECOND - 2 * site.time.radius_ns - MS
     assert lease.loss is not None
-    assert lease.loss.reason is Reason.EXPIRED
+    assert lease.loss.reason is Reason.HOLD_CAP
 
 
 def test_lease_that_lasts_up_to_its_cap_is_not_renewed_in_vain(site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
     session = site.session()
-    (lease,) = session.acquire("d", hold_ns_max=14 * SECOND)
+    (lease,) = session.acquire("d", hold_s_max=14)
     renew = session._leasing.renew
     asked: list[Sequence[Lease]] = []
 
@@ -261,7 +264,7 @@ def test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long(
     site: HandSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = site.session()
-    (lease,) = session.acquire("d", hold_ns_max=14 * SECOND)
+    (lease,) = session.acquire("d", hold_s_max=14)
     cap, renew = lease.until_ns, session._leasing.renew
 
     def late(leases: Sequence[Lease]) -> object:
@@ -278,7 +281,7 @@ def test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long(
 
 def test_cap_on_the_hold_is_kept_by_a_change_of_mode(site: HandSite) -> None:
     session = site.session()
-    (lease,) = session.acquire("d", mode=Mode.S, hold_ns_max=15 * SECOND)
+    (lease,) = session.acquire("d", mode=Mode.S, hold_s_max=15)
     for _ in range(12):
         site.time.advance(SECOND)
         session.renew_due()
@@ -291,7 +294,7 @@ def test_cap_on_the_hold_is_kept_by_a_change_of_mode(site: HandSite) -> None:
 
 def test_lease_is_over_at_the_cap_on_the_hold_whatever_its_shard_gave(site: HandSite) -> None:
     session = site.session()
-    (lease,) = session.acquire("d", hold_ns_max=8 * SECOND)
+    (lease,) = session.acquire("d", hold_s_max=8)
     assert lease.until_ns is not None
     lease.own_expiry_ns = lease.until_ns + 5 * SECOND
     margin = site.policy.holder_margin_ns
@@ -305,7 +308,7 @@ def test_lease_is_over_at_the_cap_on_the_hold_whatever_its_shard_gave(site: Hand
 
 def test_lease_is_renewed_only_while_its_holder_gets_on(site: HandSite) -> None:
     session = site.session()
-    (lease,) = session.acquire("d", progress_within_ns=5 * SECOND)
+    (lease,) = session.acquire("d", progress_within_s=5)
     shard = site.shard_of("d")
     for _ in range(5):
         site.time.advance(4 * SECOND)
@@ -322,6 +325,73 @@ def test_lease_is_renewed_only_while_its_holder_gets_on(site: HandSite) -> None:
     site.time.advance(lease.term_ns)
     session.renew_due()
     assert lease.ended == "expired"
+    assert lease.loss is not None
+    assert lease.loss.reason is Reason.NO_PROGRESS
+    with pytest.raises(LeaseLost, match="no progress"):
+        lease.check()
+
+
+def test_who_holds_a_lease_from_a_shell_is_told_once_that_it_is_unknown(
+    site: HandSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = site.session()
+    held = session.acquire("d")
+    command = cast("Cluster", SimpleNamespace(time=site.time))
+    for trouble in (Reason.SHARD_UNREACHABLE, None):
+        held[0].trouble = trouble
+        leases._wait(command, session, held, 300 * MS)
+    said = capsys.readouterr().err
+    assert said.count("d: unknown (shard unreachable), good for ") == 1
+    assert said.count("\n") == 1, "each call begins with a lease that is held"
+
+
+def test_lease_that_ran_out_long_before_its_cap_is_not_told_as_capped(site: HandSite) -> None:
+    (lease,) = site.session().acquire("d", hold_s_max=60, progress_within_s=60)
+    site.time.advance(70 * SECOND)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert lease.loss is not None
+    assert lease.loss.reason is Reason.EXPIRED
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "under a session lease"])
+@pytest.mark.parametrize("successors", [0, 2])
+def test_holder_of_a_revoked_lease_is_told_by_whom_and_why(site: HandSite, successors: int, *, together: bool) -> None:
+    session = site.session(session_leases=together)
+    lease, told = taken(site, session)
+    by = Holder(node="ops", process=7, boot=bytes(16), incarnation=bytes(8), purpose="node3 is on fire")
+    shard = site.transports[0].shard
+    assert shard is not None
+    shard.turn([Revoke(request_id=bytes(16), domain=lease.domain, correlation_id=lease.correlation_id, by=by)])
+    for _ in range(successors):  # the domain remembers how the last of its leases ended only
+        with site.session().acquire(lease.domain, record_only=True):
+            pass
+    site.time.advance(site.policy.renew_period_ns)
+    session.renew_due()
+    assert [(loss.lease, loss.reason, loss.by) for loss in told] == [(lease, Reason.REVOKED, by)]
+    with pytest.raises(LeaseLost, match="revoked by ops/7: node3 is on fire") as lost:
+        lease.check()
+    assert lost.value.code == "lease-revoked"
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "under a session lease"])
+def test_lease_of_a_silent_shard_is_unknown_with_how_long_it_is_good(site: HandSite, *, together: bool) -> None:
+    session = site.session(session_leases=together)
+    lease, _ = taken(site, session)
+    assert lease.outlook() == Outlook("held", lease.remaining_ns(), None)
+    site.transports[0].script = ["lost"] * 3
+    site.time.advance(site.policy.renew_period_ns)
+    session.renew_due()
+    assert lease.outlook() == Outlook("unknown", lease.remaining_ns(), Reason.SHARD_UNREACHABLE)
+    lease.check()
+    session.renew_due()
+    assert lease.outlook() == Outlook("held", lease.remaining_ns(), None)
+    site.transports[0].shard = None
+    site.time.advance(site.policy.renew_period_ns)
+    session.renew_due()
+    site.time.advance(lease.remaining_ns())
+    session.renew_due()
+    assert lease.outlook() == Outlook("over", 0, Reason.SHARD_UNREACHABLE)
 
 
 def test_child_after_fork_is_told_whose_lease_it_is(site: HandSite) -> None:
@@ -352,7 +422,7 @@ def test_acquire_that_is_given_up_ends_soon_and_leaves_no_place_behind(site: Han
 
     begun = site.time.boot_ns()
     with pytest.raises(TryAgain):
-        site.session().acquire(name, timeout_ns=3_600 * SECOND, given_up=given_up)
+        site.session().acquire(name, timeout_s=3600, given_up=given_up)
     assert site.time.boot_ns() - begun < 2 * site.policy.attempt_timeout_ns
     calls = [each for each in site.transports[0].calls if isinstance(each, Acquire)]
     assert calls[-2].keep_ns > 0

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 
 import leasehold
 import leasehold.__main__ as entry
+from release.manual import family
 from timeagent import errors
 from timeagent.console import Command
 
@@ -89,6 +91,84 @@ def test_help_of_a_verb_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         entry.main(["lease", "revoke", "--help"])
     assert "End somebody's lease; asks for its name and a reason." in capsys.readouterr().out
+
+
+def value_of(action: argparse.Action, number: int) -> str:
+    """Return a value that an argument takes, if possible another than with another number."""
+    tried = [*(str(each) for each in action.choices or ()), f"x{number}", f"{number}", "2026-11-20T22:10:07Z"]
+    for text in tried:
+        try:
+            (action.type or str)(text)  # type: ignore[operator]
+        except (argparse.ArgumentTypeError, ValueError):
+            continue
+        return text
+    raise AssertionError(f"no value for {action}: name one")
+
+
+def leaves(verbs: list[str], parser: argparse.ArgumentParser) -> list[tuple[list[str], argparse.ArgumentParser]]:
+    """Return every parser that takes words, with the words that lead to it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return [leaf for verb, each in action.choices.items() for leaf in leaves([*verbs, verb], each)]
+    return [(verbs, parser)] if any(not each.option_strings for each in parser._actions) else []
+
+
+def listening(word: str, monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+    """Let a command only keep what it is told."""
+    told: list[argparse.Namespace] = []
+
+    def run(options: argparse.Namespace) -> int:
+        told.append(options)
+        return 0
+
+    commands = importlib.import_module(entry.FAMILIES[word][0]).COMMANDS
+    monkeypatch.setitem(commands, word, Command("planted", commands[word].add_arguments, run))
+    return told
+
+
+LEAVES = {" ".join(verbs): (verbs, parser) for word in entry.FAMILIES for verbs, parser in leaves([word], family(word))}
+
+
+# argparse takes an optional word for missing at the first option, and refuses it when it comes.
+@pytest.mark.parametrize("name", LEAVES)
+def test_words_of_every_command_may_stand_before_between_and_behind_its_options(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs, parser = LEAVES[name]
+    told = listening(verbs[0], monkeypatch)
+    either = [other for group in parser._mutually_exclusive_groups for other in group._group_actions[1:]]
+    greedy = [name for each in parser._actions if each.nargs == "?" for name in each.option_strings]
+    words: list[str] = []
+    options: list[list[str]] = []
+    for action in parser._actions:
+        if not action.option_strings:
+            words += [value_of(action, len(words) + n) for n in range(2 if action.nargs in ("*", "+") else 1)]
+        elif action not in either and action.nargs != 0:
+            options.append([action.option_strings[-1], *([] if action.nargs == "?" else [value_of(action, 1)])])
+        elif action not in either and isinstance(action, argparse._StoreTrueAction):
+            options.append([action.option_strings[-1]])
+    assert entry.main([*verbs, *(part for each in options for part in each), *words]) == 0
+    for place in range(len(options) + 1):
+        mixed = [list(each) for each in options]
+        for number, word in enumerate(words):
+            mixed.insert(min(place + 2 * number, len(mixed)), [word])
+        if any(first[0] in greedy and second[0] in words for first, second in pairwise(mixed)):
+            continue  # an option that may have a value takes the word behind it for that
+        assert entry.main([*verbs, *(part for each in mixed for part in each)]) == 0, mixed
+    assert entry.main([*verbs, words[0], *(part for each in options for part in each), "--", *words[1:]]) == 0
+    assert [each for each in told if each != told[0]] == []
+
+
+def test_word_that_looks_like_an_option_stands_behind_two_dashes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = listening("lease", monkeypatch)
+    assert entry.main(["lease", "show", "--root", "r", "--", "--json"]) == 0
+    assert entry.main(["lease", "hold", "a", "--root", "r", "--", "-b"]) == 0
+    assert [(each.root, each.json) for each in told] == [("r", False)] * 2
+    assert (told[0].domain, told[1].domains) == ("--json", ["a", "-b"])
+    with pytest.raises(SystemExit):
+        entry.main(["lease", "show", "-b"])
 
 
 # A number below the least would be taken for another: the last -1 racks are all but one.

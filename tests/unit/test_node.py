@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import replace
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,15 @@ import pytest
 
 from appliance.bag.logs import list_logs
 from appliance.cluster import Cluster
+from appliance.doctor.check import not_well
+from appliance.formats.address import Address
 from appliance.formats.paths import LOCK
 from appliance.founding import enroll
 from appliance.node import NEW_LOGS_NS, Node
 from appliance.runtime import shard_socket
 from appliance.session.openlog import LogBook
 from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
+from tests.support.daemons import free_port
 from tests.support.storage import FailingStorage, Fault
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment, ShardUnavailable
@@ -161,7 +165,7 @@ def test_daemon_says_of_a_shard_that_it_waits_for_and_from_whom_until_it_runs_he
         node, stop = Node(other), Event()
         assert node.start() == []
         assert node.awaited == {0: "process 7 of this machine runs it, and gives it up in good order"}
-        assert "shard 0 does not run here yet: process 7 of this machine runs it" in node._status()
+        assert "shard 0: does not run here yet: process 7 of this machine runs it" in node._status()
         assert set(asked) == {shard_socket(other.routes.runtime, 0)}
         thread = Thread(target=node.run, args=(stop, begun.append))
         thread.start()
@@ -246,6 +250,40 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
         ended = daemon_ends(node)
     assert ended.code == "shard-ended"
     assert "server has ended" in ended.message
+
+
+# Nothing that a peer sends ends a thread; one that ends all the same must not be missed: others are answered, or trust
+# is looked at, by nobody any more.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("planted_in", "code", "why"),
+    [
+        ("lease.door.Door._loop_once", "thread-ended", "thread leasehold-door has ended"),
+        ("trustwatch.TrustWatch.refresh", "thread-ended", "thread leasehold-trust has ended"),
+        ("tenancy.Tenancy.turn", "thread-ended", "thread leasehold-tenancy has ended"),
+        ("lease.spool.LedgerSpool.drain", "shard-ended", "its ledger has ended"),
+    ],
+)
+def test_daemon_ends_by_name_when_a_thread_has_ended(
+    site: Site, planted_in: str, code: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planted(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    with site.open() as cluster:
+        cluster.settings = replace(cluster.settings, listen=Address("127.0.0.1", free_port()))
+        node = Node(cluster)
+        node.start()
+        observed = node._observed
+        assert observed is not None
+        assert not_well(observed.running()) == []
+        monkeypatch.setattr(f"appliance.{planted_in}", planted)
+        wait_until(SystemClock(), lambda: why in " ".join(check.reason for check in observed.running()))
+        ended = daemon_ends(node)
+        assert ended.code == code
+        assert why in ended.message
+        monkeypatch.undo()
+    node.close()
 
 
 # Applications would run the shard themselves, and never give way: they look for the daemon's lock.

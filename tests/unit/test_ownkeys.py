@@ -8,12 +8,18 @@ from threading import Event
 
 import pytest
 
+from appliance.bag.outcome import Committed
 from appliance.node import Node
+from appliance.ownkeys import NOTICE_NS, OwnKeys
 from appliance.trust import revoke_node
 from leasehold.__main__ import main
-from tests.support.cluster import Site, sites, tree
+from tests.support.cluster import Site, sites, tree, wait_until
+from tests.support.values import TIME_KEY
 from timeagent.clock import SystemClock
-from timeagent.errors import NotTrusted
+from timeagent.errors import BadTime, LeaseholdError, NotTrusted
+from timeagent.keyfiles import stage_keys, take_up
+from timeagent.keys import KeyInUse
+from timeagent.trust import Purpose
 from timeagent.units import SECOND
 
 
@@ -71,3 +77,56 @@ def test_status_says_whether_the_keys_of_this_node_count(site: Site, capsys: pyt
     said = capsys.readouterr().out
     assert "FAIL    keys" in said
     assert "trust rotate" in said
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_open_cluster_takes_its_next_keys_up_and_without_them_signs_nothing_after_the_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, deaf: bool
+) -> None:
+    if deaf:
+        monkeypatch.setattr(OwnKeys, "_next", lambda *_: None)
+    clock = SystemClock()
+    with site.open() as cluster, cluster.session("running") as session:
+        before = {purpose: key.in_use.id for purpose, key in cluster.keys.keys.items()}
+        assert main(["trust", "rotate", *site.options(), "--root-key", str(site.root_key_file), "--overlap", "3s"]) == 0
+        end = clock.realtime_ns() + 3 * SECOND
+        wait_until(clock, lambda: clock.realtime_ns() > end)
+        after = {purpose: key.in_use.id for purpose, key in cluster.keys.keys.items()}
+        if deaf:
+            assert after == before
+            with pytest.raises(BadTime, match="ended at"):
+                cluster.time.token()
+            with pytest.raises(LeaseholdError), session.acquire("a") as leases:
+                session.publish("log", [b"1"], under=leases)
+            wait_until(clock, lambda: "key-ended purpose=witness" in caplog.text)
+        else:
+            assert not set(after.values()) & set(before.values())
+            with session.acquire("a") as leases:
+                assert isinstance(session.publish("log", [b"1"], under=leases), Committed)
+            assert caplog.text.count("key-taken-up") == len(after)
+            for key in cluster.keys.keys.values():
+                assert key.end_ns is not None
+                assert key.end_ns > end + NOTICE_NS
+
+
+def test_time_of_an_agent_with_another_key_of_this_node_is_this_nodes(site: Site) -> None:
+    keys, directory = OwnKeys(site.settings["node1"]), site.node_dir()
+    first = keys.time.in_use.id
+    stage_keys(directory, [Purpose.TIME])
+    take_up(directory, [Purpose.TIME])
+    second = OwnKeys(site.settings["node1"])
+    assert second.time.in_use.id != first
+    for each in (keys, second):
+        assert each.is_own(first)
+        assert each.is_own(second.time.in_use.id)
+        assert not each.is_own(keys.witness.in_use.id)
+
+
+def test_key_signs_up_to_its_end_and_nothing_after_it() -> None:
+    key = KeyInUse(TIME_KEY)
+    assert key.signer_at(2**63) is TIME_KEY
+    key.use(TIME_KEY, 100)
+    assert key.signer_at(99) is TIME_KEY
+    with pytest.raises(BadTime) as refused:
+        key.signer_at(100)
+    assert refused.value.code == "key-ended"

@@ -12,10 +12,11 @@ from appliance.bag.outcome import Committed
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended
-from appliance.lease.wire import Acquire, Attend, Request
+from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, Wanted
 from appliance.session.losses import Loss, Reason
 from appliance.session.stamping import Publication
 from tests.support.cluster import HandSite, Site, hand_sites, sites
+from tests.support.values import NOW_NS
 from timeagent.errors import BadRequest, LeaseLost, TryAgain
 from timeagent.units import MS, SECOND
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from appliance.session.held import Lease
 
-LONG = 60 * SECOND
+LONG = 60
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def whole(tmp_path: Path) -> Iterator[Site]:
 def busy(site: HandSite, domain: str = "a", mode: Mode = Mode.X) -> None:
     """Another asks, and does not wait."""
     with pytest.raises(TryAgain):
-        site.session("rival").acquire(domain, mode=mode, timeout_ns=0)
+        site.session("rival").acquire(domain, mode=mode, timeout_s=0)
 
 
 def endings(site: HandSite) -> list[Ended]:
@@ -81,7 +82,7 @@ def test_lease_is_given_back_at_once_with_its_watermark(site: HandSite) -> None:
     (ended,) = endings(site)
     assert (ended.ending.outcome, ended.ending.messages) == (LeaseOutcome.RELINQUISHED, 1)
     assert ended.ending.watermark_ns == lease.watermark_ns is not None
-    (later,) = site.session("rival").acquire("a", timeout_ns=0)
+    (later,) = site.session("rival").acquire("a", timeout_s=0)
     assert later.floor_ns >= lease.watermark_ns
 
 
@@ -97,7 +98,7 @@ def test_finishing_holder_is_told_once_and_keeps_the_lease_to_the_end_of_its_blo
         assert told == [leases[0]]
         assert leases[0].recalled
         assert isinstance(session.publish("log", [b"1"], under=leases), Committed)
-    site.session("rival").acquire("a", timeout_ns=0)
+    site.session("rival").acquire("a", timeout_s=0)
 
 
 def test_listener_that_comes_after_the_recall_is_called_at_once(site: HandSite) -> None:
@@ -119,7 +120,7 @@ def test_flushing_holder_publishes_under_the_lease_and_then_it_is_given_back(sit
     assert lease.loss is not None
     assert lease.loss.reason is Reason.RECALLED
     rival = site.session("rival")
-    with rival.acquire("a", timeout_ns=0) as leases:
+    with rival.acquire("a", timeout_s=0) as leases:
         assert [each.payload for each in rival.read("log", under=leases)] == [b"what was cached"]
 
 
@@ -136,7 +137,7 @@ def test_listener_that_fails_is_no_reason_to_keep_the_lease(site: HandSite) -> N
     busy(site)
     session.renew_due()
     assert done == [lease]
-    site.session("rival").acquire("a", timeout_ns=0)
+    site.session("rival").acquire("a", timeout_s=0)
 
 
 def test_orderly_stop_of_the_shard_asks_for_leases_back(site: HandSite) -> None:
@@ -168,13 +169,13 @@ def test_recall_that_comes_before_the_session_knows_of_its_grant_is_not_forgotte
     told: list[Loss] = []
     lease.on_lost(told.append)
     assert [loss.reason for loss in told] == [Reason.RECALLED], "who listens after it was given back is told too"
-    site.session("rival").acquire("a", timeout_ns=0)
+    site.session("rival").acquire("a", timeout_s=0)
 
 
-@pytest.mark.parametrize(("recall", "sticky_ns"), [("sometimes", None), ("ignore", SECOND), ("finish", 0)])
-def test_bad_choice_is_refused_by_name(site: HandSite, recall: str, sticky_ns: int | None) -> None:
+@pytest.mark.parametrize(("recall", "sticky_s"), [("sometimes", None), ("ignore", 1), ("finish", 0)])
+def test_bad_choice_is_refused_by_name(site: HandSite, recall: str, sticky_s: int | None) -> None:
     with pytest.raises(BadRequest) as refused:
-        site.session().acquire("a", recall=recall, sticky_ns=sticky_ns)
+        site.session().acquire("a", recall=recall, sticky_s=sticky_s)
     assert refused.value.code in ("bad-recall", "bad-sticky")
     assert acquires(site) == 0
 
@@ -184,9 +185,9 @@ def test_bad_choice_is_refused_by_name(site: HandSite, recall: str, sticky_ns: i
 
 def test_sticky_lease_is_taken_again_without_asking_the_shard(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", sticky_ns=LONG) as first:
+    with session.acquire("a", sticky_s=LONG) as first:
         session.publish("log", [b"1"], under=first)
-    with session.acquire("a", sticky_ns=LONG) as second:
+    with session.acquire("a", sticky_s=LONG) as second:
         session.publish("log", [b"2"], under=second)
     assert (first[0].fence, acquires(site)) == (second[0].fence, 1)
     assert first[0] is not second[0]
@@ -198,9 +199,9 @@ def test_sticky_lease_is_taken_again_without_asking_the_shard(site: HandSite) ->
 
 def test_what_its_user_gave_back_is_over_for_that_user(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", sticky_ns=LONG) as first:
+    with session.acquire("a", sticky_s=LONG) as first:
         pass
-    with session.acquire("a", sticky_ns=LONG) as second:
+    with session.acquire("a", sticky_s=LONG) as second:
         with pytest.raises(LeaseLost):
             session.publish("log", [b"1"], under=first)
         session.relinquish(first)  # once more: it is not the second user's
@@ -209,39 +210,39 @@ def test_what_its_user_gave_back_is_over_for_that_user(site: HandSite) -> None:
 
 def test_unused_lease_goes_back_as_soon_as_another_asks(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", sticky_ns=LONG):
+    with session.acquire("a", sticky_s=LONG):
         pass
     busy(site)
     session.renew_due()
-    site.session("rival").acquire("a", timeout_ns=0)
+    site.session("rival").acquire("a", timeout_s=0)
     with pytest.raises(TryAgain):
-        session.acquire("a", sticky_ns=LONG, timeout_ns=0)
+        session.acquire("a", sticky_s=LONG, timeout_s=0)
 
 
 def test_lease_in_use_goes_back_at_the_end_of_its_block_if_another_asks(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", sticky_ns=LONG) as leases:
+    with session.acquire("a", sticky_s=LONG) as leases:
         busy(site)
         session.renew_due()
         leases[0].check()
-    site.session("rival").acquire("a", timeout_ns=0)
+    site.session("rival").acquire("a", timeout_s=0)
 
 
 def test_unused_lease_goes_back_when_its_time_is_up_and_is_renewed_until_then(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", sticky_ns=20 * SECOND):
+    with session.acquire("a", sticky_s=20):
         pass
     for _ in range(6):
         site.time.advance(3 * SECOND)
         session.renew_due()
     busy(site)
-    session.acquire("a", sticky_ns=20 * SECOND)
+    session.acquire("a", sticky_s=20)
     assert acquires(site) == 2, "its own, and that of the other"
 
 
 def test_lease_that_nobody_used_for_long_is_given_back(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", sticky_ns=5 * SECOND):
+    with session.acquire("a", sticky_s=5):
         pass
     site.time.advance(5 * SECOND)
     session.renew_due()
@@ -251,37 +252,37 @@ def test_lease_that_nobody_used_for_long_is_given_back(site: HandSite) -> None:
 
 def test_lease_that_may_be_over_is_not_handed_out(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", sticky_ns=LONG) as first:
+    with session.acquire("a", sticky_s=LONG) as first:
         pass
     site.time.advance(first[0].term_ns)
-    (second,) = session.acquire("a", sticky_ns=LONG)
+    (second,) = session.acquire("a", sticky_s=LONG)
     second.check()
     assert second.fence > first[0].fence
 
 
 def test_stronger_mode_than_the_one_that_is_kept_is_asked_for_anew(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("a", mode=Mode.S, sticky_ns=LONG):
+    with session.acquire("a", mode=Mode.S, sticky_s=LONG):
         pass
-    with session.acquire("a", mode=Mode.X, sticky_ns=LONG, timeout_ns=0) as leases:
+    with session.acquire("a", mode=Mode.X, sticky_s=LONG, timeout_s=0) as leases:
         assert leases[0].mode is Mode.X
-    with session.acquire("a", mode=Mode.S, sticky_ns=LONG, timeout_ns=0) as leases:
+    with session.acquire("a", mode=Mode.S, sticky_s=LONG, timeout_s=0) as leases:
         assert leases[0].mode is Mode.X, "a lease that covers what is asked for serves"
 
 
 def test_set_that_is_kept_in_part_is_taken_anew(site: HandSite) -> None:
     session = site.session()
-    with session.acquire("b", sticky_ns=LONG):
+    with session.acquire("b", sticky_s=LONG):
         pass
-    with session.acquire("a", "b", sticky_ns=LONG, timeout_ns=0) as both:
+    with session.acquire("a", "b", sticky_s=LONG, timeout_s=0) as both:
         fences = [each.fence for each in both]
-    with session.acquire("b", "a", sticky_ns=LONG, timeout_ns=0) as again:
+    with session.acquire("b", "a", sticky_s=LONG, timeout_s=0) as again:
         assert [(each.domain, each.fence) for each in again] == list(zip("ab", fences, strict=True))
 
 
 def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
     session = site.session()
-    (lease,) = session.acquire("a", sticky_ns=LONG)
+    (lease,) = session.acquire("a", sticky_s=LONG)
     session.publish("log", [b"1"], under=[lease])
     undecided = Publication(
         file=FrameFile(session._logs.opened("log").grid.bag(site.time.midpoint_ns), DataName("n", bytes(8), 9), b""),
@@ -299,9 +300,9 @@ def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
 
 def test_waiter_gets_a_sticky_lease_from_another_session_long_before_its_expiry(whole: Site) -> None:
     with whole.open() as cluster, cluster.session("keeper") as keeper, cluster.session("rival") as rival:
-        with keeper.acquire("a", sticky_ns=LONG) as kept:
+        with keeper.acquire("a", sticky_s=LONG) as kept:
             pass
-        with rival.acquire("a", timeout_ns=LONG) as leases:
+        with rival.acquire("a", timeout_s=LONG) as leases:
             assert leases[0].settle_to_ns < kept[0].expiry_ns, "it was relinquished, not broken"
             assert leases[0].fence > kept[0].fence
 
@@ -310,7 +311,7 @@ def test_flushing_holder_in_threads_writes_before_the_waiter_reads(whole: Site) 
     with whole.open() as cluster, cluster.session("keeper") as keeper, cluster.session("rival") as rival:
         (lease,) = keeper.acquire("a", recall="flush")
         lease.on_recall(lambda each: keeper.publish("log", [b"flushed"], under=[each]))
-        with rival.acquire("a", timeout_ns=LONG) as leases:
+        with rival.acquire("a", timeout_s=LONG) as leases:
             assert [each.payload for each in rival.read("log", under=leases)] == [b"flushed"]
 
 
@@ -321,3 +322,61 @@ def test_closed_session_leaves_no_thread_behind(whole: Site) -> None:
         assert any(each.name.startswith("leasehold-recalls") for each in threading.enumerate())
     left = [each for each in threading.enumerate() if each not in before and each.name.startswith("leasehold-recalls")]
     assert left == []
+
+
+# -- circles of waiters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ages", "sticky", "code"),
+    [
+        pytest.param((1,), None, "deadlock", id="older"),
+        pytest.param((NOW_NS + 3_600 * SECOND,), None, "busy", id="younger"),
+        pytest.param(tuple(range(1, 99)), None, "busy", id="another each time"),
+        pytest.param((1, 0), None, "busy", id="has gone"),
+        pytest.param((1,), 60 * SECOND, "busy", id="not in use"),
+    ],
+)
+def test_who_waits_gives_way_only_to_an_older_one_that_goes_on_waiting_for_what_it_uses(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch, ages: tuple[int, ...], sticky: int | None, code: str
+) -> None:
+    rival, session = site.session(), site.session()
+    theirs = rival.acquire("b")
+    with session.acquire("a", sticky_s=None if sticky is None else sticky / SECOND) as mine:
+        (own,) = mine
+        if sticky is not None:
+            session.relinquish(mine)
+        looks = iter(ages)
+        last = [0]
+
+        def hear(shard: int, *_: object) -> Recalled:
+            last[0] = next(looks, last[0])
+            oldest = Age(first_try_ns=last[0], request_id=bytes(16)) if last[0] else None
+            by = theirs[0].signed.witness().holder
+            wanted = Wanted(
+                domain="a", correlation_id=own.correlation_id, mode=Mode.X, by=by, since_ns=0, oldest=oldest
+            )
+            return Recalled(request_id=bytes(16), run=bytes(8), heard=0, wanted=(wanted,))
+
+        monkeypatch.setattr(session._leasing, "hear", hear)
+        began = site.time.boot_ns()
+        with pytest.raises(TryAgain) as told:
+            session.acquire("b", timeout_s=8)
+        assert told.value.code == code
+        assert (site.time.boot_ns() - began < 8 * SECOND) is (code == "deadlock")
+        if sticky is None:
+            own.check()
+    assert len(session.acquire("a", timeout_s=0)) == 1
+
+
+def test_lease_that_yields_is_kept_when_another_asks_and_nobody_waits_in_a_circle(site: HandSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", recall="yield")
+    (heard,) = session.acquire("b", recall="finish")
+    busy(site)
+    busy(site, "b")
+    session.renew_due()
+    assert (lease.recalled, heard.recalled) == (False, True), "the shard names both, and one is listened for"
+    lease.check()
+    with pytest.raises(BadRequest, match="kept from everybody"):
+        session.acquire("b", recall="yield", sticky_s=1)

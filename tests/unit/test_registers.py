@@ -13,9 +13,9 @@ from appliance.formats.framing import Kind
 from appliance.formats.paths import ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import sign
-from appliance.registers import Registers, StoredChain, StoredLedger
+from appliance.registers import DIRECTORIES, Registers, StoredChain, StoredLedger
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
-from tests.support.values import CLUSTER, ROOT_KEY, WITNESS_KEY, shard_map, trust_record
+from tests.support.values import CLUSTER, ROOT_KEY, WITNESS_KEY, ceiling_record, shard_map, trust_record
 from timeagent.errors import BadConfiguration, Damaged, Environment, NotTrusted
 
 if TYPE_CHECKING:
@@ -139,17 +139,20 @@ def test_only_the_root_key_publishes(registers: Registers) -> None:
 
 def test_chain_lists_links_reads_and_prunes(storage: MemoryStorage) -> None:
     chain = StoredChain(storage, "shards/00000001/0000")
+    one, two = (
+        sign(Kind.CEILING, msgspec.structs.replace(ceiling_record(), number=number), WITNESS_KEY) for number in (1, 2)
+    )
     assert chain.list_afresh() == []
     assert chain.read(1) is None
-    assert chain.link(1, b"one")
-    assert chain.link(10, b"ten")
+    assert chain.link(1, one)
+    assert chain.link(2, two)
     storage.files["shards/00000001/0000/junk"] = b""
-    assert chain.list_afresh() == [1, 10]
-    assert chain.read(10) == b"ten"
+    assert chain.list_afresh() == [1, 2]
+    assert chain.read(2) == two
     chain.unlink(1)
     chain.unlink(1)
-    assert chain.list_afresh() == [10]
-    assert storage.files[f"shards/00000001/0000/{record_name(10)}"] == b"ten"
+    assert chain.list_afresh() == [2]
+    assert storage.files[f"shards/00000001/0000/{record_name(2)}"] == two
 
 
 def test_second_to_link_a_number_loses_and_changes_nothing(storage: MemoryStorage) -> None:
@@ -198,3 +201,48 @@ def test_record_that_is_neither_ours_nor_anothers_is_no_answer() -> None:
     with pytest.raises(Environment) as doubt:
         StoredChain(Swept(), "shards/00000001/0000").link(1, b"record")
     assert doubt.value.code == "path-absent"
+
+
+JUNK = 99_999_999
+
+
+@pytest.mark.parametrize("kind", [Kind.POLICY, Kind.TRUST, Kind.MAP])
+@pytest.mark.parametrize("junk", [b"", b"junk", "another cluster's"])
+def test_number_behind_a_gap_that_is_no_record_counts_for_nobody(
+    registers: Registers, storage: MemoryStorage, caplog: pytest.LogCaptureFixture, kind: Kind, junk: bytes | str
+) -> None:
+    path = f"{DIRECTORIES[kind]}/{record_name(JUNK)}"
+    theirs = msgspec.structs.replace(POLICY, number=JUNK, cluster_id=bytes(16))
+    storage.files[path] = junk if isinstance(junk, bytes) else sign(kind, theirs, WITNESS_KEY)
+    other = again(registers, storage)
+    assert other.newest_number(kind) == other.newest_number(kind) == 1
+    assert [path in record.getMessage() for record in caplog.records] == [True], "told once"
+    number = 2
+    if kind is Kind.POLICY:
+        assert registers.publish(kind, msgspec.structs.replace(POLICY, number=number), ROOT_KEY)
+        assert other.newest_number(kind) == number
+
+
+def test_record_behind_a_gap_counts(registers: Registers, storage: MemoryStorage) -> None:
+    assert registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, number=5), ROOT_KEY)
+    assert again(registers, storage).newest().policy == 5
+
+
+# Not junk by its place: it may be the newest record, damaged. Nobody goes back behind a revocation for that.
+@pytest.mark.parametrize("data", [b"junk", sign(Kind.POLICY, msgspec.structs.replace(POLICY, number=2), WITNESS_KEY)])
+def test_next_number_that_is_no_record_is_an_error_that_names_both_ways_out(
+    registers: Registers, storage: MemoryStorage, data: bytes
+) -> None:
+    storage.files[f"policy/{record_name(2)}"] = data
+    with pytest.raises((Damaged, NotTrusted)) as refused:
+        again(registers, storage).newest_policy()
+    assert "delete it" in refused.value.hint
+
+
+@pytest.mark.parametrize("records", [0, 1, 3])
+def test_junk_in_a_chain_counts_for_nobody(storage: MemoryStorage, records: int) -> None:
+    chain = StoredChain(storage, "chain")
+    for number in range(1, records + 1):
+        assert chain.link(number, b"record")
+    storage.files[f"chain/{record_name(JUNK)}"] = b"junk"
+    assert StoredChain(storage, "chain").list_afresh() == list(range(1, records + 1))

@@ -9,11 +9,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.runtime import LocalLock, default_directory, ensure_runtime, file_system_of, shard_socket
+from appliance import runtime
+from appliance.runtime import (
+    LocalLock,
+    default_directory,
+    ensure_runtime,
+    file_system_of,
+    runtime_of,
+    shard_socket,
+)
 from tests.support.values import CLUSTER
 from timeagent.errors import Environment
 
@@ -64,6 +73,82 @@ def test_directory_that_is_not_on_tmpfs_is_refused_and_not_made(tmp_path: Path) 
     assert "ext4" in refused.value.message
     assert "node.toml" in refused.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can make what belongs to another user")
+
+
+def not_ours(place: Path) -> str:
+    with pytest.raises(Environment) as refused:
+        ensure_runtime(place)
+    assert refused.value.code == "runtime-not-ours"
+    assert "superuser" in refused.value.hint
+    return refused.value.message
+
+
+# /dev/shm/leasehold-<uid> can be made by anybody before the daemon comes: who owns it could move the daemon's away.
+@needs_root
+@pytest.mark.parametrize("made", ["user", "user/node"])
+def test_directory_that_another_user_made_beforehand_is_refused(tmpfs: Path, made: str) -> None:
+    tmpfs.chmod(0o1777)
+    (tmpfs / made).mkdir(parents=True)
+    os.chown(tmpfs / made, 65534, 65534)
+    assert f"{tmpfs / made} belongs to user 65534" in not_ours(tmpfs / "user" / "node")
+    assert not list((tmpfs / "user").glob("node/*"))
+
+
+@needs_root
+def test_symbolic_link_of_another_user_is_refused(tmpfs: Path) -> None:
+    tmpfs.chmod(0o1777)
+    (tmpfs / "mine").mkdir()
+    (tmpfs / "user").symlink_to(tmpfs / "mine")
+    ensure_runtime(tmpfs / "user" / "node")
+    os.chown(tmpfs / "user", 65534, 65534, follow_symlinks=False)
+    assert f"{tmpfs / 'user'} belongs to user 65534" in not_ours(tmpfs / "user" / "node")
+
+
+@pytest.mark.parametrize("made", ["", "user", "user/node"])
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o707])
+def test_directory_that_others_write_to_is_refused_without_the_sticky_bit(tmpfs: Path, made: str, mode: int) -> None:
+    place = ensure_runtime(tmpfs / "user" / "node")
+    (tmpfs / made).chmod(mode)
+    assert f"{tmpfs / made} can be written to by other users" in not_ours(place)
+    (tmpfs / made).chmod(mode | stat.S_ISVTX)
+    if made != "user/node":  # in the place itself they could leave a socket of their own
+        ensure_runtime(place)
+    else:
+        not_ours(place)
+
+
+# Who reads the time page or connects to the socket there believes what it finds.
+@needs_root
+def test_those_who_look_for_the_daemon_refuse_it_too_unless_the_settings_are_of_that_user(
+    tmpfs: Path, tmp_path: Path
+) -> None:
+    settings: Any = SimpleNamespace(runtime=tmpfs / "node", node="node1", directory=tmp_path)
+    assert runtime_of(settings, CLUSTER) == tmpfs / "node"
+    (tmpfs / "node").mkdir()
+    os.chown(tmpfs / "node", 65534, 65534)
+    with pytest.raises(Environment, match="belongs to user 65534"):
+        runtime_of(settings, CLUSTER)
+    os.chown(tmp_path, 65534, 65534)
+    assert runtime_of(settings, CLUSTER) == tmpfs / "node"
+
+
+def test_directory_of_the_service_is_used_by_its_user_where_it_forgets(
+    tmpfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = default_directory(CLUSTER, "node1")
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"rootfs / ext4 rw 0 0\ntmpfs {tmpfs} tmpfs rw 0 0\n")
+    monkeypatch.setattr(runtime, "_MOUNTS", mounts)
+    monkeypatch.setattr(runtime, "SERVICE", tmpfs)
+    assert default_directory(CLUSTER, "node1") == tmpfs / usual.name
+    monkeypatch.setattr(runtime, "SERVICE", tmp_path)  # on a disk
+    assert default_directory(CLUSTER, "node1") == usual
+    monkeypatch.setattr(runtime, "SERVICE", tmpfs)
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    assert default_directory(CLUSTER, "node1") == usual
 
 
 def test_symbolic_link_away_from_tmpfs_is_refused(tmpfs: Path, tmp_path: Path) -> None:

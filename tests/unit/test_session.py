@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from appliance.bag.outcome import Committed
-from appliance.lease.wire import Acquire, Relinquish, Renew, Unavailable
+from appliance.formats.lease import Mode
+from appliance.lease.wire import Acquire, Relinquish, Renew, Revoke, Unavailable
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, TryAgain
 from timeagent.units import MS, SECOND
@@ -43,7 +44,7 @@ class Clockless:
 def test_shard_without_time_is_told_with_the_way_out_for_clocks(site: HandSite) -> None:
     site.transports[0].shard = cast("Shard", Clockless())
     with pytest.raises(ShardUnavailable) as refused:
-        site.session().acquire("a", timeout_ns=0)
+        site.session().acquire("a", timeout_s=0)
     assert refused.value.code == "bad-time"
     assert "leasehold time sources" in refused.value.hint
 
@@ -79,7 +80,7 @@ def test_message_under_a_renewed_lease_carries_the_newer_witness(site: HandSite)
 
 def test_short_terms_are_asked_for_again_as_such(site: HandSite) -> None:
     session = site.session()
-    short, long = session.acquire("a", term_ns=2 * SECOND), session.acquire("b")
+    short, long = session.acquire("a", term_s=2), session.acquire("b")
     site.time.advance(SECOND)
     session.renew_due()
     (asked,) = sent(site, Renew)
@@ -143,8 +144,8 @@ def test_child_after_fork_can_neither_write_nor_give_back(site: HandSite) -> Non
         lambda session: session.acquire("x" * 513),
         lambda session: session.acquire("a\nb"),
         lambda session: session.acquire("\ud800"),
-        lambda session: session.acquire("a", term_ns=0),
-        lambda session: session.acquire("a", term_ns=500 * MS),
+        lambda session: session.acquire("a", term_s=0),
+        lambda session: session.acquire("a", term_s=0.5),
         lambda session: session.read(LOG, level="all"),
         lambda session: session.read("nolog"),
         lambda session: session.horizon("nolog"),
@@ -174,31 +175,65 @@ def test_leases_are_a_sequence(site: HandSite) -> None:
 def test_two_holders_never_hold_at_once(site: HandSite) -> None:
     site.session("the first").acquire("a")
     with pytest.raises(TryAgain) as busy:
-        site.session().acquire("a", timeout_ns=SECOND)
+        site.session().acquire("a", timeout_s=1)
     assert busy.value.code == "busy"
     assert len({request.request_id for request in sent(site, Acquire)}) == 2
 
 
-# What is done outside the record is not protected by settling: the wait has to come before it begins.
-def test_lease_for_work_outside_the_record_waits_until_no_earlier_holder_can_believe_in_his(site: HandSite) -> None:
+# What else than messages is done under a lease is not protected by settling: the wait has to come before it begins.
+def test_acquire_waits_until_no_earlier_holder_can_believe_in_his_lease(site: HandSite) -> None:
     first = site.session()
     (dead,) = first.acquire("a")
     site.time.advance(dead.expiry_ns - site.time.midpoint_ns + site.policy.radius_ns_max + MS)
     second = site.session()
-    (lease,) = second.acquire("a", outside_record=True)
+    (lease,) = second.acquire("a")
     assert lease.settle_to_ns == dead.expiry_ns
     assert site.time.now().surely_past(dead.expiry_ns)
 
 
-def test_lease_for_work_outside_the_record_is_given_back_when_the_wait_is_too_long(site: HandSite) -> None:
+def test_lease_is_given_back_when_the_wait_for_earlier_holders_is_too_long(site: HandSite) -> None:
     site.start()
     (held,) = site.session().acquire("a")
     site.start()  # the shard's next incarnation knows nothing of it, but its floor does
     second = site.session()
     with pytest.raises(TryAgain) as waited:
-        second.acquire("a", outside_record=True, timeout_ns=10 * MS)
+        second.acquire("a", timeout_s=0.01)
     assert waited.value.code == "warming"
     assert not site.time.now().surely_past(held.expiry_ns)
-    (third,) = site.session().acquire("a", outside_record=True, timeout_ns=60 * SECOND)
+    (third,) = site.session().acquire("a", timeout_s=60)
     assert site.time.now().surely_past(held.expiry_ns)
     assert third.fence > held.fence
+
+
+def test_what_bounds_a_hold_counts_from_when_the_wait_for_earlier_holders_is_over(site: HandSite) -> None:
+    cap = 2 * SECOND
+    site.session().acquire("a")
+    site.start()
+    began = site.time.midpoint_ns
+    (lease,) = site.session().acquire("a", hold_s_max=cap / SECOND, progress_within_s=cap / SECOND, timeout_s=60)
+    assert site.time.midpoint_ns - began > 2 * cap
+    assert lease.until_ns == site.time.now().latest + cap
+
+
+# What acts on the world goes by its lease alone: of two runs that look at theirs first, no acts may overlap.
+@pytest.mark.parametrize("ending", ["restart", "revocation", "upgrade"])
+def test_acts_of_two_runs_never_overlap_whatever_ended_the_lease_of_the_first(site: HandSite, ending: str) -> None:
+    shared = Mode.S if ending == "upgrade" else Mode.X
+    (held,) = site.session("first").acquire("a", mode=shared)
+    second = site.session("second")
+    if ending == "upgrade":
+        (lease,) = second.acquire("a", mode=shared)
+    shard = site.transports[0].shard
+    assert shard is not None
+    if ending == "restart":
+        site.start()
+    else:
+        by = held.signed.witness().holder
+        shard.turn([Revoke(request_id=bytes(16), domain="a", correlation_id=held.correlation_id, by=by)])
+    if ending == "upgrade":
+        second.upgrade(lease, Mode.X, timeout_s=60)
+    else:
+        (lease,) = second.acquire("a", timeout_s=60)
+    lease.check()  # from here on the second acts
+    with pytest.raises(LeaseLost):
+        held.check()

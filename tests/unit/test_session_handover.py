@@ -73,7 +73,7 @@ def test_exception_in_the_block_gives_the_leases_back_and_comes_out(site: HandSi
     with pytest.raises(ZeroDivisionError), session.acquire("a", "b"):
         raise ZeroDivisionError
     assert len(sent(site, Relinquish)) == 2
-    site.session().acquire("a", "b", timeout_ns=0)
+    site.session().acquire("a", "b", timeout_s=0)
 
 
 def test_closing_gives_everything_back_once(site: HandSite) -> None:
@@ -102,7 +102,7 @@ def test_lease_that_is_granted_while_the_session_closes_is_given_back(site: Hand
     site.transports[0].before = close
     with pytest.raises(BadRequest, match="closed"):
         session.acquire("a")
-    site.session().acquire("a", timeout_ns=0)
+    site.session().acquire("a", timeout_s=0)
 
 
 def test_lease_that_expired_here_is_given_back_all_the_same(site: HandSite) -> None:
@@ -131,7 +131,7 @@ def test_lease_under_an_attempt_that_stays_unknown_is_abandoned_to_its_expiry(si
     assert site.time.midpoint_ns - before <= longest + SECOND
     assert [lease.ended for lease in leases] == ["abandoned", "relinquished"]
     assert [given.domain for given in sent(site, Relinquish)] == ["b"]
-    (next_one,) = other.acquire("a", timeout_ns=20 * SECOND)
+    (next_one,) = other.acquire("a", timeout_s=20)
     assert next_one.settle_to_ns == leases[0].expiry_ns
     assert [m.payload for m in other.read(LOG, under=[next_one])] == [b"1"]
 
@@ -143,7 +143,7 @@ def test_relinquishing_waits_for_what_another_thread_is_writing(site: HandSite, 
 
     def given_back_and_taken() -> None:
         session.relinquish(leases)
-        with other.acquire("a", timeout_ns=0) as later:
+        with other.acquire("a", timeout_s=0) as later:
             seen.append([m.payload for m in other.read(LOG, under=later)])
             publish(other, later, b"later")
 
@@ -162,7 +162,7 @@ def test_relinquishing_counts_what_another_thread_has_just_written(site: HandSit
     def written_and_stopped(call: Callable[[], object]) -> object:
         result = call()
         session.relinquish(leases)
-        with other.acquire("a", timeout_ns=0) as later:
+        with other.acquire("a", timeout_s=0) as later:
             assert [m.payload for m in other.read(LOG, under=later)] == [b"earlier"]
             publish(other, later, b"later")
         return result
@@ -297,7 +297,7 @@ def test_lease_is_renewed_while_its_log_is_settled(site: HandSite) -> None:
     first, second = site.session(), site.session()
     publish(first, first.acquire("a"), b"1")
     site.start()
-    (lease,) = second.acquire("a")
+    (lease,) = second.acquire("a", record_only=True)
     granted = lease.expiry_ns
     site.transports[0].calls.clear()
     second.read(LOG, under=[lease])
@@ -310,7 +310,7 @@ def test_lease_that_cannot_be_renewed_while_its_log_is_settled_is_lost(site: Han
     first, second = site.session(), site.session()
     publish(first, first.acquire("a"), b"1")
     site.start()
-    leases = second.acquire("a")
+    leases = second.acquire("a", record_only=True)
     site.transports[0].shard = None
     with pytest.raises(LeaseLost):
         second.read(LOG, under=leases)

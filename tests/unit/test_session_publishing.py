@@ -181,14 +181,13 @@ def test_unknown_that_was_done_is_resolved_to_committed_and_counted(site: HandSi
 
 
 # Somebody found a prelock and finished: the bag is closed long before it is due.
-def test_attempt_that_is_late_is_made_again_in_a_later_bag_under_the_same_id(site: HandSite, mount: Planted) -> None:
+def test_attempt_that_is_late_is_made_again_in_a_later_bag(site: HandSite, mount: Planted) -> None:
     session = site.session(storage=mount)
     with session.acquire("a") as leases:
         bag = site.bag_now(LOG)
         mount.before("publish", ".msg", lambda: site.close_early(bag))
-        assert session.publish(LOG, [b"1"], under=leases, attempt_id=b"i" * 16) == Committed()
+        assert session.publish(LOG, [b"1"], under=leases) == Committed()
     (message,) = site.settled(LOG)
-    assert message.attempt_id == b"i" * 16
     assert message.bag_path != bag.path
     assert message.sequence == 2
 
@@ -222,33 +221,30 @@ def test_lease_that_runs_out_between_two_attempts_is_lost_and_nothing_is_in_the_
     assert payloads(site) == []
 
 
-def test_id_of_an_unknown_attempt_is_not_published_again_until_it_is_known(site: HandSite, mount: Planted) -> None:
+# What docs/guarantees.md says of writing once: an id in the message, a decision, a look. By the next session as well.
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_message_in_doubt_is_there_once_by_who_resolves_and_looks_before_writing_again(
+    site: HandSite, mount: Planted, *, done: bool, crashes: bool
+) -> None:
     session = site.session(storage=mount)
-    with session.acquire("a") as leases:
+    leases = session.acquire("a")
+    if done:
         mount.at("publish", ".msg", done_but_failed)
         for _ in range(2):
             mount.at("look", site.bag_now(LOG).path, not_done)
-        first = session.publish(LOG, [b"1"], under=leases, attempt_id=b"i" * 16)
-        assert isinstance(first, Unknown)
-        site.time.advance(SECOND)  # another bag
-        assert session.publish(LOG, [b"1"], under=leases, attempt_id=b"i" * 16) == Committed()
-        assert len(files(site)) == 1
-    assert payloads(site) == [b"1"]
-
-
-def test_id_of_an_attempt_that_stays_unknown_stays_so(site: HandSite, mount: Planted) -> None:
-    session = site.session(storage=mount)
-    with session.acquire("a") as leases:
+    else:
         mount.at("publish", ".msg", not_done)
         mount.at("publish", ".msg", not_done)
-        assert isinstance(session.publish(LOG, [b"1"], under=leases, attempt_id=b"i" * 16), Unknown)
-        assert isinstance(session.publish(LOG, [b"1"], under=leases, attempt_id=b"i" * 16), Unknown)
-        site.time.advance(4 * SECOND)
-        assert session.publish(LOG, [b"1"], under=leases, attempt_id=b"i" * 16) == Committed()
-    assert payloads(site) == [b"1"]
-
-
-def test_attempt_id_has_sixteen_bytes(site: HandSite) -> None:
-    session = site.session()
-    with session.acquire("a") as leases, pytest.raises(BadRequest, match="15 bytes"):
-        session.publish(LOG, [b"1"], under=leases, attempt_id=bytes(15))
+    assert isinstance(publish(session, leases, b"id 1"), Unknown)
+    if crashes:
+        site.time.advance(site.policy.lease_term_max_ns + SECOND)
+        session = site.session()
+        leases = session.acquire("a")
+    assert not isinstance(session.resolve(LOG, leases), Unknown)
+    there = [each.payload for each in session.read(LOG, under=leases)]
+    assert (b"id 1" in there) == done
+    if not done:
+        assert publish(session, leases, b"id 1") == Committed()
+    session.relinquish(leases)
+    assert payloads(site) == [b"id 1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +12,7 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.lease.sessionwire import DropSession
 from appliance.lease.wire import Acquire, Relinquish, Revoke
 from appliance.session.losses import Reason
-from tests.support.cluster import HandSite, hand_sites
+from tests.support.cluster import HandSite, HandTransport, hand_sites
 from tests.support.session_world import LOG
 from tests.support.values import trust_record
 from timeagent.errors import LeaseLost, NotTrusted, ShardUnavailable, TryAgain
@@ -103,7 +104,7 @@ def test_log_is_settled_as_far_as_any_of_its_leases_asks(site: HandSite, restart
     domains = [in_shard(site, shard)[0] for shard in (0, 1)]
     site.start(restarted)
     session = site.session()
-    leases = session.acquire(*domains)
+    leases = session.acquire(*domains, record_only=True)
     asked = [lease.settle_to_ns for lease in leases]
     assert max(asked) > site.time.midpoint_ns
     assert min(asked) == 0
@@ -217,32 +218,32 @@ def test_narrow_reading_looks_where_the_least_is_known_of_any_domain(
     assert narrow(session, [taken[number] for number in order]) == [b"1", b"2"]
 
 
-# -- work outside the record -------------------------------------------------------------------------------------------
+# -- earlier holders who may still believe -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarted", [0, 1])
-def test_work_outside_the_record_waits_for_the_last_of_the_earlier_holders_of_all_its_domains(
-    site: HandSite, restarted: int
-) -> None:
+def test_acquire_waits_for_the_last_of_the_earlier_holders_of_all_its_domains(site: HandSite, restarted: int) -> None:
     domains = [in_shard(site, shard)[0] for shard in (0, 1)]
     (held,) = site.session().acquire(domains[restarted])
     site.start(restarted)
-    leases = site.session().acquire(*domains, outside_record=True, timeout_ns=60 * SECOND)
+    leases = site.session().acquire(*domains, timeout_s=60)
     assert {lease.settle_to_ns for lease in leases} == {0, max(lease.settle_to_ns for lease in leases)}
     assert site.time.now().surely_past(max(held.expiry_ns, *(lease.settle_to_ns for lease in leases)))
 
 
 @pytest.mark.parametrize("restarted", [0, 1])
-def test_all_leases_are_given_back_where_work_outside_the_record_cannot_wait(site: HandSite, restarted: int) -> None:
+def test_all_leases_are_given_back_where_acquire_cannot_wait_for_earlier_holders(
+    site: HandSite, restarted: int
+) -> None:
     domains = [in_shard(site, shard)[0] for shard in (0, 1)]
     site.start(restarted)
     with pytest.raises(TryAgain, match="may believe"):
-        site.session().acquire(*domains, outside_record=True, timeout_ns=MS)
-    assert len(site.session().acquire(*domains, timeout_ns=0)) == 2
+        site.session().acquire(*domains, timeout_s=0.001)
+    assert len(site.session().acquire(*domains, timeout_s=0, record_only=True)) == 2
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_lease_that_is_lost_while_work_outside_the_record_waits_ends_the_wait(site: HandSite, lost: int) -> None:
+def test_lease_that_is_lost_while_acquire_waits_for_earlier_holders_ends_the_wait(site: HandSite, lost: int) -> None:
     domains = [in_shard(site, shard)[0] for shard in (0, 1)]
     site.start(0)
     session = site.session()
@@ -254,7 +255,59 @@ def test_lease_that_is_lost_while_work_outside_the_record_waits_ends_the_wait(si
         return False
 
     with pytest.raises(LeaseLost):
-        session.acquire(*domains, outside_record=True, timeout_ns=60 * SECOND, given_up=lose)
+        session.acquire(*domains, timeout_s=60, given_up=lose)
+
+
+# -- giving back within a time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "under session leases"])
+@pytest.mark.parametrize("silent", [(), (0,), (1,), (0, 1)])
+def test_giving_back_takes_no_longer_than_it_may_and_says_what_was_delivered(
+    site: HandSite, silent: tuple[int, ...], *, together: bool
+) -> None:
+    session = site.session(session_leases=together)
+    session._leasing.standings.drop_from = 1 + len(silent) % 2  # dropped as a whole, or one by one
+    leases = session.acquire(*(in_shard(site, shard)[0] for shard in (0, 1)))
+    for transport in site.transports:
+        transport.before = partial(_answers_late, site, transport, silent)
+    limit = site.policy.attempt_timeout_ns
+    began = site.time.boot_ns()
+    assert session.relinquish(leases, timeout_s=(limit) / SECOND) is not bool(silent)
+    assert site.time.boot_ns() - began <= limit
+    assert [lease.delivered for lease in leases] == [site.shard_of(lease.domain) not in silent for lease in leases]
+    assert all(lease.ended == "relinquished" for lease in leases)
+    heard = [site.shard_of(lease.domain) for lease in leases if lease.delivered]
+    free = site.session().acquire(*(in_shard(site, shard)[0] for shard in heard), timeout_s=0) if heard else ()
+    assert len(free) == len(heard)
+
+
+def test_giving_back_that_resolves_what_is_in_doubt_ends_in_time(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.session()
+    leases = session.acquire(in_shard(site, 0)[0])
+    writer = type(session._logs.opened_or_made("log").writer)
+    deadlines: list[int] = []
+
+    def resolve(_: object, __: object, deadline: int) -> Unknown:
+        deadlines.append(deadline)
+        return Unknown("planted")
+
+    monkeypatch.setattr(writer, "write", lambda *_: Unknown("planted"))
+    monkeypatch.setattr(writer, "resolve", resolve)
+    session.publish("log", [b"m"], under=leases)
+    until = site.time.boot_ns() + 10 * MS
+    assert not session.relinquish(leases, timeout_s=0.01)
+    assert max(deadlines) <= until
+    assert not leases[0].delivered
+
+
+def _answers_late(site: HandSite, transport: HandTransport, silent: tuple[int, ...], _: list[Request]) -> None:
+    """Have a shard that is silent let the time of each call pass."""
+    if site.transports.index(transport) in silent:
+        transport.script = ["lost"]
+        site.time.advance(transport.timeout_ns)
 
 
 # -- several leases under one session lease ----------------------------------------------------------------------------
@@ -311,7 +364,7 @@ def test_every_word_that_was_lost_is_said_again(site: HandSite) -> None:
     site.transports[0].script = []
     site.time.advance(4 * SECOND)
     session.renew_due()
-    taken = [site.session().acquire(lease.domain, timeout_ns=0)[0] for lease in leases]
+    taken = [site.session().acquire(lease.domain, timeout_s=0)[0] for lease in leases]
     assert [(each.floor_ns, each.settle_to_ns) for each in taken] == [(each.watermark_ns, 0) for each in leases]
     session.check_held([kept])
 
@@ -321,7 +374,7 @@ def test_every_word_that_was_lost_is_said_again(site: HandSite) -> None:
 
 def test_renewals_are_given_up_at_the_first_end_that_can_still_be_met(site: HandSite) -> None:
     session = site.session()
-    leases = [session.acquire(name, term_ns=term)[0] for name, term in (("a", SECOND), ("b", 3 * SECOND), ("c", None))]
+    leases = [session.acquire(name, term_s=term)[0] for name, term in (("a", 1), ("b", 3), ("c", None))]
     site.time.advance(2 * SECOND)
     for each in (leases, leases[::-1]):
         end = leases[1].usable_until_ns(site.policy.holder_margin_ns)
@@ -330,9 +383,22 @@ def test_renewals_are_given_up_at_the_first_end_that_can_still_be_met(site: Hand
 
 def test_leases_of_every_term_are_renewed(site: HandSite) -> None:
     session = site.session()
-    leases = [session.acquire(name, term_ns=term)[0] for name, term in (("a", 4 * SECOND), ("b", 5 * SECOND))]
+    leases = [session.acquire(name, term_s=term)[0] for name, term in (("a", 4), ("b", 5))]
     before = [lease.expiry_ns for lease in leases]
     site.time.advance(3 * SECOND)
+    session.renew_due()
+    assert all(lease.expiry_ns > expiry for lease, expiry in zip(leases, before, strict=True))
+
+
+def test_all_session_leases_with_one_shard_are_renewed(site: HandSite) -> None:
+    session = site.session(session_leases=True)
+    one, other = in_shard(site, 0, 2)
+    (older,) = session.acquire(one)
+    assert older.standing is not None
+    session._leasing.standings.retire(older.standing)
+    leases = [older, session.acquire(other)[0]]
+    before = [lease.expiry_ns for lease in leases]
+    site.time.advance(4 * SECOND)
     session.renew_due()
     assert all(lease.expiry_ns > expiry for lease, expiry in zip(leases, before, strict=True))
 
@@ -353,7 +419,7 @@ def test_obstacle_that_no_waiting_mends_counts_beside_one_that_is_waited_for(tmp
         return False
 
     with pytest.raises(ShardUnavailable, match=f"no lease on '{new}'"):
-        site.session().acquire("a", "b", timeout_ns=SECOND, given_up=give_back)
+        site.session().acquire("a", "b", timeout_s=1, given_up=give_back)
     site.close()
 
 
@@ -363,10 +429,10 @@ def test_every_lease_that_is_asked_for_is_given_back(site: HandSite) -> None:
     leases = session.acquire(*domains, recall="relinquish")
     for domain in domains:
         with pytest.raises(TryAgain):
-            rival.acquire(domain, timeout_ns=0)
+            rival.acquire(domain, timeout_s=0)
     session.renew_due()
     assert [lease.ended for lease in leases] == ["recalled"] * 6
-    assert len(rival.acquire(*domains, timeout_ns=0)) == 6
+    assert len(rival.acquire(*domains, timeout_s=0)) == 6
 
 
 # -- several attempts --------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_shard_without_an_address_is_unavailable_by_name(site: Site) -> None:
     with site.open() as cluster, cluster.session() as session:
         domain = next(f"d{n}" for n in range(99) if cluster.map.shard_of(f"d{n}") == 1)
         with pytest.raises(ShardUnavailable) as refused:
-            session.acquire(domain, timeout_ns=0)
+            session.acquire(domain, timeout_s=0)
         assert refused.value.code == "no-address"
         assert "leasehold trust move node2" in refused.value.hint
         with pytest.raises(ShardUnavailable):

@@ -236,30 +236,40 @@ def test_writer_looks_at_the_newest_trust_record_before_each_publication(tmp_pat
         assert [message.payload for message in site.settled("log")] == [b"before"]
 
 
-def granted_ns(desk: Desk) -> int:
-    """For how long the lease was granted, at least: by the least that its shard's clock allows."""
-    time = desk.lease.signed.batch_head().signed_time()
-    return desk.lease.expiry_ns - time.midpoint_ns - time.radius_ns
+def granted_ns(lease: Lease) -> int:
+    """For how long a lease was granted, at least: by the least that its shard's clock allows."""
+    time = lease.signed.batch_head().signed_time()
+    return lease.expiry_ns - time.midpoint_ns - time.radius_ns
 
 
 def change(desk: Desk, number: int, **numbers: int) -> None:
     desk.policies[number] = msgspec.structs.replace(desk.site.policy, number=number, **numbers)
 
 
-def named(desk: Desk, newest: int) -> int:
-    made = desk.stamper.publication(desk.grid, [b"m"], [desk.lease], ID, RecordNumbers(1, newest), desk.keyring)
+def named(desk: Desk, newest: int, *others: Lease) -> int:
+    leases = [desk.lease, *others]
+    made = desk.stamper.publication(desk.grid, [b"m"], leases, ID, RecordNumbers(1, newest), desk.keyring)
     assert isinstance(made, Publication)
     (piece,), _ = pieces(made.file.data)
     return open_frame(piece, "f").head.policy_number
 
 
 def test_frame_names_the_newest_policy_under_which_its_witnesses_are_good(desk: Desk) -> None:
-    change(desk, 2, lease_term_max_ns=granted_ns(desk) - 1)
+    change(desk, 2, lease_term_max_ns=granted_ns(desk.lease) - 1)
     assert named(desk, 2) == 1
-    change(desk, 3, lease_term_max_ns=granted_ns(desk))
+    change(desk, 3, lease_term_max_ns=granted_ns(desk.lease))
     assert named(desk, 3) == 3
     change(desk, 4, lease_term_max_ns=1)
     assert named(desk, 4) == 3
+
+
+def test_frame_names_a_policy_that_allows_the_longest_of_its_leases(desk: Desk) -> None:
+    shorter = desk.session.acquire("shorter", term_s=granted_ns(desk.lease) / SECOND / 2)[0]
+    change(desk, 2, lease_term_max_ns=granted_ns(desk.lease) - 1)
+    assert granted_ns(shorter) < desk.policies[2].lease_term_max_ns
+    assert named(desk, 2, shorter) == 1
+    change(desk, 3, lease_term_max_ns=granted_ns(desk.lease))
+    assert named(desk, 3, shorter) == 3
 
 
 def test_tolerance_is_that_of_the_policy_that_is_named(desk: Desk) -> None:
@@ -272,7 +282,7 @@ def test_tolerance_is_that_of_the_policy_that_is_named(desk: Desk) -> None:
 
 
 def test_lease_for_longer_than_any_policy_allows_is_not_written_under(desk: Desk) -> None:
-    desk.policies[1] = msgspec.structs.replace(desk.site.policy, lease_term_max_ns=granted_ns(desk) - 1)
+    desk.policies[1] = msgspec.structs.replace(desk.site.policy, lease_term_max_ns=granted_ns(desk.lease) - 1)
     with pytest.raises(NotTrusted) as caught:
         named(desk, 1)
     assert caught.value.code == "beyond-policy"

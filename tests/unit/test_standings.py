@@ -48,7 +48,7 @@ def has(site: HandSite, *domains: str) -> bool:
     """Whether somebody else can have these now."""
     other = site.session()
     try:
-        other.acquire(*domains, timeout_ns=0)
+        other.acquire(*domains, timeout_s=0)
     except TryAgain:
         return False
     other.close()
@@ -132,7 +132,7 @@ def test_leases_are_dropped_with_their_session_when_there_are_many(site: HandSit
     assert isinstance(drop, DropSession)
     assert (drop.watermark_ns, drop.messages) == (written, 1)
     assert not sent(site, Relinquish)
-    (successor,) = site.session().acquire(domains[0], timeout_ns=0)
+    (successor,) = site.session().acquire(domains[0], timeout_s=0)
     assert (successor.floor_ns, successor.settle_to_ns) == (written, 0)
     few = session.acquire(*domains[1:3])
     session.relinquish(few)
@@ -152,7 +152,7 @@ def test_lease_that_was_revoked_is_lost_before_the_next_renewal_is_used(site: Ha
     assert shard is not None
     holder = lost.signed.witness().holder
     shard.turn([Revoke(request_id=bytes(16), domain=first, correlation_id=lost.correlation_id, by=holder)])
-    (successor,) = site.session().acquire(first, timeout_ns=0)
+    (successor,) = site.session().acquire(first, timeout_s=0, record_only=True)
     assert (successor.floor_ns, successor.settle_to_ns) == (expiry, expiry)
     session.check_held([lost])  # it does not know yet, and what it writes lies below the floor of its successor
     grow(site, session, 4 * SECOND)
@@ -202,7 +202,7 @@ def test_grant_whose_answer_was_lost_does_not_live_on_under_the_session(site: Ha
     session.acquire(first)
     site.transports[0].script = ["done"] * 3
     with pytest.raises(TryAgain):
-        session.acquire(second, timeout_ns=0)
+        session.acquire(second, timeout_s=0)
     assert not has(site, second)
     grow(site, session, 4 * SECOND)
     assert has(site, second)
@@ -235,7 +235,7 @@ def test_renewal_that_is_answered_after_the_end_brings_no_lease_back_and_says_no
     assert lease.expiry_ns == over
     with pytest.raises(LeaseLost):
         session.check_held([lease])
-    (successor,) = site.session().acquire(domain, timeout_ns=0)
+    (successor,) = site.session().acquire(domain, timeout_s=0, record_only=True)
     assert successor.settle_to_ns >= over
     assert successor.floor_ns >= over
 
@@ -250,7 +250,7 @@ def test_word_that_was_lost_is_said_again_with_its_watermark(site: HandSite) -> 
     session.relinquish([lease])
     assert not has(site, first)
     grow(site, session, 4 * SECOND)
-    (successor,) = site.session().acquire(first, timeout_ns=0)
+    (successor,) = site.session().acquire(first, timeout_s=0, record_only=True)
     assert (successor.floor_ns, successor.settle_to_ns) == (lease.watermark_ns, 0)
 
 
@@ -294,7 +294,7 @@ def test_lease_under_which_an_attempt_is_in_doubt_is_ended_alone(
     expiry = lease.expiry_ns
     session.relinquish([lease])
     assert lease.ended == "abandoned"
-    (successor,) = site.session().acquire(second, timeout_ns=0)
+    (successor,) = site.session().acquire(second, timeout_s=0, record_only=True)
     assert (successor.floor_ns, successor.settle_to_ns) == (expiry, expiry)
     grow(site, session, 4 * SECOND)
     session.check_held([kept])
@@ -303,9 +303,9 @@ def test_lease_under_which_an_attempt_is_in_doubt_is_ended_alone(
 def test_leases_with_an_expiry_of_their_own_are_not_under_a_session(site: HandSite) -> None:
     session = together(site)
     several: list[dict[str, Any]] = [
-        {"term_ns": 5 * SECOND},
-        {"hold_ns_max": 8 * SECOND},
-        {"progress_within_ns": SECOND},
+        {"term_s": 5},
+        {"hold_s_max": 8},
+        {"progress_within_s": 1},
     ]
     for more in several:
         (lease,) = session.acquire(f"alone {more}", **more)
@@ -322,10 +322,10 @@ def test_leases_with_an_expiry_of_their_own_are_not_under_a_session(site: HandSi
 def test_sticky_lease_and_stronger_mode_stay_together(site: HandSite) -> None:
     session = together(site)
     (name,) = names_of(site, 0, 1)
-    (lease,) = session.acquire(name, mode=Mode.S, sticky_ns=100 * SECOND)
+    (lease,) = session.acquire(name, mode=Mode.S, sticky_s=100)
     session.relinquish([lease])
     grow(site, session, 15 * SECOND)
-    (again,) = session.acquire(name, mode=Mode.S, sticky_ns=100 * SECOND)
+    (again,) = session.acquire(name, mode=Mode.S, sticky_s=100)
     assert again.correlation_id == lease.correlation_id
     session.upgrade(again, Mode.X)
     grow(site, session, 15 * SECOND)

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from appliance.formats.policy import Policy
+from appliance.runtime import SERVICE
 from leasehold.__main__ import main
 from timeagent.units import SECOND, parse_span
 
@@ -170,8 +171,17 @@ def test_user_has_one_number_everywhere_and_owns_its_directories(units: Path, tm
     (entry,) = ((tmp_path / "etc/passwd").read_text()).splitlines()
     assert entry.split(":")[:4:2] == ["leasehold", "742"]
     assert entry.split(":")[3] == "742"
-    place = (tmp_path / "etc/leasehold").stat()
-    assert (place.st_uid, place.st_mode & 0o7777) == (742, 0o750)
+    for name, mode in (("etc/leasehold", 0o750), (str(SERVICE).lstrip("/"), 0o755)):
+        place = (tmp_path / name).stat()
+        assert (place.st_uid, place.st_mode & 0o7777) == (742, mode)
+
+
+# One for all of them: what one unit removed when it stops, the others would miss.
+@pytest.mark.parametrize("name", SERVICES)
+def test_units_keep_what_they_forget_in_a_directory_that_nobody_can_make_beforehand(units: Path, name: str) -> None:
+    unit = (units / name).read_text()
+    assert [f"/run/{each}" for each in lines(unit, "RuntimeDirectory")] == [str(SERVICE)]
+    assert lines(unit, "RuntimeDirectoryPreserve") == ["yes"]
 
 
 def test_nothing_starts_by_itself(units: Path) -> None:

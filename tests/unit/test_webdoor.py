@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import replace
+from http.client import HTTPConnection
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance import observed as observed_module
 from appliance import webdoor
+from appliance.bag.probe import Room
+from appliance.doctor.check import not_well
 from appliance.formats.address import Address
-from appliance.node import Node
+from appliance.health import TMPFS_BYTES_MIN
+from appliance.lease import threshold
+from appliance.node import HTTP_SOCKET, Node
 from appliance.webdoor import Answer, WebDoor
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import free_port
@@ -125,26 +132,48 @@ def test_loopback_door_answers_under_this_machines_names_only(door: WebDoor) -> 
     assert asked(door, b"GET /hello HTTP/1.1\r\nHost: evil.example:80\r\n\r\n")[0] == 421
 
 
-def test_slow_visitors_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webdoor, "VISIT_NS", SECOND)
-    monkeypatch.setattr(webdoor, "VISITORS_MAX", 2)
-    door = WebDoor(Address("127.0.0.1", 0), answer, CLOCK)
-    door.start()
+def test_who_asks_too_slowly_is_told_so(door: WebDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threshold, "STAY_NS", SECOND // 5)
     slow = [connected(door) for _ in range(2)]
     for each in slow:
         each.sendall(b"GET /hel")
-    wait_until(CLOCK, lambda: door._room._value == 0)
-    assert asked(door, b"")[0] == 503
     assert [exchanged(each)[0] for each in slow] == [408, 408]
-    wait_until(CLOCK, lambda: door._room._value == 2)
     assert asked(door, b"GET /hello HTTP/1.1\r\n\r\n")[0] == 200
+
+
+# Who sees 503 there restarts the node: visitors must not be able to do that.
+def test_health_is_answered_whatever_visitors_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, held = Event(), Event()
+
+    def page(path: str, _: Mapping[str, str]) -> Answer:
+        if path == "/slow":
+            held.set()
+            hold.wait(60)
+        return Answer(200, b"made\n")
+
+    monkeypatch.setattr(webdoor, "PAGES_MAX", 1)
+    door = WebDoor(Address("127.0.0.1", 0), page, CLOCK, at_once={"/healthz"})
+    door.start()
+    reader = connected(door)
+    reader.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+    assert held.wait(60)
+    assert asked(door, b"GET /other HTTP/1.1\r\n\r\n")[0] == 503
+    slow = [connected(door) for _ in range(2 * threshold.PLACES)]
+    for each in slow[::2]:
+        each.sendall(b"GET /hea")
+    assert asked(door, b"GET /healthz HTTP/1.1\r\n\r\n")[0] == 200
+    hold.set()
+    assert exchanged(reader)[0] == 200
+    for each in slow:
+        each.close()
+    wait_until(CLOCK, lambda: door._room._value == 1 and not door._visitors)
     door.close()
 
 
 def test_visitor_who_leaves_is_forgotten(door: WebDoor) -> None:
-    for _ in range(3 * webdoor.VISITORS_MAX):
+    for _ in range(50):
         connected(door).close()
-    wait_until(CLOCK, lambda: door._room._value == webdoor.VISITORS_MAX)
+    wait_until(CLOCK, lambda: not door._visitors)
     assert asked(door, b"GET /hello HTTP/1.1\r\n\r\n")[0] == 200
 
 
@@ -224,6 +253,18 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
     node.close()
 
 
+def test_node_says_how_it_is_also_while_no_page_can_be_made(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webdoor, "PAGES_MAX", 0)
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        place = node.web_address
+        assert isinstance(place, type(site.root))
+        assert shown(place, "/metrics")[0] == 503
+        assert [shown(place, path) for path in ("/healthz", "/readyz")] == [(200, b"ok\n")] * 2
+    node.close()
+
+
 def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> None:
     with site.open() as cluster:
         node = Node(cluster)
@@ -235,7 +276,13 @@ def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> No
         hosted.server.stop()
         hosted._threads[0].join(20)
         status, why = shown(place, "/healthz")
-        assert (status, why) == (503, b"shard 0 has ended: its server has ended; the log says why\n")
+        assert status == 503
+        assert why.startswith(
+            b"FAIL  shard 0: has ended: its server has ended; the log says why\n  way out: start the daemon"
+        )
+        told = json.loads(shown(place, "/v1/checks")[1])
+        assert ("shard 0", "FAIL") in [(each["check"], each["verdict"]) for each in told["checks"]]
+        assert b'leasehold_check{check="shard 0",verdict="FAIL"} 1.0' in shown(place, "/metrics")[1]
         assert shown(place, "/readyz")[0] == 503
         assert b'leasehold_shard_up{shard="0"} 0.0' in shown(place, "/metrics")[1]
         assert b"leasehold_node_healthy 0.0" in shown(place, "/metrics")[1]
@@ -254,9 +301,12 @@ def test_node_without_usable_time_says_why(site: Site, monkeypatch: pytest.Monke
         assert observed is not None
         with monkeypatch.context() as planted:
             planted.setattr(cluster.time, "now", refuse)
-            assert observed.unready() == ["no usable time: the time page is 7 s old; 250 ms are allowed"]
-            planted.setattr(cluster.time, "now", lambda: TimeInterval.around(10**18, 30 * MS))
-            assert observed.unready() == ["no usable time: known to 30 ms; the policy allows 20 ms"]
+            (wrong,) = not_well(observed.checks())
+            assert wrong.words == "clock: no bound: the time page is 7 s old; 250 ms are allowed"
+            assert "leasehold time sources" in wrong.way_out
+            planted.setattr(cluster.time, "now", lambda: TimeInterval.around(SystemClock().realtime_ns(), 30 * MS))
+            (wrong,) = not_well(observed.checks())
+            assert wrong.words == "clock: known to 30 ms (as this node knows it); the policy allows 20 ms"
     node.close()
 
 
@@ -269,12 +319,52 @@ def test_loop_that_stands_still_is_ill_and_a_stopping_node_is_not_ready(
         observed = node._observed
         assert observed is not None
         monkeypatch.setattr("appliance.observed.STILL_NS", -SECOND)
-        assert observed.ill() == ["shard 0 stands still"]
+        assert [each.words[:21] for each in not_well(observed.running())] == ["shard 0: stands still"]
         monkeypatch.undo()
-        assert observed.unready() == []
+        assert not_well(observed.checks()) == []
         node.stopping()
-        assert observed.unready() == ["the node is stopping"]
-        assert observed.ill() == []
+        assert [each.words for each in not_well(observed.checks())] == ["node: it is stopping"]
+        assert not_well(observed.running()) == []
+    node.close()
+
+
+def test_mount_that_is_full_or_does_not_answer_is_no_place_to_ask(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        place, observed = node.web_address, node._observed
+        assert isinstance(place, type(site.root))
+        assert observed is not None
+        monkeypatch.setattr(observed_module, "room_of", lambda _: Room(0, 0))
+        observed.see_mount(site.root)
+        status, why = shown(place, "/readyz")
+        assert status == 503
+        assert b"FAIL  room: 0.0 GiB left\n  way out: free space" in why
+        assert b"FAIL  names: 0 names (inodes) left\n  way out: " in why
+        assert b'leasehold_check{check="room",verdict="FAIL"} 1.0' in shown(place, "/metrics")[1]
+        assert b"leasehold_node_ready 0.0" in shown(place, "/metrics")[1]
+        monkeypatch.undo()
+        observed.see_mount(site.root)
+        assert shown(place, "/readyz") == (200, b"ok\n")
+        monkeypatch.setattr(observed_module, "STILL_NS", -SECOND)
+        assert b"FAIL  mount: no answer from the mount" in shown(place, "/readyz")[1]
+    node.close()
+
+
+def test_door_on_tmpfs_is_there_wherever_else_the_settings_say(site: Site) -> None:
+    with site.open() as cluster:
+        runtime = cluster.routes.runtime
+        cluster.settings = replace(cluster.settings, http=Address("127.0.0.1", 0))
+        node = Node(cluster)
+        node.start()
+        elsewhere = node.web_address
+        assert isinstance(elsewhere, Address)
+        connection = HTTPConnection(elsewhere.host, elsewhere.port)
+        connection.request("GET", "/readyz")
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert shown(runtime / HTTP_SOCKET, "/readyz") == (200, b"ok\n")
+        assert b'leasehold_http_answers_total{status="200"} 2.0' in shown(runtime / HTTP_SOCKET, "/metrics")[1]
     node.close()
 
 
@@ -290,3 +380,19 @@ def test_every_metric_is_in_the_operators_table(site: Site, repository: Path) ->
     names = {line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE ")}
     table = (repository / "docs/operators.md").read_text(encoding="utf-8")
     assert {name for name in names if f"`{name}`" not in table} == set()
+
+
+# Not with a mount of its own: any user can run this.
+def test_full_tmpfs_is_told_by_readiness_and_metrics(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        place = node.web_address
+        assert isinstance(place, type(site.root))
+        monkeypatch.setattr("appliance.observed.room_of", lambda _: Room(TMPFS_BYTES_MIN, None))
+        assert shown(place, "/readyz") == (200, b"ok\n")
+        monkeypatch.setattr("appliance.observed.room_of", lambda _: Room(TMPFS_BYTES_MIN - 1, None))
+        status, why = shown(place, "/readyz")
+        assert (status, b"is full" in why) == (503, True)
+        assert b"leasehold_tmpfs_free_bytes 65535.0" in shown(place, "/metrics")[1]
+    node.close()

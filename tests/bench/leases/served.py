@@ -23,6 +23,7 @@ from tests.support.shards import MemoryChain
 from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record
 from timeagent.clock import SystemClock
 from timeagent.embedded import EmbeddedTime
+from timeagent.keys import Signer
 from timeagent.sources.assumed import AssumedSource
 from timeagent.trust import Keyring
 from timeagent.units import MS, SECOND
@@ -42,10 +43,11 @@ def node_time(numbers: Policy) -> EmbeddedTime:
     return EmbeddedTime(clock, [AssumedSource(clock, numbers.assumed_radius_ns)], TIME_KEY, radius_ns_max=250 * MS)
 
 
-class ZeroSigner:
+class ZeroSigner(Signer):
     """Signs with zeros: all of a shard's work but the signature."""
 
-    id = WITNESS_KEY.id
+    def __init__(self) -> None:
+        self.id = WITNESS_KEY.id
 
     def sign(self, context: str, payload: bytes) -> bytes:
         del context, payload
@@ -85,7 +87,7 @@ def main() -> None:
         store=LeaseStore(options.directory / f"{options.name}.db"),
         chain=CeilingChain(MemoryChain(), now, WITNESS_KEY, numbers, identity),
         time=now,
-        signer=ZeroSigner() if options.unsigned else WITNESS_KEY,  # type: ignore[arg-type]
+        signer=ZeroSigner() if options.unsigned else WITNESS_KEY,
         ledger=spool,
         randomness=random.Random(),
         domains_max=options.domains_max,

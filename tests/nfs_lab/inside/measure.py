@@ -121,10 +121,10 @@ def main() -> int:
         cluster.create_log("appends", "log")
 
         def cycle() -> None:
-            with session.acquire("cycle") as leases:
+            with session.acquire("cycle", record_only=True) as leases:
                 assert isinstance(session.publish("frames", [PAYLOAD], under=leases), Committed)
 
-        with session.acquire("held") as held:
+        with session.acquire("held", record_only=True) as held:
 
             def publish(log: str, payloads: list[bytes]) -> None:
                 assert isinstance(session.publish(log, payloads, under=held), Committed)

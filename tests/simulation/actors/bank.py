@@ -64,7 +64,7 @@ class Teller:
         for _ in range(self._rounds):
             kit.pause(self._world.pace_ns)
             source, target = kit.chance.sample(self._accounts, 2)
-            leases = kit.acquire((source, target), kit.chance.choice((2, 6)) * SECOND)
+            leases = kit.acquire((source, target), kit.chance.choice((2, 6)) * SECOND, record_only=True)
             if leases is None:
                 continue
             try:
@@ -84,12 +84,11 @@ class Teller:
                 return
             payload = transfer(self._world.number(), source, target, amount, balances)
             log = kit.chance.choice(self._logs)
-            identity = kit.chance.randbytes(16)
-            for _ in range(3):
-                outcome = kit.publish(log, [payload], leases, identity)
-                if isinstance(outcome, Committed):
-                    break
-                kit.pause(self._world.pace_ns // 4)
+            outcome = kit.publish(log, [payload], leases)
+            for _ in range(2):
+                if not isinstance(outcome, Committed):
+                    kit.pause(self._world.pace_ns // 4)
+                    outcome = kit.repeat(log, [payload], leases)
             if isinstance(outcome, Committed):
                 balances[source] -= amount
                 balances[target] += amount

@@ -27,7 +27,8 @@ class Bounded(Application):
 
     def options(self, kit: SessionKit) -> dict[str, Any]:
         self._hold_ns, self._within_ns = kit.chance.choice(((5 * SECOND, None), (None, 2 * SECOND)))
-        return {"hold_ns_max": self._hold_ns, "progress_within_ns": self._within_ns}
+        hold, within = (None if each is None else each / SECOND for each in (self._hold_ns, self._within_ns))
+        return super().options(kit) | {"hold_s_max": hold, "progress_within_s": within}
 
     def taken(self, kit: SessionKit, leases: Sequence[Lease]) -> None:
         """Get on for a little, sleep, and note how long each lease was kept."""
@@ -53,4 +54,4 @@ class Outside(Application):
 
     def options(self, kit: SessionKit) -> dict[str, Any]:
         del kit
-        return {"outside_record": True}
+        return {}  # what acquire does unless it is told otherwise

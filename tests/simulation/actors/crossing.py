@@ -37,7 +37,7 @@ class Crossing:
         for number in range(self._rounds):
             names = chance.sample(self._domains, chance.choice((1, 2, 3, 3)))
             modes = {name: chance.choice((Mode.X, Mode.S, Mode.S, Mode.IX)) for name in names}
-            leases = kit.acquire(names, PATIENCE_NS, mode=modes)
+            leases = kit.acquire(names, PATIENCE_NS, mode=modes, record_only=True)
             if leases is None:
                 continue
             writable = [each for each in leases if each.mode in _WRITE]
@@ -60,7 +60,7 @@ class Sitter:
 
     def run(self) -> None:
         kit = SessionKit(self._world, self._process)
-        leases = kit.acquire([self._domain], PATIENCE_NS)
+        leases = kit.acquire([self._domain], PATIENCE_NS, record_only=True)
         assert leases is not None, "nobody else has it yet"
         kit.publish(self._log, [b"sat"], leases)
         kit.time.sleep(self._sits_ns)
@@ -81,7 +81,7 @@ class Queuer:
     def run(self) -> None:
         kit = SessionKit(self._world, self._process)
         kit.time.sleep(self._comes_ns)
-        leases = kit.acquire([self._domain], PATIENCE_NS)
+        leases = kit.acquire([self._domain], PATIENCE_NS, record_only=True)
         if leases is not None:
             kit.publish(self._log, [kit.process.name.encode()], leases)
             kit.relinquish(leases)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from appliance.session.losses import Reason
 from appliance.session.recall import Recall
 from tests.simulation.actors.session import Application
-from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +21,7 @@ class Obliging(Application):
 
     def options(self, kit: SessionKit) -> dict[str, Any]:
         answer = kit.chance.choice((Recall.FINISH, Recall.FLUSH, Recall.RELINQUISH))
-        return {"recall": answer, "sticky_ns": kit.chance.choice((None, SECOND, 60 * SECOND))}
+        return super().options(kit) | {"recall": answer, "sticky_s": kit.chance.choice((None, 1, 60))}
 
     def taken(self, kit: SessionKit, leases: Sequence[Lease]) -> None:
         """Flush when told to, and note in true time when a lease that is asked for is over."""

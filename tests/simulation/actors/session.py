@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
-from appliance.session.given import ATTEMPT_ID_BYTES
 from appliance.session.openlog import LogBook, OpenLog
 from appliance.session.session import Session
 from tests.simulation.actors.processes import Kit
@@ -91,6 +90,8 @@ class SessionKit(Kit):
         if renews:
             world.scheduler.spawn(f"{process.name} renewal", process, self._renew)
         self._over = False
+        self.doubts: list[Wrote] = []
+        """What is in doubt, as far as this has not been asked about."""
 
     def end(self) -> None:
         self._over = True
@@ -115,8 +116,9 @@ class SessionKit(Kit):
     ) -> Sequence[Lease] | None:
         scheduler, history = self.world.scheduler, self.world.history
         began = scheduler.now
+        term = None if term_ns is None else term_ns / SECOND
         try:
-            leases = self.session.acquire(*domains, mode=mode, timeout_ns=timeout_ns, term_ns=term_ns, **options)
+            leases = self.session.acquire(*domains, mode=mode, timeout_s=timeout_ns / SECOND, term_s=term, **options)
         except LeaseholdError as problem:
             self.world.scheduler.refused("gets no lease:", problem)
             history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=False))
@@ -153,23 +155,31 @@ class SessionKit(Kit):
             history.latest.append(LatestRead(self.process.name, began, now, log, after_ns, keys, under))
         scheduler.note("has read", f"{len(keys)} messages of {log} that name {domains}, of {len(later)}")
 
-    def publish(
-        self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease], attempt_id: bytes | None = None
-    ) -> Outcome:
+    def publish(self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease]) -> Outcome:
         scheduler = self.world.scheduler
         wrote = Wrote(self.process.name, log, tuple(payloads), tuple((each.domain, each.fence) for each in leases))
         self.world.history.wrote.append(wrote)
-        outcome = self.session.publish(log, payloads, under=leases, attempt_id=attempt_id)
+        outcome = self.session.publish(log, payloads, under=leases)
         wrote.outcomes.append((scheduler.now, said(outcome)))
+        if isinstance(outcome, Unknown):
+            self.doubts.append(wrote)
         scheduler.note("is told", f"{said(outcome)} {getattr(outcome, 'reason', '')}")
         return outcome
 
-    def repeat(self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease], attempt_id: bytes) -> None:
-        """Write once more under the same id what is in doubt, until its bag is surely closed: it is there once."""
+    def repeat(self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease]) -> Outcome:
+        """Have decided what is in doubt, look for it, and write it once more if it is not there: it is there once."""
+        held = {each.domain for each in leases}
+        mine = [each for each in self.doubts if each.log == log and held.intersection(dict(each.leases))]
         for _ in range(REPEATS):
-            if not isinstance(self.publish(log, payloads, leases, attempt_id), Unknown):
-                return
+            decided = self.session.resolve(log, leases)
+            if not isinstance(decided, Unknown):
+                if isinstance(decided, NotCommitted) and len(mine) == 1:
+                    mine[0].outcomes.append((self.world.scheduler.now, said(decided)))
+                self.doubts = [each for each in self.doubts if each not in mine]
+                there = payloads[0] in [each.payload for each in self.read(log, leases)]
+                return Committed() if there else self.publish(log, payloads, leases)
             self.time.sleep(300 * MS)
+        return decided
 
     def over(self, leases: Sequence[Lease]) -> None:
         """Note that the holder does not believe any more that it has these."""
@@ -192,7 +202,7 @@ class SessionKit(Kit):
     def upgrade(self, lease: Lease, mode: Mode, timeout_ns: int) -> None:
         scheduler = self.world.scheduler
         began = scheduler.now
-        self.session.upgrade(lease, mode, timeout_ns=timeout_ns)
+        self.session.upgrade(lease, mode, timeout_s=timeout_ns / SECOND, record_only=True)
         self.over([lease])
         self._holds(lease, began)
         scheduler.note("has changed", f"{lease.domain} to {mode}, fence {lease.fence}")
@@ -240,7 +250,7 @@ class Application:
 
     def options(self, kit: SessionKit) -> dict[str, Any]:  # noqa: ARG002 - for others
         """Return with what else leases are taken."""
-        return {}
+        return {"record_only": True}
 
     def taken(self, kit: SessionKit, leases: Sequence[Lease]) -> None:
         """Do what has to be done as soon as leases are taken."""
@@ -264,12 +274,11 @@ class Application:
                 said = f"{kit.process.name}.{self._world.number()}.{number}.{log}.{again}"
                 payloads = [f"{said}.{n}".encode() for n in range(chance.choice(MESSAGES))]
                 under = chance.sample(leases, chance.choice((len(leases), len(leases), 1)))
-                attempt = chance.randbytes(ATTEMPT_ID_BYTES)
-                outcome = kit.publish(log, payloads, under, attempt)
+                outcome = kit.publish(log, payloads, under)
                 if not isinstance(outcome, Committed) and chance.random() < 0.5:
                     kit.time.sleep(50 * MS)
                     if isinstance(outcome, Unknown):
-                        kit.repeat(log, payloads, under, attempt)
+                        kit.repeat(log, payloads, under)
             if chance.random() < 0.2:
                 kit.session.renew_due()
 
@@ -300,7 +309,7 @@ class Regular:
 
     def _used(self, kit: SessionKit) -> Sequence[Lease] | None:
         """Return the lease under which it has read and written; None: that has to be tried again."""
-        leases = kit.acquire([self._domain], 30 * SECOND)
+        leases = kit.acquire([self._domain], 30 * SECOND, record_only=True)
         if leases is None:
             return None
         try:
@@ -325,7 +334,7 @@ class Taker:
         kit = SessionKit(self._world, self._process)
         kit.time.sleep(600 * MS)  # until the other is sure to have it
         while True:
-            leases = kit.acquire(self._domains, 30 * SECOND)
+            leases = kit.acquire(self._domains, 30 * SECOND, record_only=True)
             if leases is not None:
                 kit.relinquish(leases)
             kit.pause(100 * MS)

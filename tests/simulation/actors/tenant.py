@@ -9,11 +9,13 @@ the chain's records are linked in the shard's own turn, without a thread beside 
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.machinery import Machinery
 from appliance.mapwatch import LOOK_NS
+from appliance.ownkeys import OwnKeys
 from appliance.shards import ShardHost
 from appliance.tenancy import BEAT_NS, Tenancy
 from tests.simulation.actors.processes import Kit
@@ -24,6 +26,7 @@ from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import Endpoint, refuse
 from tests.simulation.scheduler import NEVER
 from tests.simulation.store import MemoryStore
+from timeagent.keys import KeyInUse
 from timeagent.trust import Purpose
 from timeagent.units import SECOND
 
@@ -190,10 +193,18 @@ class NodeHost(ShardHost):
         self._world = street.world
         self._process = kit.process
         self._considered: dict[int, int] = {}
-        settings: Any = _Settings(street.world, kit.context.node)
+        settings: Any = _Settings(kit.context.node)
         nothing: Any = None
         super().__init__(
-            kit.storage, kit.records, settings, kit.time, kit.policy, nothing, kit.chance, Parts(street, kit.process)
+            kit.storage,
+            kit.records,
+            settings,
+            _Keys(street.world, kit.context.node),
+            kit.time,
+            kit.policy,
+            nothing,
+            kit.chance,
+            Parts(street, kit.process),
         )
 
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
@@ -240,12 +251,19 @@ class NodeHost(ShardHost):
 class _Settings:
     """What the host asks of a node's settings."""
 
+    def __init__(self, node: str) -> None:
+        self.node = node
+
+
+class _Keys(OwnKeys):
+    """Its keys, which no rotation replaces."""
+
     def __init__(self, world: World, node: str) -> None:
         self.node = node
-        self._signer = world.founded.keys[node][Purpose.WITNESS]
-
-    def witness_key(self) -> object:
-        return self._signer
+        self.keys = {}
+        self._keyring = None
+        self._lock = Lock()
+        self.time, self.witness = (KeyInUse(world.founded.keys[node][each]) for each in (Purpose.TIME, Purpose.WITNESS))
 
 
 class Daemon:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from appliance.formats.lease import Mode
 from appliance.lease.wire import Revoke
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.session import Application, SessionKit
@@ -24,6 +25,13 @@ class Together(Application):
         kit.session._together = True
         kit.session._leasing.standings.drop_from = kit.chance.choice((1, 1, 16))
         return kit
+
+
+class TogetherBesideOthers(Together):
+    """So that others may have the same domains at once; often it lets them run out."""
+
+    modes = (Mode.X, Mode.IX, Mode.IX, Mode.IX, Mode.S)
+    gives_back = 0.5
 
 
 class Operator:

@@ -356,8 +356,8 @@ MUTANTS: dict[str, Mutant] = {
     "ceiling used before it is linked": Mutant(
         _in_chain(
             "CeilingChain._next_record",
-            "return record, sign(Kind.CEILING, record, self._signer)",
-            "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, self._signer))",
+            "return record, sign(Kind.CEILING, record, signer)",
+            "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
         ),
         ChainCast((contender("a"), contender("b")), faults=2),
         chains.OWN_RECORD,

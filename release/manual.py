@@ -39,7 +39,8 @@ COMPLETIONS: Final = {
 FILES: Final = (
     ("/etc/leasehold/CLUSTER/", "settings and keys of this machine's node: node.toml, time.toml, *.key"),
     ("~/.config/leasehold/CLUSTER/", "the same, of a user"),
-    ("/dev/shm/leasehold-UID/", "what a shard and the time agent keep until the machine stops"),  # noqa: S108 - named
+    ("/run/leasehold/", "what the service's shards and time agent keep until the machine stops"),
+    ("/dev/shm/leasehold-UID/", "the same, of another user"),  # noqa: S108 - named
 )
 
 

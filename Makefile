@@ -2,7 +2,7 @@
 # PYTHON=...  the interpreter for .venv (else the first good one of python3, python3.13, python3.12)
 # SAMPLE=20   one in 20 of the tests of `make verify`: others for each commit
 # SEEDS=...   how many schedules `make sim` tries
-# ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `leasehold demo` in `make demo`
+# ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `tenure demo` in `make demo`
 # REVISION=2 the packaging's own number in `make deb` (else 1)
 # SHORT=1     `make bench-leases` in under 50 s, `make nfs-lab` with a few scenarios
 
@@ -10,7 +10,7 @@ SHELL    := /bin/bash
 VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
-PACKAGES := leasehold tui auditor appliance timeagent
+PACKAGES := tenure tui auditor appliance timeagent
 SUITES   := $(wildcard $(addprefix tests/,unit property faults golden tui simulation))
 PYTEST   := $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 ARGS     ?=
@@ -20,10 +20,10 @@ SEEDS    ?= 10000
 .PHONY: help install demo test verify check fmt man deb test-deb bench bench-tui bench-leases nfs-lab sim bench-sim clean
 
 help: ## say what there is
-	@echo 'leasehold: make TARGET'
+	@echo 'tenure: make TARGET'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-13s %s\n' "$$t" "$$d"; done
 
-install: $(STAMP) ## make .venv with everything in it; .venv/bin/leasehold is the command
+install: $(STAMP) ## make .venv with everything in it; .venv/bin/tenure is the command
 
 # An interpreter counts when it runs, is new enough and can make virtual environments: a name on PATH proves nothing.
 $(STAMP): pyproject.toml constraints.txt
@@ -45,10 +45,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq -c constraints.txt --group dev
 	@$(BIN)/python -m pip install -qq -c constraints.txt --no-build-isolation --editable .
 	@touch $@
-	@echo 'install: done; the command is $(BIN)/leasehold'
+	@echo 'install: done; the command is $(BIN)/tenure'
 
 demo: install ## run a cluster on this machine, then audit it
-	@$(BIN)/leasehold demo $(ARGS)
+	@$(BIN)/tenure demo $(ARGS)
 
 test: install ## run the tests: unit, property, faults, golden, tui, a short simulation
 	@$(PYTEST) -m 'not slow and not lab and not verify' $(SUITES) $(ARGS)

@@ -1,7 +1,7 @@
 """The door for asyncio: the synchronous core in threads, so that nothing of it blocks the loop.
 
 ```python
-async with await AsyncCluster.open("/srv/leasehold") as cluster, cluster.session("billing") as session:
+async with await AsyncCluster.open("/srv/tenure") as cluster, cluster.session("billing") as session:
     async with await session.acquire("account/7") as leases:
         print(await session.publish("ledger", [b"credit 5"], under=leases))
 ```
@@ -56,8 +56,8 @@ class _Threads:
 
     def __init__(self) -> None:
         """Start no thread yet."""
-        self.waits = ThreadPoolExecutor(WAITS_MAX, "leasehold-wait")
-        self.calls = ThreadPoolExecutor(CALLS_MAX, "leasehold-call")
+        self.waits = ThreadPoolExecutor(WAITS_MAX, "tenure-wait")
+        self.calls = ThreadPoolExecutor(CALLS_MAX, "tenure-call")
         self.closing = Event()
 
     async def call[R](self, do: Callable[[], R]) -> R:

@@ -278,7 +278,7 @@ class ByHand:
                 "kept-by-process",
                 f"the lease {view.correlation_id.hex()} on {view.domain!r} is kept by process {view.holder.process} "
                 f"at {view.holder.node}: only that knows what was written under it",
-                hint="end that process, or: leasehold lease revoke",
+                hint="end that process, or: tenure lease revoke",
             )
 
     def _asked(self, request: Request, wait_ns: Span = 0, *, domain: str = "") -> Reply:
@@ -297,7 +297,7 @@ class ByHand:
                     raise ShardUnavailable(
                         problem.code,
                         f"shard {shard} does not answer: {problem.message}",
-                        hint="leasehold shards says who should run it; another node takes over what is asked for",
+                        hint="tenure shards says who should run it; another node takes over what is asked for",
                     ) from None
         if isinstance(reply, Refused):
             raise BadRequest(reply.code, reply.message, hint=reply.hint)

@@ -1,7 +1,7 @@
 """``Cluster``: the door for applications. Opens a root, checks everything, wires all ports.
 
 ```python
-with Cluster.open("/srv/leasehold") as cluster, cluster.session("billing") as session:
+with Cluster.open("/srv/tenure") as cluster, cluster.session("billing") as session:
     with session.acquire("account/7") as leases:
         print(session.publish("ledger", [b"credit 5"], under=leases))
 ```
@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     from .lease.wire import LeaseView, ShardNumbers
     from .routes import TimeThere
 
-ROOT_VARIABLE = "LEASEHOLD_ROOT"
+ROOT_VARIABLE = "TENURE_ROOT"
 """The only environment variable that is read."""
 
 
 def root_path(named: str | Path | None) -> Path:
-    """Return the root that a call or LEASEHOLD_ROOT names. Raises BadRequest when neither does."""
+    """Return the root that a call or TENURE_ROOT names. Raises BadRequest when neither does."""
     check_type(str | os.PathLike | None, root=named)
     chosen = named or os.environ.get(ROOT_VARIABLE)
     if not chosen:
@@ -175,7 +175,7 @@ class Cluster:
     ) -> Self:
         """Open a root that this machine has joined.
 
-        ``root``: default LEASEHOLD_ROOT; ``node_dir``: default the usual places.
+        ``root``: default TENURE_ROOT; ``node_dir``: default the usual places.
         ``storage``: another way to the same directory than the operating system's own; for tests.
 
         Raises Environment (not mounted, not a root), BadConfiguration (not joined, bad policy), NotTrusted (another

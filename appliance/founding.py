@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted
+from timeagent.errors import Damaged, Environment, NotTrusted, TenureError
 from timeagent.keyfiles import key_file_name, make_node_keys
 from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
@@ -70,13 +70,13 @@ def read_marker(storage: Storage, root: Path) -> Marker:
         if not names:
             raise Environment(
                 "empty-root",
-                f"{root} is an empty directory: not a leasehold root, or its file system is not mounted",
-                hint=f"mount it, or set up a new cluster: leasehold init {root}",
+                f"{root} is an empty directory: not a tenure root, or its file system is not mounted",
+                hint=f"mount it, or set up a new cluster: tenure init {root}",
             )
         raise Damaged(
             "not-a-root",
-            f"{root} is not a leasehold root: it has no file {MARKER}",
-            hint=f"name the root itself, or set up a new cluster in an empty directory: leasehold init {root}",
+            f"{root} is not a tenure root: it has no file {MARKER}",
+            hint=f"name the root itself, or set up a new cluster in an empty directory: tenure init {root}",
         )
     try:
         return decode_marker(data, str(root / MARKER))
@@ -112,7 +112,7 @@ def _refuse_not_empty(storage: Storage, root: Path) -> None:
         raise Environment("no-root", f"{root} does not exist", hint=f"mkdir {root}")
     if MARKER in names:
         raise Environment(
-            "root-exists", f"{root} is a leasehold root already", hint=f"to let this machine in: leasehold join {root}"
+            "root-exists", f"{root} is a tenure root already", hint=f"to let this machine in: tenure join {root}"
         )
     foreign = sorted(name for name in set(names) - LEFTOVER if name not in _OURS or storage.list_afresh(name))
     if foreign:
@@ -139,11 +139,11 @@ def _records_undone(storage: Storage, marker: Marker) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(LeaseholdError):
+        with contextlib.suppress(TenureError):
             if storage.read(MARKER) == marker.encode():
                 storage.unlink(MARKER)
         for kind in (Kind.MAP, Kind.TRUST, Kind.POLICY):
-            with contextlib.suppress(LeaseholdError):
+            with contextlib.suppress(TenureError):
                 path = f"{DIRECTORIES[kind]}/{record_name(1)}"
                 data = storage.read(path)
                 if data and open_signed(kind, data, path).key_id == key_id(marker.root_key):
@@ -190,7 +190,7 @@ def set_up(
     listen: Listen | None = None,
     root_key_file: Path | None = None,
 ) -> Settings:
-    """What ``leasehold init`` does: found the cluster, let this node in, give it the one shard, save its settings.
+    """What ``tenure init`` does: found the cluster, let this node in, give it the one shard, save its settings.
 
     ``root_key_file``: where the root key is to be kept; one that lies there already is used. None: with the settings.
     Either all of it is done, or what was begun is removed again, here and on the mount. The marker comes last.
@@ -240,14 +240,14 @@ def join_cluster(
     directory: Path | None,
     listen: Listen | None = None,
 ) -> Settings:
-    """What ``leasehold join`` does, with the root key at hand. Raises NotTrusted for another cluster's key."""
+    """What ``tenure join`` does, with the root key at hand. Raises NotTrusted for another cluster's key."""
     marker = read_marker(storage, root)
     root_key = load_private_key(root_key_file)
     if root_key.public != marker.root_key:
         raise NotTrusted(
             "other-cluster",
             f"{root_key_file} is not the root key of the cluster at {root} ({marker.fingerprint})",
-            hint="take root.key from the machine that ran leasehold init",
+            hint="take root.key from the machine that ran tenure init",
         )
     registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
     place = directory or new_directory(marker.cluster_id)

@@ -65,7 +65,7 @@ class GivingWay:
         if why is None:
             return
         _log.info("shard-gives-way shard=%d reason=%s", shard, why)
-        self._leaving[shard] = self._machinery.spawn(f"leasehold-leave-{shard}", lambda: self._leave(shard))
+        self._leaving[shard] = self._machinery.spawn(f"tenure-leave-{shard}", lambda: self._leave(shard))
 
 
 def kept_by(path: Path) -> str | None:

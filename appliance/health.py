@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from timeagent.errors import LeaseholdError
+    from timeagent.errors import TenureError
     from timeagent.units import Instant, Span
 
     from .bag.probe import Room
@@ -49,28 +49,26 @@ def for_long(silent_ns: Span | None) -> str:
 def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = RADIUS_NS_MAX) -> Check:
     """Say whether this machine's clock has a bound. ``radius``: None where nothing bounds it, and ``why``."""
     if radius is None:
-        way_out = (
-            "leasehold time sources says why; run chrony with rtcsync, or the time agent: leasehold time run; or state"
-        )
+        way_out = "tenure time sources says why; run chrony with rtcsync, or the time agent: tenure time run; or state"
         way_out += " one: init --assume-radius, and of a cluster that is there policy set --assumed-radius"
         return failed("clock", f"no bound: {why}", way_out)
     if radius > radius_max:
         return failed(
             "clock",
             f"known to {span_text(radius)} ({source}); the policy allows {span_text(radius_max)}",
-            "leasehold time sources says what each source knows",
+            "tenure time sources says what each source knows",
         )
     return passed("clock", f"known to {span_text(radius)} ({source})")
 
 
-def judge_keys(node: str, refused: LeaseholdError | None, soon: Mapping[str, Instant]) -> Check:
+def judge_keys(node: str, refused: TenureError | None, soon: Mapping[str, Instant]) -> Check:
     """Say whether what this node signs counts; ``refused``: why not. ``soon``: keys in use that end, by purpose."""
     if refused is not None:
-        return failed("keys", refused.message, refused.hint or "leasehold trust show")
+        return failed("keys", refused.message, refused.hint or "tenure trust show")
     if soon:
         ends = ", ".join(f"{purpose} until {rfc3339(end)}" for purpose, end in soon.items())
         said = f"processes of {node} use keys that end, and have no next ones: {ends}"
-        return unsure("keys", said, "leasehold trust rotate makes the next; where that is done: start them again")
+        return unsure("keys", said, "tenure trust rotate makes the next; where that is done: start them again")
     return passed("keys", f"those of {node} count")
 
 
@@ -107,7 +105,7 @@ def judge_daemon(node: str, said: Sequence[Check] | None, runs: str | None, list
             return failed("daemon", f"{node} is not ready: {'; '.join(c.words for c in wrong)}", wrong[0].way_out)
         return passed("daemon", f"{node} is ready")
     if runs is not None and listens is not None:
-        way_out = "leasehold top shows whether it comes back; stopped, it goes on with kill -CONT and its number;"
+        way_out = "tenure top shows whether it comes back; stopped, it goes on with kill -CONT and its number;"
         way_out += " where it has processor time and hangs all the same: kill -9, and start it again"
         return failed("daemon", f"{listens} runs {node}, and does not answer", way_out)
     if runs is not None:
@@ -115,7 +113,7 @@ def judge_daemon(node: str, said: Sequence[Check] | None, runs: str | None, list
             "it only starts, or is of another release: wait; journalctl -u says more. It need not be ended for that"
         )
         return unsure("daemon", f"{runs} runs {node}, and says nothing of itself at its door on tmpfs", way_out)
-    return unsure("daemon", f"none of {node} answers on this machine", "leasehold node run; systemctl status")
+    return unsure("daemon", f"none of {node} answers on this machine", "tenure node run; systemctl status")
 
 
 # -- shards ------------------------------------------------------------------------------------------------------------
@@ -135,7 +133,7 @@ def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> Check:
 def judge_awaited_shard(shard: int, runner: str | None) -> Check:
     """Say of a shard of this node that it does not run here; ``runner``: which process of this machine has it."""
     said = "does not run" + (f" here yet: {runner} runs it, and gives it up" if runner else "")
-    return failed(f"shard {shard}", said, "wait: this node takes it once its ceiling is past; leasehold shards ls")
+    return failed(f"shard {shard}", said, "wait: this node takes it once its ceiling is past; tenure shards ls")
 
 
 def judge_shard(
@@ -155,7 +153,7 @@ def judge_shard(
     name, said, ways = f"shard {shard}", [], []
     if runner not in (None, owner):
         said.append(f"its owner {owner} does not run it")
-        ways.append(f"start {owner} again; or leasehold shards move {shard} {runner}")
+        ways.append(f"start {owner} again; or tenure shards move {shard} {runner}")
     if until_ns is not None:
         said.append(f"restarted, recovering until {rfc3339(until_ns + SECOND)[_TIME_OF_DAY]} UTC")
         ways.append("wait: what an earlier run granted has to be over first")
@@ -170,11 +168,11 @@ def judge_silent_shard(
 ) -> Check:
     """Say how a shard is that does not answer. ``stopped``: its chain says that it ended in good order."""
     if stopped:
-        way_out = f"leasehold node run, on {owner}; who asks for a lease has it run again, and waits for nothing"
+        way_out = f"tenure node run, on {owner}; who asks for a lease has it run again, and waits for nothing"
         return unsure(f"shard {shard}", f"stopped in good order by {owner}", way_out)
     why = why.removeprefix(f"shard {shard} at node {owner}: ")  # it stands there already
     said = f"no answer from {owner}{for_long(silent_ns)}" + (f": {why}" if why else "")
-    return failed(f"shard {shard}", said, way_out or f"is {owner} stopped, or down? leasehold status, there")
+    return failed(f"shard {shard}", said, way_out or f"is {owner} stopped, or down? tenure status, there")
 
 
 # -- other nodes -------------------------------------------------------------------------------------------------------
@@ -187,8 +185,8 @@ def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> Check:
         return unsure(
             "other nodes",
             f"{len(answers)} answer; no answer from {where}",
-            "is leasehold-node running there (leasehold status, there), and may this machine reach that port?"
-            " leasehold trust move corrects it",
+            "is tenure-node running there (tenure status, there), and may this machine reach that port?"
+            " tenure trust move corrects it",
         )
     return passed(
         "other nodes", f"{len(answers)} answer" if answers else "no other has an address and a key that counts"
@@ -203,7 +201,7 @@ def judge_releases(known: Mapping[str, str | None]) -> Check:
         return unsure(
             "releases",
             f"nodes run different ones: {words}",
-            "finish the upgrade: leasehold node upgrade, one node after the other",
+            "finish the upgrade: tenure node upgrade, one node after the other",
         )
     return passed("releases", words or "no node says")
 
@@ -211,7 +209,7 @@ def judge_releases(known: Mapping[str, str | None]) -> Check:
 def judge_clocks(good: bool, words: str) -> Check:  # noqa: FBT001 - one fact
     """Say whether no node's clock contradicts the others."""
     if not good:
-        return failed("clocks", words, "leasehold time sources, on the node that is outside: its bound is not true")
+        return failed("clocks", words, "tenure time sources, on the node that is outside: its bound is not true")
     return passed("clocks", words or "nothing to compare")
 
 
@@ -221,10 +219,10 @@ def judge_clocks(good: bool, words: str) -> Check:  # noqa: FBT001 - one fact
 def judge_log(log: str, problem: str, overdue: int) -> Check:
     """Say whether a log can be read, and is closed as time goes by. ``overdue``: bags that long could be closed."""
     if problem:
-        return failed(f"log {log}", problem, "leasehold audit says what is damaged")
+        return failed(f"log {log}", problem, "tenure audit says what is damaged")
     if overdue:
         return unsure(
-            f"log {log}", f"{counted(overdue, 'bag')} overdue for closing", "a daemon does it: leasehold node run"
+            f"log {log}", f"{counted(overdue, 'bag')} overdue for closing", "a daemon does it: tenure node run"
         )
     return passed(f"log {log}", "closed as time goes by")
 

@@ -118,7 +118,7 @@ def asked(storage: Storage, node: str) -> Request:
         raise NotTrusted(
             "no-request",
             f"no machine asks to join as {node}",
-            hint=f"on that machine: leasehold join ROOT --node {node}",
+            hint=f"on that machine: tenure join ROOT --node {node}",
         )
     return decode_request(data, node, path)
 

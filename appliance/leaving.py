@@ -62,7 +62,7 @@ def give_away(registers: Registers, root_key: Signer, node: str, to: Sequence[st
         raise BadRequest(
             "no-heir",
             f"no other node answers anywhere: nobody could have the shards {', '.join(map(str, mine))} of {node}",
-            hint="leasehold trust move NODE HOST:PORT says where one answers; --to names another",
+            hint="tenure trust move NODE HOST:PORT says where one answers; --to names another",
         )
     for turn, shard in enumerate(mine):
         heir = to[turn % len(to)] if to else registers.newest_map().heirs(shard, others)[1]

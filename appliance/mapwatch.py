@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -92,14 +92,14 @@ class MapWatch:
             if newest.number != self._known.newest.number:
                 self._known = Placement(newest, tuple(self._registers.layouts(newest)))
                 _log.info("map-changed number=%d shards=%d", newest.number, len(newest.owners))
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.failures += 1
             _log.warning("map-not-read code=%s reason=%s", problem.code, problem.message)
 
     def _start(self) -> None:
         with self._lock:
             if self.thread is None and not self._closed:
-                self.thread = Thread(target=self._run, name="leasehold-map", daemon=True)
+                self.thread = Thread(target=self._run, name="tenure-map", daemon=True)
                 self.thread.start()
 
     def _run(self) -> None:

@@ -58,22 +58,22 @@ class NodeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Asks each shard of this node once, for a bounded time."""
-        yield InfoMetricFamily("leasehold_node", "This node.", value={"node": self._node, "version": self._version})
+        yield InfoMetricFamily("tenure_node", "This node.", value={"node": self._node, "version": self._version})
         checks = self._observed.checks()
         running = worst(self._observed.running()) is not Verdict.FAIL
-        yield _gauge("leasehold_node_healthy", "1 if every loop goes round.", running)
-        yield _gauge("leasehold_node_ready", "1 if leases can be asked for.", worst(checks) is not Verdict.FAIL)
+        yield _gauge("tenure_node_healthy", "1 if every loop goes round.", running)
+        yield _gauge("tenure_node_ready", "1 if leases can be asked for.", worst(checks) is not Verdict.FAIL)
         judged = GaugeMetricFamily(
-            "leasehold_check", "1 for how a thing is; /readyz says why.", labels=("check", "verdict")
+            "tenure_check", "1 for how a thing is; /readyz says why.", labels=("check", "verdict")
         )
         for check in checks:
             judged.add_metric([check.name, check.verdict], 1)
         yield judged
         radius = self._observed.radius_ns()
         if radius is not None:
-            yield _gauge("leasehold_time_radius_seconds", "How well the time is known here.", radius / SECOND)
+            yield _gauge("tenure_time_radius_seconds", "How well the time is known here.", radius / SECOND)
         hosted = {shard: each for shard in self._observed.own_shards if (each := self._host.hosted(shard)) is not None}
-        yield _gauge("leasehold_tmpfs_free_bytes", "Room for what shards remember.", self._observed.room_bytes())
+        yield _gauge("tenure_tmpfs_free_bytes", "Room for what shards remember.", self._observed.room_bytes())
         yield from self._key_ends()
         yield from self._nodes()
         yield from self._shards()
@@ -84,7 +84,7 @@ class NodeCollector(Collector):
         if self._keys is None:
             return
         ends = GaugeMetricFamily(
-            "leasehold_key_end_timestamp_seconds", "Until when a key counts that is in use here.", labels=("purpose",)
+            "tenure_key_end_timestamp_seconds", "Until when a key counts that is in use here.", labels=("purpose",)
         )
         for purpose, key in sorted(self._keys.keys.items()):
             if key.end_ns is not None:
@@ -95,26 +95,26 @@ class NodeCollector(Collector):
         if self._releases is None:
             return
         known = self._releases.known
-        answers = GaugeMetricFamily("leasehold_peer_up", "1 if the node answered when last asked.", labels=("peer",))
-        runs = GaugeMetricFamily("leasehold_peer_release", "1 for what a node runs.", labels=("peer", "release"))
+        answers = GaugeMetricFamily("tenure_peer_up", "1 if the node answered when last asked.", labels=("peer",))
+        runs = GaugeMetricFamily("tenure_peer_release", "1 for what a node runs.", labels=("peer", "release"))
         for peer, release in sorted(known.items()):
             answers.add_metric([peer], release is not None)
             if release is not None:
                 runs.add_metric([peer, release], 1)
         yield from (answers, runs)
-        yield _gauge("leasehold_version_skew", "1 if nodes run different releases.", skewed(known))
+        yield _gauge("tenure_version_skew", "1 if nodes run different releases.", skewed(known))
 
     def _shards(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("leasehold_shard_up", "1 if the shard answers.", labels=_SHARD)
-        leases = GaugeMetricFamily("leasehold_shard_leases", "Leases that are out.", labels=_SHARD)
-        sessions = GaugeMetricFamily("leasehold_shard_sessions", "Session leases that are out.", labels=_SHARD)
-        domains = GaugeMetricFamily("leasehold_shard_domains", "Domains that are remembered.", labels=_SHARD)
+        up = GaugeMetricFamily("tenure_shard_up", "1 if the shard answers.", labels=_SHARD)
+        leases = GaugeMetricFamily("tenure_shard_leases", "Leases that are out.", labels=_SHARD)
+        sessions = GaugeMetricFamily("tenure_shard_sessions", "Session leases that are out.", labels=_SHARD)
+        domains = GaugeMetricFamily("tenure_shard_domains", "Domains that are remembered.", labels=_SHARD)
         ceiling = GaugeMetricFamily(
-            "leasehold_shard_ceiling_timestamp_seconds", "Until when the shard may grant.", labels=_SHARD
+            "tenure_shard_ceiling_timestamp_seconds", "Until when the shard may grant.", labels=_SHARD
         )
-        batches = CounterMetricFamily("leasehold_shard_batches", "Batches signed by this incarnation.", labels=_SHARD)
+        batches = CounterMetricFamily("tenure_shard_batches", "Batches signed by this incarnation.", labels=_SHARD)
         lost = CounterMetricFamily(
-            "leasehold_shard_ledger_blocks_lost", "Blocks that the ledger's queue refused.", labels=_SHARD
+            "tenure_shard_ledger_blocks_lost", "Blocks that the ledger's queue refused.", labels=_SHARD
         )
         for shard in self._observed.own_shards:
             numbers = self._observed.numbers(shard)
@@ -130,20 +130,20 @@ class NodeCollector(Collector):
 
     def _doors(self) -> Iterator[Metric]:
         if self._trust is not None:
-            yield _gauge("leasehold_trust_record_number", "The newest trust record known here.", self._trust.number)
+            yield _gauge("tenure_trust_record_number", "The newest trust record known here.", self._trust.number)
             yield CounterMetricFamily(
-                "leasehold_trust_look_failures", "Looks for a newer trust record that failed.", self._trust.failures
+                "tenure_trust_look_failures", "Looks for a newer trust record that failed.", self._trust.failures
             )
         if self._door is not None:
-            yield CounterMetricFamily("leasehold_door_let_in", "Connections let in by TCP.", self._door.let_in)
+            yield CounterMetricFamily("tenure_door_let_in", "Connections let in by TCP.", self._door.let_in)
             refused = CounterMetricFamily(
-                "leasehold_door_refused", "Connections refused by TCP, by reason.", labels=("reason",)
+                "tenure_door_refused", "Connections refused by TCP, by reason.", labels=("reason",)
             )
             for reason, count in sorted(self._door.refused.copy().items()):
                 refused.add_metric([reason], count)
             yield refused
         answered = CounterMetricFamily(
-            "leasehold_http_answers", "Answers at the read-only doors, by status.", labels=("status",)
+            "tenure_http_answers", "Answers at the read-only doors, by status.", labels=("status",)
         )
         for status, count in sorted(sum((door.answered.copy() for door in self.web), Counter()).items()):
             answered.add_metric([str(status)], count)
@@ -152,24 +152,24 @@ class NodeCollector(Collector):
 
 def _servers(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
     """Yield what the servers and the threads behind them count themselves: no shard is asked."""
-    connections = GaugeMetricFamily("leasehold_server_connections", "Connections that are open.", labels=_SHARD)
-    accepted = CounterMetricFamily("leasehold_server_connections_accepted", "Connections taken in.", labels=_SHARD)
+    connections = GaugeMetricFamily("tenure_server_connections", "Connections that are open.", labels=_SHARD)
+    accepted = CounterMetricFamily("tenure_server_connections_accepted", "Connections taken in.", labels=_SHARD)
     closed = CounterMetricFamily(
-        "leasehold_server_connections_closed", "Connections that ended, by reason.", labels=("shard", "reason")
+        "tenure_server_connections_closed", "Connections that ended, by reason.", labels=("shard", "reason")
     )
-    calls = CounterMetricFamily("leasehold_server_calls", "Calls answered.", labels=_SHARD)
-    requests = CounterMetricFamily("leasehold_server_requests", "Requests in those calls.", labels=_SHARD)
-    turns = CounterMetricFamily("leasehold_server_turns", "Turns: done as a whole, with one signature.", labels=_SHARD)
-    seconds = CounterMetricFamily("leasehold_server_turn_seconds", "Time spent in turns.", labels=_SHARD)
+    calls = CounterMetricFamily("tenure_server_calls", "Calls answered.", labels=_SHARD)
+    requests = CounterMetricFamily("tenure_server_requests", "Requests in those calls.", labels=_SHARD)
+    turns = CounterMetricFamily("tenure_server_turns", "Turns: done as a whole, with one signature.", labels=_SHARD)
+    seconds = CounterMetricFamily("tenure_server_turn_seconds", "Time spent in turns.", labels=_SHARD)
     throttled = CounterMetricFamily(
-        "leasehold_server_throttled", "How often a peer had asked for more than it may.", labels=_SHARD
+        "tenure_server_throttled", "How often a peer had asked for more than it may.", labels=_SHARD
     )
     waits = GaugeMetricFamily(
-        "leasehold_ceiling_waits_for_mount", "1 while a ceiling record waits for the mount.", labels=_SHARD
+        "tenure_ceiling_waits_for_mount", "1 while a ceiling record waits for the mount.", labels=_SHARD
     )
-    spooled = GaugeMetricFamily("leasehold_ledger_spool_bytes", "Bytes of the ledger that wait.", labels=_SHARD)
+    spooled = GaugeMetricFamily("tenure_ledger_spool_bytes", "Bytes of the ledger that wait.", labels=_SHARD)
     failed = CounterMetricFamily(
-        "leasehold_ledger_append_failures", "Appends to the ledger that failed: gaps in it.", labels=_SHARD
+        "tenure_ledger_append_failures", "Appends to the ledger that failed: gaps in it.", labels=_SHARD
     )
     for shard, each in sorted(hosted.items()):
         label, counts = [str(shard)], each.server.counts

@@ -32,7 +32,7 @@ def move_shard(registers: Registers, root_key: Signer, shard: int, node: str) ->
         raise BadRequest(
             "no-such-shard",
             f"map {newest.number} has the shards 0 to {len(newest.owners) - 1}, not {shard}",
-            hint="leasehold shards ls",
+            hint="tenure shards ls",
         )
     _check_nodes(registers, [node])
     if newest.owners[shard] == node:
@@ -56,7 +56,7 @@ def reshard(registers: Registers, root_key: Signer, count: int, nodes: Sequence[
         raise BadRequest(
             "resharded-already",
             f"map {newest.number} has {count} shards already",
-            hint="leasehold shards move gives one to another node",
+            hint="tenure shards move gives one to another node",
         )
     _check_nodes(registers, nodes)
     owners = [owner for owner in newest.owners[:count] if owner in nodes]
@@ -78,7 +78,7 @@ def _check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
         raise BadRequest(
             "unknown-node",
             f"the cluster has no node {', '.join(unknown) or '(none named)'}",
-            hint="leasehold trust ls names them",
+            hint="tenure trust ls names them",
         )
 
 

@@ -7,7 +7,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.console import counted
-from timeagent.errors import Environment, LeaseholdError, ShardUnavailable
+from timeagent.errors import Environment, ShardUnavailable, TenureError
 from timeagent.notify import Notifier
 from timeagent.units import DAY, MS, SECOND
 
@@ -153,7 +153,7 @@ class Node:
                 lambda key: tls.server_context(key, tls.certificate(key.public, release=version)), cluster.keys.tls
             )
             self._door = Door(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
-            self._door_thread = Thread(target=self._door.run, name="leasehold-door", daemon=True)
+            self._door_thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
             self._door_thread.start()
         self._releases = Releases(
             settings.node, cluster.keys.tls, cluster.map.cluster_id, trust, cluster.time, self._version
@@ -316,7 +316,7 @@ class Node:
         try:
             self._look_for_logs()
             now = self._cluster.time.now()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
             return
         for name, metronome in self._metronomes.items():
@@ -324,7 +324,7 @@ class Node:
                 metronome.turn(now)
                 if self._cluster.settings.pack:
                     self._pack(name, now)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
 
     def _pack(self, name: str, now: TimeInterval) -> None:
@@ -343,7 +343,7 @@ class Node:
                 continue
             try:
                 grid = self._cluster.logs.opened(name).grid
-            except LeaseholdError as problem:  # the other logs go on
+            except TenureError as problem:  # the other logs go on
                 _log.warning("log-not-opened log=%s code=%s reason=%s", name, problem.code, problem.message)
             else:
                 context, days = self._cluster.context, self._cluster.settings.retention_days

@@ -48,7 +48,7 @@ AT_ONCE: Final = frozenset({"/healthz", "/readyz"})
 """The pages that are made without asking a shard or the mount."""
 
 CHECKS_PATH: Final = "/v1/checks"
-CHECKS_SCHEMA: Final = "leasehold.checks"
+CHECKS_SCHEMA: Final = "tenure.checks"
 LEASES_SHOWN: Final = 1_000
 LEASES_SHOWN_MAX: Final = 10_000
 
@@ -116,7 +116,7 @@ class Observed:
             found.append(failed("node", "it is stopping", "wait, or ask another node"))
         if why := self._host.keys_end():
             found.append(
-                failed("keys", f"no shard may run with these keys: {why}", "leasehold trust rotate makes the next")
+                failed("keys", f"no shard may run with these keys: {why}", "tenure trust rotate makes the next")
             )
         found += self._tmpfs()
         allowed = self._policy.radius_ns_max
@@ -205,7 +205,7 @@ def pages(
                 {"shard": shard, "owner": owner, "node": owner, "here": shard in here, "answers": numbers is not None}
                 | ({} if numbers is None else shard_fields(numbers))
             )
-        return _json("leasehold.shards", {"map": shard_map.number, "shards": shown})
+        return _json("tenure.shards", {"map": shard_map.number, "shards": shown})
 
     def leases(query: Mapping[str, str]) -> Answer:
         count = _number(query, "limit", LEASES_SHOWN, LEASES_SHOWN_MAX)
@@ -216,7 +216,7 @@ def pages(
         for shard in wanted:
             found, more = observed.leases(shard, query.get("after", ""), count)
             shown.append({"shard": shard, "more": more, "leases": [lease_fields(view) for view in found]})
-        return _json("leasehold.leases", {"shards": shown})
+        return _json("tenure.leases", {"shards": shown})
 
     return {
         "/healthz": health,

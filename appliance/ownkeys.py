@@ -11,7 +11,7 @@ import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadTime, LeaseholdError, NotTrusted
+from timeagent.errors import BadTime, NotTrusted, TenureError
 from timeagent.keyfiles import is_own_key, key_path, load_key_file
 from timeagent.keys import KeyInUse, fingerprint
 from timeagent.trust import Purpose
@@ -77,7 +77,7 @@ class OwnKeys:
             return None
         try:
             signer = load_key_file(path, self._directory)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self._log_once(purpose, f"key-not-read purpose={purpose} code={problem.code} reason={problem.message}")
             return None
         if keyring.node_of(signer.id) != self.node or (at and keyring.refuses(signer.id, purpose, at)):
@@ -135,7 +135,7 @@ class OwnKeys:
         return NotTrusted(
             "key-not-trusted",
             f"what this node signs is accepted by nobody: {reason}",
-            hint="leasehold trust rotate makes the next keys; processes that get theirs as credentials start again",
+            hint="tenure trust rotate makes the next keys; processes that get theirs as credentials start again",
         )
 
 

@@ -43,5 +43,5 @@ def publish_policy(registers: Registers, root_key: Signer, policy: Policy) -> No
         raise TryAgain(
             "policy-changed",
             f"somebody else has published policy {policy.number} meanwhile",
-            hint="look at it with leasehold policy show, then decide anew",
+            hint="look at it with tenure policy show, then decide anew",
         )

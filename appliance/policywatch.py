@@ -11,7 +11,7 @@ import logging
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 from .formats.framing import Kind
@@ -71,7 +71,7 @@ class WatchedPolicy:
         """Begin to look, in a thread of its own. Idempotent."""
         with self._lock:
             if self.thread is None and not self._closing.is_set():
-                self.thread = Thread(target=self._run, name="leasehold-policy", daemon=True)
+                self.thread = Thread(target=self._run, name="tenure-policy", daemon=True)
                 self.thread.start()
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class WatchedPolicy:
                 self._take(policy)
                 _log.info("policy-taken-up number=%d", number)
                 self._tell(policy)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.failures += 1
             _log.warning("policy-not-read code=%s reason=%s", problem.code, problem.message)
 

@@ -141,7 +141,7 @@ class Registers:
             raise Damaged(
                 "no-record",
                 f"{DIRECTORIES[kind]}/ holds no record",
-                hint="this root was not set up to its end: run leasehold init on an empty directory",
+                hint="this root was not set up to its end: run tenure init on an empty directory",
             )
         return number
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 from .doctor.check import unknown
@@ -59,7 +59,7 @@ class Releases:
         self._addresses: dict[str, str] | None = None
         """Where each other node was asked then."""
         self._closed = Event()
-        self.thread = Thread(target=self._run, name="leasehold-releases", daemon=True)
+        self.thread = Thread(target=self._run, name="tenure-releases", daemon=True)
 
     @property
     def period_ns(self) -> Span:
@@ -70,7 +70,7 @@ class Releases:
         """Ask every node that has an address; return who runs what. Blocks for ASK_NS, more with many silent nodes."""
         addresses = {node: str(self._trust.address_of(node)) for node in self._trust.nodes()}
         addresses.pop(self._node, None)
-        with ThreadPoolExecutor(_AT_ONCE, "leasehold-release") as pool:
+        with ThreadPoolExecutor(_AT_ONCE, "tenure-release") as pool:
             found = dict(zip(addresses, pool.map(self._of, addresses), strict=True))
         self.known, self._addresses = {self._node: self.own} | found, addresses
         return self.known
@@ -90,7 +90,7 @@ class Releases:
         try:
             with contextlib.closing(TlsTransport(node, self._ends, self._trust, self._time, self._greeting)) as line:
                 return line.release(ASK_NS) or UNSAID
-        except LeaseholdError:
+        except TenureError:
             return None
 
     def start(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError, ShardUnavailable
+from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.interval import TimeInterval
 
 from .formats.paths import chain_path
@@ -251,7 +251,7 @@ class ShardRoutes:
             raise ShardUnavailable(
                 "no-address",
                 f"shard {shard} belongs to node {node}, and trust record {trust.number} says nowhere where it answers",
-                hint=f"say it: leasehold trust move {node} HOST:PORT; or run this on {node}",
+                hint=f"say it: tenure trust move {node} HOST:PORT; or run this on {node}",
             )
         if self._ends is None:
             self._ends = tls.OwnEnds(tls.client_context, self.host.keys.tls)
@@ -340,7 +340,7 @@ class ShardRoutes:
         chain = StoredChain(self._storage, chain_path(self.maps.placement.layout.number, shard))
         try:
             newest = newest_record(chain)
-        except LeaseholdError:
+        except TenureError:
             return None
         return None if newest is None else newest.node
 
@@ -383,11 +383,11 @@ class ShardRoutes:
 
     def _hint(self, node: str, line: SocketTransport | None = None) -> str:
         if isinstance(line, TlsTransport):
-            return f"is the daemon of {node} down, or does it stand still? leasehold status, on {node}"
+            return f"is the daemon of {node} down, or does it stand still? tenure status, on {node}"
         who = kept_by(line.path) if isinstance(line, UnixTransport) else None
         if who is not None:
             return f"{who} runs it, and does not answer: does it stand still, or get no processor time?"
-        return f"no process of {node} runs it now: leasehold node run, on {node}"
+        return f"no process of {node} runs it now: tenure node run, on {node}"
 
     def close(self) -> None:
         """Close the connections; stop what is hosted here, orderly."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from .settings import Settings
 
-SERVICE: Final = Path("/run/leasehold")
-"""What the units and systemd/leasehold.tmpfiles.conf make for their user (RuntimeDirectory=)."""
+SERVICE: Final = Path("/run/tenure")
+"""What the units and systemd/tenure.tmpfiles.conf make for their user (RuntimeDirectory=)."""
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the tmpfs that every Linux has
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -39,7 +39,7 @@ def user_directory() -> Path:
         said = _MOUNTS.read_text(encoding="utf-8")
         if SERVICE.lstat().st_uid == os.geteuid() and file_system_of(SERVICE.resolve(), said) in _FORGETFUL:
             return SERVICE
-    return SHARED_MEMORY / f"leasehold-{os.getuid()}"
+    return SHARED_MEMORY / f"tenure-{os.getuid()}"
 
 
 def default_directory(cluster_id: bytes, node: str) -> Path:

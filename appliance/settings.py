@@ -2,15 +2,15 @@
 
 ```toml
 node = "node1"
-root = "/srv/leasehold"
-root_key = "ssh-ed25519 AAAA... leasehold-root"   # pinned: what this node takes for its cluster
+root = "/srv/tenure"
+root_key = "ssh-ed25519 AAAA... tenure-root"   # pinned: what this node takes for its cluster
 listen = "0.0.0.0:7420"                           # where `node run` answers other nodes
 http = "127.0.0.1:7421"                           # where it answers people and Prometheus; or "unix:/run/x.sock"
 group = "monitoring"                              # who else may use the Unix sockets
 node_writer = "auto"                              # share files with other processes: auto, always, never
 
 [peers]                                           # how to reach the shards of other nodes
-node2 = "unix:/dev/shm/leasehold-0/5f3a..."
+node2 = "unix:/dev/shm/tenure-0/5f3a..."
 ```
 
 An unknown key is an error that names the file. Numbers that a whole cluster shares are not here: they are the policy.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 FILE: Final = "node.toml"
 ROOT_KEY: Final = "root.key"
 UNIX: Final = "unix:"
-SYSTEM_DIRECTORY: Final = Path("/etc/leasehold")
+SYSTEM_DIRECTORY: Final = Path("/etc/tenure")
 
 
 class Sharing(StrEnum):
@@ -112,14 +112,14 @@ def node_directories(cluster_id: bytes) -> list[Path]:
     name = cluster_id.hex()
     places = [SYSTEM_DIRECTORY / name]
     with contextlib.suppress(RuntimeError):  # a user without a home
-        places.append(Path.home() / ".config" / "leasehold" / name)
+        places.append(Path.home() / ".config" / "tenure" / name)
     return places
 
 
 def new_directory(cluster_id: bytes) -> Path:
-    """Return where a new node's directory is made: in /etc/leasehold, where that is this user's to write; else at home.
+    """Return where a new node's directory is made: in /etc/tenure, where that is this user's to write; else at home.
 
-    Nothing is written. Where leasehold is installed as a service there is such a directory.
+    Nothing is written. Where tenure is installed as a service there is such a directory.
     """
     places = node_directories(cluster_id)
     return places[0] if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK) else places[-1]
@@ -135,7 +135,7 @@ def find_settings(cluster_id: bytes, root: Path, directory: Path | None = None) 
     raise BadConfiguration(
         "not-joined",
         f"this machine has not joined the cluster {cluster_id.hex()[:12]} at {root}: there is no {looked}",
-        hint=f"run: leasehold join {root}",
+        hint=f"run: tenure join {root}",
     )
 
 
@@ -204,7 +204,7 @@ def save_settings(settings: Settings) -> None:
     lines = [
         f'node = "{settings.node}"',
         f"root = {_quoted(str(settings.root))}",
-        f'root_key = "{public_line(settings.root_key, "leasehold-root")}"',
+        f'root_key = "{public_line(settings.root_key, "tenure-root")}"',
     ]
     if settings.runtime:
         lines.append(f"runtime = {_quoted(str(settings.runtime))}")

@@ -101,8 +101,8 @@ class HostedShard:
         self._ended = False
         self._patience_ns = stopping_ns(policy)
         self._threads = [
-            machinery.spawn("leasehold-shard", self._serve),
-            machinery.spawn("leasehold-ledger", spool.run),
+            machinery.spawn("tenure-shard", self._serve),
+            machinery.spawn("tenure-ledger", spool.run),
         ]
 
     def _serve(self) -> None:
@@ -352,7 +352,7 @@ class ShardHost:
         layout = layouts[-1]
         node, since = self._settings.node, self._time.now().midpoint
         identity = ShardIdentity(
-            cluster_id, layout.number, shard, node, incarnation, since_ns=since, release=version("leasehold")
+            cluster_id, layout.number, shard, node, incarnation, since_ns=since, release=version("tenure")
         )
         signer = self.keys.witness
         stored = self._port(layout.number, shard)

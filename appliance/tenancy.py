@@ -19,7 +19,7 @@ import logging
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 from .lease.ceiling import InDoubt
@@ -85,7 +85,7 @@ class Tenancy:
 
     def start(self) -> None:
         """Begin to choose."""
-        self.thread = Thread(target=self._run, name="leasehold-tenancy", daemon=True)
+        self.thread = Thread(target=self._run, name="tenure-tenancy", daemon=True)
         self.thread.start()
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Tenancy:
     def _guarded(self, shard: int, step: Callable[[], None]) -> None:
         try:
             step()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             _log.warning("tenancy-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
 
     def _look_at(self, shard: int, hosted: HostedShard, newest: ShardMap) -> None:
@@ -148,7 +148,7 @@ class Tenancy:
 
     def _leave(self, shard: int, why: str) -> None:
         _log.info("shard-leaves shard=%d reason=%s", shard, why)
-        self._leaving[shard] = self._spawn(f"leasehold-leave-{shard}", lambda: self._host.leave(shard))
+        self._leaving[shard] = self._spawn(f"tenure-leave-{shard}", lambda: self._host.leave(shard))
 
     def _may_begin(self) -> bool:
         """End the chains of earlier maps; whether those of this one may begin."""
@@ -160,7 +160,7 @@ class Tenancy:
             self._succession = placement.layout.number, made
         try:
             begins = self._succession[1].beginning()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             _log.warning("map-not-carried-out code=%s reason=%s", problem.code, problem.message)
             return False
         if isinstance(begins, InDoubt):

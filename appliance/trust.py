@@ -138,7 +138,7 @@ def revoke_keys(registers: Registers, root_key: Signer, publics: Collection[byte
         unknown = set(publics) - {entry.public for entry in known}
         if unknown:
             raise NotTrusted(
-                "no-such-key", f"the trust record has no key {min(unknown).hex()}", hint="leasehold trust ls names them"
+                "no-such-key", f"the trust record has no key {min(unknown).hex()}", hint="tenure trust ls names them"
             )
         return _revoked(known, publics, from_ns)
 
@@ -157,7 +157,7 @@ def move_node(registers: Registers, root_key: Signer, node: str, address: Addres
             raise NotTrusted(
                 "no-tls-key",
                 f"node {node} has no TLS key, and so answers nobody",
-                hint=f"leasehold trust rotate --purpose tls on {node}, or trust issue {node} --public FILE",
+                hint=f"tenure trust rotate --purpose tls on {node}, or trust issue {node} --public FILE",
             )
         return tuple(
             msgspec.structs.replace(entry, address=str(address) if address else None)
@@ -172,7 +172,7 @@ def move_node(registers: Registers, root_key: Signer, node: str, address: Addres
 def check_known(known: Collection[KeyEntry], node: str) -> None:
     """Raise BadRequest for a node that the cluster never had."""
     if all(entry.node != node for entry in known):
-        raise BadRequest("unknown-node", f"the cluster has no node {node}", hint="leasehold trust ls names them")
+        raise BadRequest("unknown-node", f"the cluster has no node {node}", hint="tenure trust ls names them")
 
 
 def _entries(

@@ -11,7 +11,7 @@ import logging
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadRequest, BadTime, LeaseholdError
+from timeagent.errors import BadRequest, BadTime, TenureError
 from timeagent.keys import key_id as id_of
 from timeagent.trust import Purpose
 from timeagent.units import SECOND
@@ -105,7 +105,7 @@ class TrustWatch:
         """Begin to look, in a thread of its own. Idempotent."""
         with self._lock:
             if self.thread is None and not self._closed:
-                self.thread = Thread(target=self._run, name="leasehold-trust", daemon=True)
+                self.thread = Thread(target=self._run, name="tenure-trust", daemon=True)
                 self.thread.start()
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class TrustWatch:
         """Read the newest record now. Touches the mount; what cannot be read leaves what is known. Never raises."""
         try:
             self._known = self._newest()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.failures += 1
             _log.warning("trust-not-read code=%s reason=%s", problem.code, problem.message)
 

@@ -21,7 +21,7 @@ from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from timeagent.errors import BadRequest, Environment, LeaseholdError
+from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import SECOND
 
 from .lease.threshold import BACKLOG, Threshold, Visitor
@@ -120,7 +120,7 @@ class WebDoor(Threshold[Visitor]):
                 "no-http", f"cannot answer HTTP at {place}: {problem}", hint="see `http` in node.toml"
             ) from None
         super().__init__(listener, clock)
-        self.thread = Thread(target=self.run, name="leasehold-http", daemon=True)
+        self.thread = Thread(target=self.run, name="tenure-http", daemon=True)
 
     def _at_path(self, place: Path, group: int | None) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -204,7 +204,7 @@ class WebDoor(Threshold[Visitor]):
                 self._room.release()
 
         try:
-            Thread(target=visit, name="leasehold-visitor", daemon=True).start()
+            Thread(target=visit, name="tenure-visitor", daemon=True).start()
         except RuntimeError:  # this process may have no more threads
             self._room.release()
             visitor.close()
@@ -214,7 +214,7 @@ class WebDoor(Threshold[Visitor]):
             return self._answer(path, query) or Answer(404, b"there is no such page\n")
         except BadRequest as problem:
             return Answer(400, f"{problem}\n".encode())
-        except LeaseholdError as problem:
+        except TenureError as problem:
             return Answer(503, f"{problem}\n".encode())
         except Exception:  # noqa: BLE001 - a page that cannot be made must not cost the thread's place
             _log.exception("page-failed path=%s", path)

@@ -9,7 +9,7 @@ from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid, parse_data_name
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
@@ -183,7 +183,7 @@ class BagWalk:
         where = Evidence(path, 0, len(data))
         try:
             birth, stamped = open_birth(data, log, self._records.cluster_id)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self._report(
                 found(
                     "damaged-record",

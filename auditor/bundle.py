@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .load import Tree
 
 MANIFEST: Final = "BUNDLE"
-SCHEMA: Final = "leasehold.bundle"
+SCHEMA: Final = "tenure.bundle"
 VERSION: Final = 1
 MANIFEST_BYTES_MAX: Final = 1024 * 1024
 _REGISTERS: Final = ("policy", "trust", "map")

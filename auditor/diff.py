@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DIFF_SCHEMA: Final = "leasehold.audit.diff"
+DIFF_SCHEMA: Final = "tenure.audit.diff"
 REPORT_BYTES_MAX: Final = 1024 * 1024 * 1024
 _COMPARED: Final = {"verdict", "severity", "explanation", "times"}
 _WORDS: Final = ("id", "code", "subject", "verdict", "explanation")

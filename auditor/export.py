@@ -149,7 +149,7 @@ def _duckdb() -> _DuckDb:
         return cast("_DuckDb", importlib.import_module("duckdb"))
     except ImportError:
         raise BadConfiguration(
-            "no-duckdb", "Parquet is written by DuckDB, which is not installed", hint="pip install 'leasehold[export]'"
+            "no-duckdb", "Parquet is written by DuckDB, which is not installed", hint="pip install 'tenure[export]'"
         ) from None
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .columns.layout import Chunk
     from .rows import Value
 
-_APPLICATION: Final = 0x4C484C44
+_APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
 INDEX_FORMAT: Final = 7
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
@@ -98,7 +98,7 @@ def open_index(path: Path) -> apsw.Connection:
 
     Raises BadRequest with the way out for what is none, is of another format, or is being written.
     """
-    again = "make it with: leasehold audit PATH --db FILE"
+    again = "make it with: tenure audit PATH --db FILE"
     if not path.is_file():
         raise BadRequest("no-index", f"{path} is not there", hint=again)
     try:
@@ -125,7 +125,7 @@ def open_index(path: Path) -> apsw.Connection:
 def _passing_directory() -> TemporaryDirectory[str] | None:
     """Return a directory for an index that others read; None where none can be made: then nobody else reads it."""
     try:
-        return TemporaryDirectory(prefix="leasehold-audit-")
+        return TemporaryDirectory(prefix="tenure-audit-")
     except OSError:
         return None
 

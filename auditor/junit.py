@@ -46,7 +46,7 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
     }
     yield '<?xml version="1.0" encoding="UTF-8"?>'
     yield (
-        f'<testsuites><testsuite name="leasehold audit" tests="{len(audit.findings) + len(passed)}" '
+        f'<testsuites><testsuite name="tenure audit" tests="{len(audit.findings) + len(passed)}" '
         f'failures="{counts["failure"]}" errors="{counts["error"]}" skipped="{counts["skipped"]}">'
     )
     yield "  <properties>"
@@ -56,13 +56,13 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
     for finding in audit.findings:
         yield from _case(finding)
     for code in passed:
-        yield f'  <testcase classname="leasehold.audit" name={quoteattr(code)}/>'
+        yield f'  <testcase classname="tenure.audit" name={quoteattr(code)}/>'
     yield "</testsuite></testsuites>"
 
 
 def _case(finding: Finding) -> Iterator[str]:
     name = quoteattr(f"{finding.code} {finding.id}")
-    yield f'  <testcase classname="leasehold.audit" name={name} file={quoteattr(_path(finding))}>'
+    yield f'  <testcase classname="tenure.audit" name={name} file={quoteattr(_path(finding))}>'
     element = _element(finding)
     places = "".join(f"\n{place.path} {place.offset}+{place.length}" for place in finding.evidence)
     text = escape(_xml(f"{finding.explanation}{places}"))

@@ -26,7 +26,7 @@ def _of_our_format(tree: Tree) -> Tree:
     stated = format_of(tree.read(MARKER, 256) or b"")
     if stated not in (None, FORMAT):
         what = f"{tree.root} is a tree of format {stated}; this version judges format {FORMAT}"
-        raise Damaged("other-format", what, hint="audit it with the version of leasehold that wrote it")
+        raise Damaged("other-format", what, hint="audit it with the version of tenure that wrote it")
     return tree
 
 
@@ -38,7 +38,7 @@ def find_root(path: Path, *, part: bool = False) -> Path:
     try:
         if not path.is_dir():
             what = "is not a directory" if path.exists() else "is not there"
-            raise Damaged("not-a-tree", f"{path} {what}", hint="name a copy of a leasehold root")
+            raise Damaged("not-a-tree", f"{path} {what}", hint="name a copy of a tenure root")
         if os.path.lexists(path / MARKER):
             return path
         inner = (each for each in sorted(path.iterdir()) if each.name not in TOPS)

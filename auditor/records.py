@@ -17,7 +17,7 @@ from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import CONTEXTS, open_signed, open_stamped
 from timeagent.canonical import decode
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 from timeagent.keys import Verifier
 from timeagent.trust import Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX
@@ -194,7 +194,7 @@ def _marker(tree: Tree, findings: list[Finding]) -> Marker | None:
         return None
     try:
         return decode_marker(data, MARKER)
-    except LeaseholdError as problem:
+    except TenureError as problem:
         where = [Evidence(MARKER, 0, len(data))]
         findings.append(found("damaged-record", MARKER, problem.message, where, title=BAD_MARKER))
         return None
@@ -206,7 +206,7 @@ def _root_verifier(marker: Marker | None, pinned_key: bytes | None, findings: li
         return None
     try:
         return Verifier(public)
-    except LeaseholdError as problem:
+    except TenureError as problem:
         findings.append(found("damaged-record", MARKER, problem.message, [Evidence(MARKER)], title=BAD_MARKER))
         return None
 
@@ -296,7 +296,7 @@ def _nothing_there(records: ClusterRecords) -> Iterator[Finding]:
 
 
 def open_birth(data: bytes, log: str, cluster_id: bytes) -> tuple[LogBirth, Stamped]:
-    """Read the birth record of a log. Raises LeaseholdError for one that is damaged, of another log, or of no grid."""
+    """Read the birth record of a log. Raises TenureError for one that is damaged, of another log, or of no grid."""
     path = f"{LOGS}/{log}/{BIRTH}"
     stamped = open_stamped(Kind.BIRTH, data, path)
     birth = decode(LogBirth, stamped.body, path)

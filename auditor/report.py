@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .audit import Audit, Summary
     from .finding import Finding, NamedInterval
 
-SCHEMA = "leasehold.audit"
+SCHEMA = "tenure.audit"
 VERSION = 1
 _WIDTH = 110
 
@@ -68,7 +68,7 @@ def text_lines(audit: Audit) -> Iterator[str]:
         yield from finding_lines(finding)
     yield ""
     if audit.findings:
-        yield "To see the evidence in words: leasehold explain FINDING PATH"
+        yield "To see the evidence in words: tenure explain FINDING PATH"
     if not audit.hashed:
         yield "Payloads were not hashed: what was altered inside data files may be missed"
     yield summary_line(audit.summary)

@@ -41,7 +41,7 @@ def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
             {
                 "tool": {
                     "driver": {
-                        "name": "leasehold audit",
+                        "name": "tenure audit",
                         "version": _version(),
                         "rules": [_rule(code) for code in codes],
                     }
@@ -59,7 +59,7 @@ def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
 
 def _version() -> str:
     try:
-        return version("leasehold")
+        return version("tenure")
     except PackageNotFoundError:
         return "0"
 
@@ -88,7 +88,7 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
         "relatedLocations": [
             {"id": number, **_location(place)} for number, place in enumerate(finding.evidence[1:], 1)
         ],
-        "partialFingerprints": {"leaseholdFindingId/v1": finding.id},
+        "partialFingerprints": {"tenureFindingId/v1": finding.id},
         "properties": {"verdict": finding.verdict.value, "subject": fields["subject"], "times": fields["times"]},
     }
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from .planting.plants import Plant, Twins
 
-SCHEMA = "leasehold.selftest"
+SCHEMA = "tenure.selftest"
 VERSION = 1
 GOOD = "good"
-PREFIX = "leasehold-selftest-"
+PREFIX = "tenure-selftest-"
 
 
 @dataclass(frozen=True, slots=True)

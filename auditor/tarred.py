@@ -117,7 +117,7 @@ class TarTree(Tree):
         marked = [name for each in members if posixpath.basename(name := posixpath.normpath(each.name)) == MARKER]
         parts = [part for part in map(_part, members) if part is not None]
         if not marked and not parts:
-            raise Damaged("not-a-tree", f"{path} holds no file {MARKER}", hint="name a tar file of a leasehold root")
+            raise Damaged("not-a-tree", f"{path} holds no file {MARKER}", hint="name a tar file of a tenure root")
         least = min((name.count("/") for name in marked), default=0)
         found = {posixpath.dirname(name) for name in marked if name.count("/") == least} or set(parts)
         if len(found) > 1 and "" not in found:

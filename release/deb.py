@@ -1,4 +1,4 @@
-"""The Debian package: `make deb`. A tree of its own below /opt/leasehold, interpreter and libraries in it.
+"""The Debian package: `make deb`. A tree of its own below /opt/tenure, interpreter and libraries in it.
 
 Nothing of it is shared with another Python of the machine, and nothing is fetched when it is installed. The interpreter
 is the one of .venv: where that belongs to the distribution, the package depends on it and follows its security updates;
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 REPOSITORY: Final = Path(__file__).parents[1]
 SCRIPTS: Final = Path(__file__).parent / "debian"
-HOME: Final = "opt/leasehold"
-RELEASE: Final = "usr/share/leasehold/release.json"
+HOME: Final = "opt/tenure"
+RELEASE: Final = "usr/share/tenure/release.json"
 """What `node upgrade --package` reads before it stops anything."""
 
 UNUSED: Final = (
@@ -65,18 +65,18 @@ RENAMED: Final = {
 LAUNCHER: Final = """#!/bin/sh
 # What a user has set for another Python is not meant for this one, but for PYTHONPATH: folds of views are found there.
 unset PYTHONHOME PYTHONSTARTUP
-exec {python} -P -s -m leasehold "$@"
+exec {python} -P -s -m tenure "$@"
 """
 
 UNITS: Final = {
     "systemd/*.service": "usr/lib/systemd/system",
     "systemd/*.target": "usr/lib/systemd/system",
     "systemd/*.preset": "usr/lib/systemd/system-preset",
-    "systemd/examples/*": "usr/share/doc/leasehold/examples",
-    "docs/*.md": "usr/share/doc/leasehold",
-    "docs/protocol/*.md": "usr/share/doc/leasehold/protocol",
-    "README.md": "usr/share/doc/leasehold",
-    "LICENSE": "usr/share/doc/leasehold",
+    "systemd/examples/*": "usr/share/doc/tenure/examples",
+    "docs/*.md": "usr/share/doc/tenure",
+    "docs/protocol/*.md": "usr/share/doc/tenure/protocol",
+    "README.md": "usr/share/doc/tenure",
+    "LICENSE": "usr/share/doc/tenure",
 }
 
 
@@ -162,7 +162,7 @@ def _found_beside(binary: Path, place: str) -> None:
 
 
 def _libraries(site: Path) -> None:
-    """Install leasehold and what it needs, as constraints.txt pins it, from wheels only."""
+    """Install tenure and what it needs, as constraints.txt pins it, from wheels only."""
     with tempfile.TemporaryDirectory() as place:
         run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", place)
         (wheel,) = Path(place).glob("*.whl")
@@ -236,11 +236,11 @@ def _compile(home: Path) -> None:
 
 
 def _command(tree: Path) -> None:
-    launcher = tree / HOME / "bin/leasehold"
+    launcher = tree / HOME / "bin/tenure"
     launcher.write_text(LAUNCHER.format(python=f"/{HOME}/bin/python3"))
     launcher.chmod(0o755)
     (tree / "usr/bin").mkdir(parents=True)
-    (tree / "usr/bin/leasehold").symlink_to(f"/{HOME}/bin/leasehold")
+    (tree / "usr/bin/tenure").symlink_to(f"/{HOME}/bin/tenure")
 
 
 def _papers(tree: Path) -> None:
@@ -250,15 +250,15 @@ def _papers(tree: Path) -> None:
             (tree / place).mkdir(parents=True, exist_ok=True)
             shutil.copy(path, tree / place)
     for kind in ("sysusers", "tmpfiles"):
-        target = tree / f"usr/lib/{kind}.d/leasehold.conf"
+        target = tree / f"usr/lib/{kind}.d/tenure.conf"
         target.parent.mkdir(parents=True)
-        shutil.copy(REPOSITORY / f"systemd/leasehold.{kind}.conf", target)
+        shutil.copy(REPOSITORY / f"systemd/tenure.{kind}.conf", target)
     manual.write(tree / "usr/share", packed=True)
-    documents = tree / "usr/share/doc/leasehold"
+    documents = tree / "usr/share/doc/tenure"
     (documents / "LICENSE").rename(documents / "copyright")
     changes = (REPOSITORY / "CHANGELOG.md").read_bytes()
     (documents / "changelog.gz").write_bytes(gzip.compress(changes, mtime=0))
-    told = {"schema": "leasehold.release", "version": 1, "release": version("leasehold"), "root_format": FORMAT}
+    told = {"schema": "tenure.release", "version": 1, "release": version("tenure"), "root_format": FORMAT}
     (tree / RELEASE).parent.mkdir(parents=True)
     (tree / RELEASE).write_bytes(msgspec.json.encode(told) + b"\n")
 
@@ -273,7 +273,7 @@ def pack(tree: Path, depends: Iterable[str], revision: str, out: Path) -> Path:
         path for path in tree.rglob("*") if path.is_file() and not path.is_symlink() and "DEBIAN" not in path.parts
     )
     size = sum(path.stat().st_size for path in files) // 1024
-    number = f"{version('leasehold')}-{revision}"
+    number = f"{version('tenure')}-{revision}"
     control = tree / "DEBIAN"
     shutil.rmtree(control, ignore_errors=True)
     control.mkdir(mode=0o755)
@@ -295,7 +295,7 @@ def pack(tree: Path, depends: Iterable[str], revision: str, out: Path) -> Path:
         (control / script).chmod(0o755)
     _plain_modes(tree)
     out.mkdir(parents=True, exist_ok=True)
-    package = out / f"leasehold_{number}_{architecture}.deb"
+    package = out / f"tenure_{number}_{architecture}.deb"
     epoch = os.environ.get("SOURCE_DATE_EPOCH", str(int((REPOSITORY / "CHANGELOG.md").stat().st_mtime)))
     run("dpkg-deb", "--root-owner-group", "-Zzstd", "--build", tree, package, SOURCE_DATE_EPOCH=epoch)
     return package
@@ -315,7 +315,7 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="the directory that it is put into")
     parser.add_argument("--revision", default="1", help="the packaging's own number (default: 1)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="leasehold-deb-") as place:
+    with tempfile.TemporaryDirectory(prefix="tenure-deb-") as place:
         tree = Path(place) / "tree"
         package = pack(tree, stage(tree), options.revision, options.out)
     print(package)

@@ -1,7 +1,7 @@
 """Man pages and completions, made from the definitions that the command itself parses with: `make man`.
 
-A page for each word of the command, ``leasehold(1)`` for the whole, and completions for bash, zsh and fish. Nothing is
-said here that the command does not say of itself, but for ``leasehold(7)``, which is written by hand.
+A page for each word of the command, ``tenure(1)`` for the whole, and completions for bash, zsh and fish. Nothing is
+said here that the command does not say of itself, but for ``tenure(7)``, which is written by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import shtab
 
-from leasehold.__main__ import FAMILIES, overview
+from tenure.__main__ import FAMILIES, overview
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,31 +30,31 @@ EXIT_CODES: Final = REPOSITORY / "docs/exit-codes.md"
 WIDTH: Final = 72
 
 COMPLETIONS: Final = {
-    "bash": "bash-completion/completions/leasehold",
-    "zsh": "zsh/vendor-completions/_leasehold",
-    "fish": "fish/vendor_completions.d/leasehold.fish",
+    "bash": "bash-completion/completions/tenure",
+    "zsh": "zsh/vendor-completions/_tenure",
+    "fish": "fish/vendor_completions.d/tenure.fish",
 }
 """Where each shell looks, below /usr/share or ~/.local/share."""
 
 FILES: Final = (
-    ("/etc/leasehold/CLUSTER/", "settings and keys of this machine's node: node.toml, time.toml, *.key"),
-    ("~/.config/leasehold/CLUSTER/", "the same, of a user"),
-    ("/run/leasehold/", "what the service's shards and time agent keep until the machine stops"),
-    ("/dev/shm/leasehold-UID/", "the same, of another user"),  # noqa: S108 - named
+    ("/etc/tenure/CLUSTER/", "settings and keys of this machine's node: node.toml, time.toml, *.key"),
+    ("~/.config/tenure/CLUSTER/", "the same, of a user"),
+    ("/run/tenure/", "what the service's shards and time agent keep until the machine stops"),
+    ("/dev/shm/tenure-UID/", "the same, of another user"),  # noqa: S108 - named
 )
 
 
 def family(word: str) -> argparse.ArgumentParser:
     """Return the parser of one word, as the command makes it."""
     command = importlib.import_module(FAMILIES[word][0]).COMMANDS[word]
-    parser = argparse.ArgumentParser(prog=f"leasehold {word}", description=command.summary)
+    parser = argparse.ArgumentParser(prog=f"tenure {word}", description=command.summary)
     command.add_arguments(parser)
     return parser
 
 
 def whole() -> argparse.ArgumentParser:
     """Return one parser of everything, for completions: the command itself loads one word at a time."""
-    parser = argparse.ArgumentParser(prog="leasehold", description=overview().description)
+    parser = argparse.ArgumentParser(prog="tenure", description=overview().description)
     words = parser.add_subparsers(metavar="COMMAND", dest="command")
     for word, (module, summary) in FAMILIES.items():
         command = importlib.import_module(module).COMMANDS[word]
@@ -110,7 +110,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _head(name: str, summary: str, date: str) -> Iterator[str]:
-    yield f'.TH "{escaped(name.upper())}" "1" "{date}" "leasehold {version("leasehold")}" "leasehold"'
+    yield f'.TH "{escaped(name.upper())}" "1" "{date}" "tenure {version("tenure")}" "tenure"'
     yield ".SH NAME"
     yield f"{escaped(name)} \\- {escaped(summary)}"
     yield ".SH SYNOPSIS"
@@ -118,15 +118,15 @@ def _head(name: str, summary: str, date: str) -> Iterator[str]:
 
 def _see_also(word: str) -> Iterator[str]:
     yield ".SH SEE ALSO"
-    others = ["leasehold(1)"] * bool(word) + [f"leasehold-{each}(1)" for each in FAMILIES if each != word]
-    chosen = others if not word else ["leasehold(1)"]
-    yield ",\n".join(rf"\fB{escaped(each[:-3])}\fR({each[-2]})" for each in [*chosen, "leasehold(7)"])
+    others = ["tenure(1)"] * bool(word) + [f"tenure-{each}(1)" for each in FAMILIES if each != word]
+    chosen = others if not word else ["tenure(1)"]
+    yield ",\n".join(rf"\fB{escaped(each[:-3])}\fR({each[-2]})" for each in [*chosen, "tenure(7)"])
 
 
 def page(word: str, date: str) -> str:
     """Return the page of one word: what it is for, its verbs, every argument."""
     parser, summary = family(word), FAMILIES[word][1]
-    lines = [*_head(f"leasehold-{word}", summary, date), *_usage(parser)]
+    lines = [*_head(f"tenure-{word}", summary, date), *_usage(parser)]
     lines += [".SH DESCRIPTION", escaped(parser.description or summary)]
     inner = verbs(parser)
     lines += [".SH OPTIONS", *_arguments(parser)]
@@ -134,22 +134,22 @@ def page(word: str, date: str) -> str:
         lines += [".SH COMMANDS"]
     for verb, (what, each) in inner.items():
         lines += [f".SS {escaped(verb)}", *_usage(each), ".PP", escaped(f"{what or verb}."), *_arguments(each)]
-    lines += [".SH EXIT STATUS", r"0: it is done, or the answer is yes. Every other is in \fBleasehold\fR(1)."]
+    lines += [".SH EXIT STATUS", r"0: it is done, or the answer is yes. Every other is in \fBtenure\fR(1)."]
     return "\n".join([*lines, *_see_also(word)]) + "\n"
 
 
 def page_of_all(date: str) -> str:
-    """Return leasehold(1): every word, the exit codes, environment and files."""
+    """Return tenure(1): every word, the exit codes, environment and files."""
     parser = overview()
-    lines = [*_head("leasehold", "leases, messages and their audit over one shared directory", date)]
-    lines += [r"\fBleasehold\fR \fICOMMAND\fR [\fIARGUMENT\fR ...]", ".br", r"\fBleasehold\fR \fB\-\-version\fR"]
+    lines = [*_head("tenure", "leases, messages and their audit over one shared directory", date)]
+    lines += [r"\fBtenure\fR \fICOMMAND\fR [\fIARGUMENT\fR ...]", ".br", r"\fBtenure\fR \fB\-\-version\fR"]
     lines += [".SH DESCRIPTION", escaped(parser.description or ""), ".SH COMMANDS"]
     for word, (_, summary) in FAMILIES.items():
-        lines += [".TP", rf"\fBleasehold\-{escaped(word)}\fR(1)", escaped(summary)]
+        lines += [".TP", rf"\fBtenure\-{escaped(word)}\fR(1)", escaped(summary)]
     lines += [".SH EXIT STATUS"]
     for code, meaning in exit_codes():
         lines += [".TP", rf"\fB{code}\fR", escaped(meaning)]
-    lines += [".SH ENVIRONMENT", ".TP", r"\fBLEASEHOLD_ROOT\fR", escaped("the root, where --root does not name one")]
+    lines += [".SH ENVIRONMENT", ".TP", r"\fBTENURE_ROOT\fR", escaped("the root, where --root does not name one")]
     lines += [".SH FILES"]
     for path, what in FILES:
         lines += [".TP", rf"\fI{escaped(path)}\fR", escaped(what)]
@@ -165,8 +165,8 @@ def exit_codes() -> list[tuple[str, str]]:
 
 def manual(date: str) -> dict[str, str]:
     """Return every page by its file name."""
-    pages = {"leasehold.1": page_of_all(date)} | {f"leasehold-{word}.1": page(word, date) for word in FAMILIES}
-    marks = {"@DATE@": date, "@VERSION@": version("leasehold")}
+    pages = {"tenure.1": page_of_all(date)} | {f"tenure-{word}.1": page(word, date) for word in FAMILIES}
+    marks = {"@DATE@": date, "@VERSION@": version("tenure")}
     for path in sorted(BY_HAND.glob("*.[1-9]")):
         text = path.read_text(encoding="utf-8")
         for mark, value in marks.items():

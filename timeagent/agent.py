@@ -366,7 +366,7 @@ class Agent:
                 "radius-too-wide",
                 f"the clock is known to {span_text(interval.radius)}; "
                 f"the policy allows {span_text(self._radius_ns_max)}",
-                hint="leasehold time sources says what each source knows",
+                hint="tenure time sources says what each source knows",
             )
         return interval, bound
 
@@ -411,9 +411,9 @@ class Agent:
             return BadTime(
                 "clock-disrupted",
                 f"what is known of the time contradicts itself; nothing is said for another {span_text(left)}",
-                hint="leasehold time sources names who disagrees",
+                hint="tenure time sources names who disagrees",
             )
-        return BadTime("no-time", "no time source has a bound", hint="leasehold time sources says why")
+        return BadTime("no-time", "no time source has a bound", hint="tenure time sources says why")
 
     def report(self) -> bytes:
         """Return what each source says, as JSON."""
@@ -423,7 +423,7 @@ class Agent:
             bound = _bound_of(self._state)
             ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
             fields: dict[str, Any] = {
-                "schema": "leasehold.time.report",
+                "schema": "tenure.time.report",
                 "version": 1,
                 "status": status_of(self._state).name.lower().replace("_", "-"),
                 "clock_epoch": self._state.epoch,

@@ -1,6 +1,6 @@
 """Time from the node's agent: ``now`` and ``token`` from its page, signed times over digests by its door.
 
-A NodeTime like timeagent/embedded.py's, for processes of a machine on which ``leasehold time run`` runs. Reading is a
+A NodeTime like timeagent/embedded.py's, for processes of a machine on which ``tenure time run`` runs. Reading is a
 look into mapped memory and at two clocks: no call to anybody. Thread-safe.
 
 What is refused, by code of BadTime: ``page-absent``, ``page-short``, ``page-version``, ``page-torn``,
@@ -27,7 +27,7 @@ from .units import Span, span_text
 _RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
 """With these words an agent that runs says that it has nothing to say."""
 
-_RUN: Final = "does the time agent run? leasehold time run"
+_RUN: Final = "does the time agent run? tenure time run"
 
 
 type _View = tuple[int, int, int, int, int, int, Span, Span, SignedTime]
@@ -151,10 +151,10 @@ class AgentTime:
             return BadTime(
                 "clock-disrupted",
                 f"what the agent knows of the time contradicts itself; it says nothing for another {span_text(left)}",
-                hint="leasehold time sources names who disagrees",
+                hint="tenure time sources names who disagrees",
             )
         return BadTime(
-            "no-time", "the time agent has no bound", hint="leasehold time sources says why; leasehold time wait waits"
+            "no-time", "the time agent has no bound", hint="tenure time sources says why; tenure time wait waits"
         )
 
     def _stale(self, age: Span, stale_ns: Span, *, again: bool) -> tuple[TimeInterval, SignedTime]:
@@ -182,7 +182,7 @@ class AgentTime:
             raise BadTime(
                 "page-other-key",
                 f"the time agent signs with key id {token.key_id.hex()}, this node's time key has {self._key_id.hex()}",
-                hint="start the agent with this node's directory: --node-dir; leasehold trust ls names every id",
+                hint="start the agent with this node's directory: --node-dir; tenure trust ls names every id",
             )
         self._key_id = token.key_id
 
@@ -190,7 +190,7 @@ class AgentTime:
         return BadTime(
             "radius-too-wide",
             f"the clock is known to {span_text((width + 1) // 2)}; the policy allows {span_text(self._radius_ns_max)}",
-            hint="leasehold time sources says what each source knows",
+            hint="tenure time sources says what each source knows",
         )
 
 

@@ -4,7 +4,7 @@ A record is a msgpack array of its fields in order, every integer in its shortes
 they came, checks types and lengths, and refuses bytes that do not encode back to themselves: two different byte strings
 never mean the same record. Signing is over bytes as sent, never over values encoded again.
 
-Signatures and digests are domain-separated: ``"leasehold v1 " + context + NUL + u64 length + payload``. No bytes signed
+Signatures and digests are domain-separated: ``"tenure v1 " + context + NUL + u64 length + payload``. No bytes signed
 for one purpose can be presented for another.
 """
 
@@ -129,7 +129,7 @@ def _made[R: Record](kind: type[R]) -> msgspec.msgpack.Decoder[R]:
 @functools.cache
 def _prefix(context: str) -> bytes:
     """Return what the bytes of a context begin with: there are a score of contexts."""
-    return b"leasehold v1 " + context.encode("ascii") + b"\0"
+    return b"tenure v1 " + context.encode("ascii") + b"\0"
 
 
 def signed_bytes(context: str, payload: bytes) -> bytes:

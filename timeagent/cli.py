@@ -1,4 +1,4 @@
-"""``leasehold time run|now|wait|sources|verify|evidence``: what this machine knows of the time; what signed times say.
+"""``tenure time run|now|wait|sources|verify|evidence``: what this machine knows of the time; what signed times say.
 
 All but ``run`` work without a cluster and without keys. Exit codes: 0; 1 a signature is not the key's; 3 nothing to
 verify with; 65 not a signed time; 75 no source has a bound.
@@ -144,14 +144,14 @@ def _known(asking: _Asking, *, quiet: bool = False) -> Known:
             return known_by_agent(directory, asking.clock)
         except BadTime as problem:
             if not quiet:
-                note(f"leasehold: {problem.message}; asking the sources from here")
+                note(f"tenure: {problem.message}; asking the sources from here")
     return known_without_agent(asking.clock, asking.sources, asking.radius)
 
 
 def _now(asking: _Asking, options: argparse.Namespace) -> int:
     known = _known(asking)
     if options.json:
-        print_json("leasehold.time.now", known.fields())
+        print_json("tenure.time.now", known.fields())
     else:
         _say_now(known)
     return _DONE if known.problem is None else report_error(_unbounded_error(known.problem))
@@ -164,7 +164,7 @@ def _unbounded_error(problem: BadTime) -> BadTime:
         problem.code,
         problem.message,
         hint="run chrony, or say how far the clock can be off: --assume-radius 250ms here, "
-        "leasehold policy set --assumed-radius for a cluster",
+        "tenure policy set --assumed-radius for a cluster",
     )
 
 
@@ -194,7 +194,7 @@ def _wait(asking: _Asking, options: argparse.Namespace) -> int:
         known = _known(asking, quiet=True)
         if known.problem is None and known.now.radius <= narrow:
             if options.json:
-                print_json("leasehold.time.now", known.fields())
+                print_json("tenure.time.now", known.fields())
             return _DONE
         if asking.clock.boot_ns() - began >= left:
             why = known.problem or BadTime(
@@ -231,7 +231,7 @@ def _show_sources(asking: _Asking, options: argparse.Namespace) -> None:
     if options.json:
         summary = known.fields() if known and known.problem is None else None
         fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
-        print_json("leasehold.time.sources", fields)
+        print_json("tenure.time.sources", fields)
         return
     lines = _source_lines(views)
     if options.watch:
@@ -281,12 +281,12 @@ def _verify(options: argparse.Namespace) -> int:
     over = _digest(options.over)
     verdict, reason = _verdict(token, options.key, over)
     if options.json:
-        print_json("leasehold.time.verify", _token_fields(token) | {"verified": verdict, "reason": reason})
+        print_json("tenure.time.verify", _token_fields(token) | {"verified": verdict, "reason": reason})
     else:
         _say_token(token)
         say("signature {}".format({True: "good", False: "BAD", None: "not checked"}[verdict]))
     if reason:
-        note(f"leasehold: {reason}")
+        note(f"tenure: {reason}")
     return {True: _DONE, False: _NO, None: _NOT_VERIFIED}[verdict]
 
 

@@ -1,6 +1,6 @@
 """What all command-line families share: a command's shape, JSON and error output, progress on a terminal.
 
-stdout is data, stderr is diagnostics. Each family is a module with a ``COMMANDS`` table; ``leasehold`` imports a family
+stdout is data, stderr is diagnostics. Each family is a module with a ``COMMANDS`` table; ``tenure`` imports a family
 only when one of its commands is called.
 """
 
@@ -18,7 +18,7 @@ from .units import rfc3339
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .errors import LeaseholdError
+    from .errors import TenureError
     from .units import Instant
 
 
@@ -29,7 +29,7 @@ class Command:
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    """Returns the exit code (docs/exit-codes.md); may raise LeaseholdError."""
+    """Returns the exit code (docs/exit-codes.md); may raise TenureError."""
 
 
 def print_json(schema: str, fields: dict[str, Any], *, version: int = 1) -> None:
@@ -59,9 +59,9 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
-def report_error(problem: LeaseholdError) -> int:
+def report_error(problem: TenureError) -> int:
     """Print an error with its code and way out on stderr; return its exit code."""
-    note(f"leasehold: {_lines(problem.message)} [{problem.code}]")
+    note(f"tenure: {_lines(problem.message)} [{problem.code}]")
     if problem.hint:
         note(f"  way out: {_lines(problem.hint)}")
     return problem.exit_status

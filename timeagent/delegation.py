@@ -1,6 +1,6 @@
 """Online Roughtime keys: made by the long-term key for a stretch of time, kept in files, changed before they expire.
 
-The long-term key is the node's identity as a Roughtime server and need not be on the node: ``leasehold trust delegate``
+The long-term key is the node's identity as a Roughtime server and need not be on the node: ``tenure trust delegate``
 makes online keys ahead, where the long-term key is, for as long as one likes. Their stretches overlap, and the server
 takes the one that lasts longest of those that are valid now. Where the long-term key does lie on the node, the server
 makes an online key a day by itself and keeps it in memory.
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, rename={"schema_name": "schema"}, kw_only=True):
-    schema_name: Literal["leasehold.roughtime.delegation"] = "leasehold.roughtime.delegation"
+    schema_name: Literal["tenure.roughtime.delegation"] = "tenure.roughtime.delegation"
     version: Literal[1] = 1
     valid_from: str
     valid_until: str
@@ -120,7 +120,7 @@ def load_delegation(path: Path, *, tolerated_mode: int = 0) -> OnlineKey:
         return open_online_key(long_term, Signer.from_pem(read.private_key.encode(), str(path)), certificates)
     except (msgspec.DecodeError, binascii.Error, UnicodeError, Damaged) as problem:
         raise BadConfiguration(
-            "bad-delegation", f"{path} is no delegation: {problem}", hint="make it anew: leasehold trust delegate"
+            "bad-delegation", f"{path} is no delegation: {problem}", hint="make it anew: tenure trust delegate"
         ) from None
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import UnionType
 
 
-class LeaseholdError(Exception):
+class TenureError(Exception):
     """What the caller must do something about."""
 
     exit_status: ClassVar[int] = 74
@@ -34,7 +34,7 @@ class LeaseholdError(Exception):
         return f"{self.message} [{self.code}]" + (f"; {self.hint}" if self.hint else "")
 
 
-class TryAgain(LeaseholdError):
+class TryAgain(TenureError):
     """The same call may succeed later."""
 
     exit_status = 75
@@ -46,19 +46,19 @@ class ShardUnavailable(TryAgain):
     exit_status = 69
 
 
-class LeaseLost(LeaseholdError):
+class LeaseLost(TenureError):
     """Stop writing; acquire again."""
 
     exit_status = 76
 
 
-class UnknownOutcome(LeaseholdError):
+class UnknownOutcome(TenureError):
     """Whether it happened cannot be told now. Only convenience wrappers raise it; the protocol returns Unknown."""
 
     exit_status = 4
 
 
-class BadRequest(LeaseholdError):
+class BadRequest(TenureError):
     """Fix the call."""
 
     exit_status = 2
@@ -70,19 +70,19 @@ class BadConfiguration(BadRequest):
     exit_status = 78
 
 
-class BadTime(LeaseholdError):
+class BadTime(TenureError):
     """Time cannot be trusted now."""
 
     exit_status = 75
 
 
-class Damaged(LeaseholdError):
+class Damaged(TenureError):
     """Bytes break the format. ``message`` says which file, where, what was expected and what was found."""
 
     exit_status = 65
 
 
-class Environment(LeaseholdError):
+class Environment(TenureError):
     """The mount or the operating system is not what is needed."""
 
     exit_status = 74

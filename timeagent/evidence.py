@@ -29,7 +29,7 @@ from .rules import r2_holds
 from .signedtime import SignedTime
 from .sources.peer import nonce_over
 
-SCHEMA: Final = "leasehold.time.evidence"
+SCHEMA: Final = "tenure.time.evidence"
 FILES_MAX: Final = 256
 BEFORE_CONTEXT: Final = "peer question"
 """What this node's signed time before it asks covers: ``digest(BEFORE_CONTEXT, chance)``."""

@@ -1,4 +1,4 @@
-"""``leasehold time evidence FILE --key FILE ...``: what the signatures in an agent's evidence prove, offline.
+"""``tenure time evidence FILE --key FILE ...``: what the signatures in an agent's evidence prove, offline.
 
 Exit codes: 0 they prove nothing; 1 they prove that one of two clocks was wrong; 3 a key that is needed was not named;
 65 it is no evidence, or a signature in it is bad.
@@ -64,7 +64,7 @@ def judge_evidence(options: argparse.Namespace) -> int:
         proven = judge_exchange(parts, own, peer) if own and peer else None
         shown.append({"peer": each.peer, "proven": proven})
     if options.json:
-        print_json("leasehold.time.evidence.verdict", {"kind": record.kind, "exchanges": shown})
+        print_json("tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown})
     for each_shown in [] if options.json else shown:
         proven = each_shown["proven"]
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)

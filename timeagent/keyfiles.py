@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .errors import Environment, LeaseholdError
+from .errors import Environment, TenureError
 from .keys import Signer, load_private_key, name_private_key, save_private_key
 from .trust import Purpose
 
@@ -78,7 +78,7 @@ def is_own_key(directory: Path, purpose: Purpose, identifier: bytes) -> bool:
     numbers = range(newest_number(directory, purpose), 0, -1)
     paths = [credential_path(key_file_name(purpose)), *(directory / key_file_name(purpose, each) for each in numbers)]
     for path in filter(None, paths):
-        with contextlib.suppress(LeaseholdError):  # one that was removed, or whose mode is wrong, is not looked at
+        with contextlib.suppress(TenureError):  # one that was removed, or whose mode is wrong, is not looked at
             if load_key_file(path, directory).id == identifier:
                 return True
     return False

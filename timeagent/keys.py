@@ -104,9 +104,7 @@ class Signer:
         except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
             raise BadConfiguration("bad-key-file", f"{where} is not a private key: {problem}") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise BadConfiguration(
-                "bad-key-file", f"{where} is not an Ed25519 key", hint="make one with leasehold init"
-            )
+            raise BadConfiguration("bad-key-file", f"{where} is not an Ed25519 key", hint="make one with tenure init")
         return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
 
     end_ns: Final[Instant | None] = None
@@ -169,7 +167,7 @@ class KeyInUse:
             raise BadTime(
                 "key-ended",
                 f"the key {fingerprint(signer.public)} of this node ended at {rfc3339(end)}, and no next one is here",
-                hint="leasehold trust rotate makes one, but for a node that was revoked (leasehold trust ls says so); "
+                hint="tenure trust rotate makes one, but for a node that was revoked (tenure trust ls says so); "
                 "a process that gets its keys as credentials is started again",
             )
         return signer

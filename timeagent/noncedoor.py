@@ -186,7 +186,7 @@ class NonceClient:
             raise BadTime(
                 "door-absent",
                 f"the time agent cannot be asked at {self._path}: {problem.strerror or problem}",
-                hint="does it run? leasehold time run",
+                hint="does it run? tenure time run",
             ) from None
         raise BadTime(
             "door-silent",

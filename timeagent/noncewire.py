@@ -17,8 +17,8 @@ from .signedtime import TOKEN_BYTES, SignedTime
 QUESTION_BYTES: Final = 256
 PEER_CONTEXT: Final = "peer exchange"
 
-_QUESTION_MAGIC: Final = b"LHTQ"
-_ANSWER_MAGIC: Final = b"LHTA"
+_QUESTION_MAGIC: Final = b"TNTQ"
+_ANSWER_MAGIC: Final = b"TNTA"
 _VERSION: Final = 1
 _QUESTION: Final = struct.Struct(">4sBB2x8s32s")
 _ANSWER: Final = struct.Struct(">4sBBH8s")
@@ -100,7 +100,7 @@ def content_of(question: Question, data: bytes, where: str) -> bytes:
     code, _, message = content.decode("utf-8", "replace").partition("\n")
     plain = "".join(each if each.isprintable() else "?" for each in message)
     known = code if code.replace("-", "").isalnum() and code.isascii() else "door-refused"
-    raise BadTime(known, f"{where} refuses: {plain}", hint="leasehold time sources, on that machine")
+    raise BadTime(known, f"{where} refuses: {plain}", hint="tenure time sources, on that machine")
 
 
 def token_of(question: Question, data: bytes, where: str) -> SignedTime:

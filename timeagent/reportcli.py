@@ -1,4 +1,4 @@
-"""``leasehold time verify REPORT``: judge a Roughtime malfeasance report, offline, with nothing but the report.
+"""``tenure time verify REPORT``: judge a Roughtime malfeasance report, offline, with nothing but the report.
 
 Exit codes: 0 the report proves that at least one of its servers was wrong; 1 all of it verifies and can be true; 3 part
 of it does not verify, so it proves nothing; 65 it is no report.
@@ -25,17 +25,17 @@ def verify_report(data: bytes, where: str, *, as_json: bool) -> int:
     chain = decode_report(data, where)
     verdict = judge(chain)
     if as_json:
-        print_json("leasehold.time.verify.report", _fields(chain, verdict))
+        print_json("tenure.time.verify.report", _fields(chain, verdict))
     else:
         _say(chain, verdict)
     match verdict:
         case Proven():
             return _PROVEN
         case Consistent():
-            note("leasehold: everything in it verifies, and all of it can be true: it accuses nobody")
+            note("tenure: everything in it verifies, and all of it can be true: it accuses nobody")
             return _CONSISTENT
         case Unverified():
-            note(f"leasehold: response {verdict.position} does not verify: {verdict.reason}")
+            note(f"tenure: response {verdict.position} does not verify: {verdict.reason}")
             return _UNVERIFIED
 
 

@@ -2,7 +2,7 @@
 
 ``chain-00000001.jsonl`` holds one exchange a line, in the members of a malfeasance report's response. Each file is a
 chain by itself: when one is full, the next begins with its last exchange. ``report-00000001.json`` is a malfeasance
-report. ``leasehold time verify FILE`` judges both.
+report. ``tenure time verify FILE`` judges both.
 """
 
 from __future__ import annotations

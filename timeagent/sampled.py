@@ -171,7 +171,7 @@ class SampledClock:
         raise BadTime(
             "no-time",
             f"no time source has a bound ({reasons or 'there is no source'})",
-            hint="run chrony; or found the cluster with: leasehold init --assume-radius SPAN",
+            hint="run chrony; or found the cluster with: tenure init --assume-radius SPAN",
         )
 
     def _judge(self, reading: _Reading, sample: Sample) -> Look:

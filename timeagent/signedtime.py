@@ -26,7 +26,7 @@ NONCE_CONTEXT: Final = "signed time over digest"
 BODY_BYTES: Final = 64
 TOKEN_BYTES: Final = 128
 
-_MAGIC: Final = b"LHST"
+_MAGIC: Final = b"TNST"
 _VERSION: Final = 1
 _BODY: Final = struct.Struct(">4sBBHQQQQQ16s")
 assert _BODY.size == BODY_BYTES

@@ -34,7 +34,7 @@ PAGE_BYTES: Final = 256
 STALE_NS: Final[Span] = 250 * MS
 """How old a page may be, in CLOCK_BOOTTIME, when it is used."""
 
-MAGIC: Final = b"LHSTPAGE"
+MAGIC: Final = b"TNSTPAGE"
 VERSION: Final = 1
 _KIND: Final = (MAGIC, VERSION, PAGE_BYTES)
 GOOD_CRC: Final = 0x2144DF1C
@@ -136,7 +136,7 @@ def decode_page(data: bytes) -> Page | None:
     )
 
 
-_HINT: Final = "does the time agent run? leasehold time run"
+_HINT: Final = "does the time agent run? tenure time run"
 
 
 class PageSink(Protocol):

@@ -1,4 +1,4 @@
-"""The program ``leasehold top``: takes states from a feed and shows them. Touches neither mount nor shards."""
+"""The program ``tenure top``: takes states from a feed and shows them. Touches neither mount nor shards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.reactive import var
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 from .elsewhere import do_elsewhere
 from .exporting import HERE, Form, text_of, written
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         """Who ends leases: revoking.py."""
 
         def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
-            """End one; return what came of it, in words. Blocks; raises LeaseholdError."""
+            """End one; return what came of it, in words. Blocks; raises TenureError."""
             ...
 
     class StateFeed(Protocol):
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
             self,
             subject: Subject,
             instant: Instant | None,
-            take: Callable[[Details | LeaseholdError], None],
+            take: Callable[[Details | TenureError], None],
             failed: Callable[[BaseException], None],
         ) -> None:
             """Ask for the details of a subject; they come from another thread."""
@@ -88,7 +88,7 @@ SETTLING: Final = 0.01
 class TopApp(App[None]):
     """The operator's window. Every screen shows the same state."""
 
-    TITLE = "leasehold top"
+    TITLE = "tenure top"
     CSS_PATH = "app.tcss"
     COMMANDS: ClassVar = {ScreenCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -196,7 +196,7 @@ class TopApp(App[None]):
         if not self._owed:
             self.feed.look_at(instant)
 
-    def look_up(self, subject: Subject, take: Callable[[Details | LeaseholdError], None]) -> None:
+    def look_up(self, subject: Subject, take: Callable[[Details | TenureError], None]) -> None:
         """Ask for the details of a subject, of the instant that is looked at; ``take`` gets them."""
         self.feed.look_up(subject, self.instant, lambda found: self._post(DetailsArrived(found, take)), self._failed)
 
@@ -204,11 +204,11 @@ class TopApp(App[None]):
         """Hand over what a thread has done."""
         message.take()
 
-    def work[T](self, body: Callable[[], T], take: Callable[[T | LeaseholdError], None]) -> None:
+    def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None:
         """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
         do_elsewhere(body, lambda found: self._post(WorkDone(lambda: take(found))), self._failed)
 
-    def complain(self, problem: LeaseholdError, what: str = "") -> None:
+    def complain(self, problem: TenureError, what: str = "") -> None:
         """Say that something was not done, why, and the way out."""
         words = (f"{what}: " if what else "") + problem.message + (f"; {problem.hint}" if problem.hint else "")
         self.notify(words, severity="error", markup=False)
@@ -275,8 +275,8 @@ class TopApp(App[None]):
 
         self.push_screen(RevokeScreen(row), confirmed)
 
-    def _revoked(self, found: str | LeaseholdError) -> None:
-        if isinstance(found, LeaseholdError):
+    def _revoked(self, found: str | TenureError) -> None:
+        if isinstance(found, TenureError):
             self.complain(found)
         else:
             self.notify(found, markup=False)
@@ -307,8 +307,8 @@ class TopApp(App[None]):
 
         self.push_screen(ExportScreen(f"{len(sheet.rows):,} {name}" if sheet is not None else ""), chosen)
 
-    def _exported(self, found: Path | LeaseholdError) -> None:
-        if isinstance(found, LeaseholdError):
+    def _exported(self, found: Path | TenureError) -> None:
+        if isinstance(found, TenureError):
             self.complain(found)
         else:
             self.notify(f"written: {found}", markup=False)

@@ -1,4 +1,4 @@
-"""``leasehold top``: the live screen; ``--once`` prints one snapshot of it."""
+"""``tenure top``: the live screen; ``--once`` prints one snapshot of it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
         type=int,
         nargs="?",
         const=PORT,
-        help=f"show the screens to browsers of this machine (default: port {PORT}); needs leasehold[serve]",
+        help=f"show the screens to browsers of this machine (default: port {PORT}); needs tenure[serve]",
     )
     parser.add_argument("--in-browser", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -143,7 +143,7 @@ def _print(state: ClusterState, *, json: bool) -> int:
     from .snapshot import json_fields, text_snapshot  # noqa: PLC0415
 
     if json:
-        print_json("leasehold.top", json_fields(state))
+        print_json("tenure.top", json_fields(state))
     else:
         say(text_snapshot(state, shutil.get_terminal_size((120, 36)).columns))
     return 0

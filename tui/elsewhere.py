@@ -5,14 +5,14 @@ from __future__ import annotations
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def do_elsewhere[T](
-    body: Callable[[], T], take: Callable[[T | LeaseholdError], None], failed: Callable[[BaseException], None]
+    body: Callable[[], T], take: Callable[[T | TenureError], None], failed: Callable[[BaseException], None]
 ) -> None:
     """Start it and return. ``take`` gets what it came to, or why nothing; ``failed`` whatever else it raises: a bug.
 
@@ -21,8 +21,8 @@ def do_elsewhere[T](
 
     def run() -> None:
         try:
-            found: T | LeaseholdError = body()
-        except LeaseholdError as problem:
+            found: T | TenureError = body()
+        except TenureError as problem:
             found = problem
         except BaseException as problem:  # noqa: BLE001 - a bug; the terminal is given back before it is shown
             failed(problem)

@@ -82,7 +82,7 @@ def subject_of(link: Link) -> Subject | None:
 
 
 def explanation_lines(finding: Finding, tree: Tree, context: Context) -> list[str]:
-    """Return the explanation as ``leasehold explain`` prints it. Reads the pieces of evidence from the tree."""
+    """Return the explanation as ``tenure explain`` prints it. Reads the pieces of evidence from the tree."""
     return [*explain_lines(finding, tree), *context_lines(context)]
 
 

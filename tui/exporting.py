@@ -64,7 +64,7 @@ def _field(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
 
 def written(directory: Path, name: str, instant: Instant, form: Form, text: str) -> Path:
     """Write a file with a name of its own and return it. Blocks; raises Environment where that cannot be."""
-    stem = f"leasehold-{name}-{rfc3339(instant)[:19].replace(':', '')}"
+    stem = f"tenure-{name}-{rfc3339(instant)[:19].replace(':', '')}"
     for number in range(1, 100):
         path = directory / (f"{stem}.{form}" if number == 1 else f"{stem}-{number}.{form}")
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Feed:
         self,
         subject: Subject,
         instant: Instant | None,
-        take: Callable[[Details | LeaseholdError], None],
+        take: Callable[[Details | TenureError], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         """Ask for the details of a subject and call ``take`` with them, or with why there are none, when they come.
@@ -82,8 +82,8 @@ class Feed:
 
         def body() -> None:
             try:
-                found: Details | LeaseholdError = self._source.details(subject, instant)
-            except LeaseholdError as problem:
+                found: Details | TenureError = self._source.details(subject, instant)
+            except TenureError as problem:
                 found = problem
             if not self._stop.is_set():
                 take(found)

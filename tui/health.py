@@ -54,7 +54,7 @@ def _lines(state: ClusterState) -> Iterator[Check]:
     if not state.cluster_id:
         return
     if state.offline:
-        way_out = "--node-dir names this machine's settings; without any: leasehold join, or ask on a node"
+        way_out = "--node-dir names this machine's settings; without any: tenure join, or ask on a node"
         yield unknown("shards", f"not asked: {state.offline}", way_out)
     elif state.spans:
         source = ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"

@@ -141,7 +141,7 @@ class LiveSource:
                     answer.cluster_id,
                     trust,
                     cluster.time,
-                    version("leasehold"),
+                    version("tenure"),
                 )
                 self._own = AskedQuestion("daemon", OWN_PERIOD_NS, self._machine, lambda: _ask_own(cluster, others))
                 self._nodes = AskedQuestion("nodes", LOOK_NS, self._machine, others.look)

@@ -70,7 +70,7 @@ def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subje
         case BagSubject():
             return Details(subject.title, list(_bag(state, tree, subject)))
         case FindingSubject():
-            return Details(subject.title, [words("a live cluster is not audited: leasehold audit judges a copy")])
+            return Details(subject.title, [words("a live cluster is not audited: tenure audit judges a copy")])
 
 
 def _row_words(state: ClusterState, row: LeaseRow) -> str:
@@ -241,7 +241,7 @@ def _bag(state: ClusterState, tree: Tree, subject: BagSubject) -> Iterator[Line]
     log = next((each for each in state.logs if each.name == subject.log), None)
     cell = next((each for each in log.bags if each.start_ns == subject.start_ns), None) if log else None
     if log is None or cell is None:
-        yield words("it is not among the newest bags: leasehold bag ls shows older ones", tone=Tone.WARN)
+        yield words("it is not among the newest bags: tenure bag ls shows older ones", tone=Tone.WARN)
         return
     path = cell.path
     yield fact("bag", f"[{moment(cell.start_ns)}, {moment(cell.start_ns + log.span_ns, cell.start_ns)})   {path}")

@@ -9,7 +9,7 @@ from textual.message import Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from timeagent.errors import LeaseholdError
+    from timeagent.errors import TenureError
 
     from .state import ClusterState
     from .subjects import Details
@@ -40,7 +40,7 @@ class FeedFailed(Message):
 class DetailsArrived(Message):
     """What was asked of a subject has come, or why it has not."""
 
-    def __init__(self, found: Details | LeaseholdError, take: Callable[[Details | LeaseholdError], None]) -> None:
+    def __init__(self, found: Details | TenureError, take: Callable[[Details | TenureError], None]) -> None:
         """Carry it to whoever asked."""
         super().__init__()
         self.found = found

@@ -27,7 +27,7 @@ from appliance.registers import Registers, StoredChain
 from appliance.runtime import runtime_of
 from appliance.settings import FILE as SETTINGS_FILE
 from auditor.opening import find_root
-from timeagent.errors import BadConfiguration, BadTime, Damaged, LeaseholdError, NotTrusted
+from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted, TenureError
 from timeagent.keys import Verifier
 
 from .ledger import LedgerBook, LedgerLease, LedgerTail
@@ -141,7 +141,7 @@ class OpenMount:
         return cluster, ""
 
     def read(self) -> MountAnswer:
-        """Read what has changed. Raises LeaseholdError where the records cannot be read. Touches the mount."""
+        """Read what has changed. Raises TenureError where the records cannot be read. Touches the mount."""
         shard_map = self.registers.newest_map()
         chains = {shard: end for shard in range(len(shard_map.owners)) if (end := self._chain(shard_map.number, shard))}
         told = self._book.told()
@@ -165,7 +165,7 @@ class OpenMount:
         if self.cluster is None:
             return
         cluster, now = self.cluster, 0
-        refused: LeaseholdError | None = None
+        refused: TenureError | None = None
         ends: dict[str, int | None] = {purpose: key.end_ns for purpose, key in cluster.keys.keys.items()}
         try:
             cluster.check_trusted_now()
@@ -174,7 +174,7 @@ class OpenMount:
             ends |= key_ends(cluster.settings, self.registers.cluster_id)
         except BadTime:
             ends.clear()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             refused = problem
         soon = {purpose: end for purpose, end in ends.items() if end and end - now <= NOTICE_NS}
         yield judge_keys(self._own_node, refused, soon)
@@ -245,7 +245,7 @@ class OpenMount:
                 self._horizons[name] = (grid, Horizon(self._context, grid))
             grid, horizon = self._horizons[name]
             return LogView(name, self._bags(grid), _reached(horizon), span_ns=grid.birth.span_ns)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             return LogView(name, (), None, problem.message)
 
     def _bags(self, grid: Grid) -> tuple[BagCell, ...]:
@@ -271,5 +271,5 @@ class OpenMount:
 def _reached(horizon: Horizon) -> Instant:
     try:
         return horizon.refresh()
-    except LeaseholdError:
+    except TenureError:
         return horizon.reached  # somebody is sealing: what was reached before stays true

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 from .state import Freshness, Reach
@@ -23,11 +23,11 @@ class AskedQuestion[T]:
     """A question with its newest answer. One thread asks; any thread may look."""
 
     def __init__(self, name: str, period_ns: Span, clock: MachineClock, ask: Callable[[], T]) -> None:
-        """Ask nothing yet. ``ask`` raises LeaseholdError where there is no answer."""
+        """Ask nothing yet. ``ask`` raises TenureError where there is no answer."""
         self.name = name
         self.period_ns = period_ns
         self.answer: T | None = None
-        self.error: LeaseholdError | None = None
+        self.error: TenureError | None = None
         """Why the question had no answer when it was last asked to the end."""
         self._clock = clock
         self._ask = ask
@@ -40,7 +40,7 @@ class AskedQuestion[T]:
         self._asked_ns = self._clock.boot_ns()
         try:
             answer = self._ask()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.error = problem
         else:
             self.answer = answer

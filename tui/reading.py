@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 from .gantt import LeaseBars
 from .lensing import Switches, lens_words
@@ -51,13 +51,13 @@ class Reading:
             self._show_as_it_was()
         return self._lens
 
-    def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | LeaseholdError) -> bool:
+    def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
         from auditor.archive import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
         if lens is not self._lens:
             return False
-        if isinstance(found, LeaseholdError):
+        if isinstance(found, TenureError):
             self._problem = found.message
         elif self.archive.timeline.events and not found[0].events:
             self._problem = GONE

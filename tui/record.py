@@ -18,7 +18,7 @@ from auditor.replay.kept import open_kept
 from auditor.replay.making import make_index
 from auditor.replay.state import BagPhase, with_leases
 from timeagent.console import counted, printable
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY
 
@@ -84,7 +84,7 @@ class ReadingQuestion:
         self._path = path
         self._index_file = index_file
         self.answer: Record | None = None
-        self.error: LeaseholdError | None = None
+        self.error: TenureError | None = None
         self._words = "reading the copy"
 
     def put(self) -> None:
@@ -93,7 +93,7 @@ class ReadingQuestion:
             return
         try:
             self.answer = self._read()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.error = problem
 
     def freshness(self) -> Freshness:
@@ -114,7 +114,7 @@ class ReadingQuestion:
             return self._indexed(tree, self._path, self._index_file)
         try:
             # Gone as soon as it is open: nothing is left behind, however this program ends.
-            with TemporaryDirectory(prefix="leasehold-top-") as directory:
+            with TemporaryDirectory(prefix="tenure-top-") as directory:
                 return self._indexed(tree, self._path, Path(directory) / "index")
         except OSError as problem:
             raise Environment(
@@ -171,7 +171,7 @@ class RecordSource:
         """Return what the copy tells of a subject, as of an instant. Reads the copy."""
         record = self.record
         if record is None:
-            raise self.reading.error or LeaseholdError("not-read", "the copy is still being read")
+            raise self.reading.error or TenureError("not-read", "the copy is still being read")
         return record_details(record, subject, record.timeline.end_ns if instant is None else instant)
 
 

@@ -1,4 +1,4 @@
-"""Ends a lease from the screen, as ``leasehold lease revoke`` does: its name typed again, a reason for the ledger.
+"""Ends a lease from the screen, as ``tenure lease revoke`` does: its name typed again, a reason for the ledger.
 
 The one thing here that changes anything; it is given to the screen by ``--write`` alone. The mount stays as it is: the
 lease's shard ends it, and tells its ledger.

@@ -1,4 +1,4 @@
-"""``leasehold top --serve``: the screens in a browser of this machine, by textual-serve, which is an extra.
+"""``tenure top --serve``: the screens in a browser of this machine, by textual-serve, which is an extra.
 
 Each page runs a program of its own, which looks and changes nothing: docs/decisions/0004-textual-serve.md.
 """
@@ -20,7 +20,7 @@ HOST: Final = "127.0.0.1"
 
 
 def serve(words: Sequence[str], port: int) -> int:
-    """Answer on loopback until Ctrl-C. ``words``: what stands after ``leasehold top``. Raises BadConfiguration."""
+    """Answer on loopback until Ctrl-C. ``words``: what stands after ``tenure top``. Raises BadConfiguration."""
     try:
         library: Any = importlib.import_module("textual_serve.server")
         web: Any = importlib.import_module("aiohttp.web")
@@ -28,10 +28,10 @@ def serve(words: Sequence[str], port: int) -> int:
         raise BadConfiguration(
             "no-textual-serve",
             "pages are served by textual-serve, which is not installed",
-            hint="pip install 'leasehold[serve]'",
+            hint="pip install 'tenure[serve]'",
         ) from None
-    command = shlex.join([sys.executable, "-m", "leasehold", "top", *words, "--in-browser"])
-    server = library.Server(command, host=HOST, port=port, title="leasehold top")
+    command = shlex.join([sys.executable, "-m", "tenure", "top", *words, "--in-browser"])
+    server = library.Server(command, host=HOST, port=port, title="tenure top")
     make = server._make_app  # noqa: SLF001 - the library has no other door to what it answers
 
     async def guarded() -> object:
@@ -40,7 +40,7 @@ def serve(words: Sequence[str], port: int) -> int:
         return application
 
     async def begun(_application: object) -> None:
-        say(f"leasehold top: {server.public_url} until Ctrl-C")
+        say(f"tenure top: {server.public_url} until Ctrl-C")
         sys.stdout.flush()
 
     server._make_app, server.on_startup, server.initialize_logging = guarded, begun, _quiet  # noqa: SLF001 - as above

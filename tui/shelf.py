@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     class Worker(Protocol):
         """Who does things in threads: app.py."""
 
-        def work[T](self, body: Callable[[], T], take: Callable[[T | LeaseholdError], None]) -> None:
+        def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None:
             """Do it elsewhere, and hand over what it came to, or why there is nothing."""
             ...
 
-        def complain(self, problem: LeaseholdError, what: str) -> None:
+        def complain(self, problem: TenureError, what: str) -> None:
             """Say over any screen that something was not done, and why."""
             ...
 
@@ -40,7 +40,7 @@ class Shelf:
         self._busy = False
         self._done = ""
         self.archive: Archive | None = None
-        self.problem: LeaseholdError | None = None
+        self.problem: TenureError | None = None
 
     def take_record(self, record: Record | None) -> None:
         """Use a copy that was read already, once."""
@@ -77,7 +77,7 @@ class Shelf:
             return f"no audit: {self.problem.message}.{hint}  a tries again"
         if state is not None and state.mount.problem:
             return f"not known yet: {state.mount.problem}"
-        return "not audited yet: a audits the whole tree now, as leasehold audit does"
+        return "not audited yet: a audits the whole tree now, as tenure audit does"
 
     @property
     def busy(self) -> bool:
@@ -88,9 +88,9 @@ class Shelf:
         self._busy, self._done, self.problem = True, words, None
         self._worker.work(body, self._take)
 
-    def _take(self, found: Archive | LeaseholdError) -> None:
+    def _take(self, found: Archive | TenureError) -> None:
         self._busy = False
-        if isinstance(found, LeaseholdError):
+        if isinstance(found, TenureError):
             self.problem = found
             if self.archive is not None:  # it stays in sight, and hides why there is no newer one
                 self._worker.complain(found, "not audited again")

@@ -328,7 +328,7 @@ class StateSource(Protocol):
         ...
 
     def details(self, subject: Subject, instant: Instant | None = None) -> Details:
-        """Return what is known of a subject at an instant. Blocks as long as the mount does; raises LeaseholdError."""
+        """Return what is known of a subject at an instant. Blocks as long as the mount does; raises TenureError."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""``leasehold status``: whether the cluster works, as seen from this machine: a line for each thing, and what to do.
+"""``tenure status``: whether the cluster works, as seen from this machine: a line for each thing, and what to do.
 
 ``--watch``: the overview as text, again and again. In a terminal the whole overview is drawn over what was there; in a
 pipe it is a line a second, with ``--json`` an object a line. It only looks, and judges, as ``top`` does.
@@ -64,7 +64,7 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def _once(source: LiveSource, options: argparse.Namespace) -> int:
-    """Look at everything, say a line for each. Raises LeaseholdError for what is no root, or not this machine's."""
+    """Look at everything, say a line for each. Raises TenureError for what is no root, or not this machine's."""
     from appliance.cli.doctor import told  # noqa: PLC0415
 
     from .feed import ask_once  # noqa: PLC0415
@@ -80,13 +80,13 @@ def _once(source: LiveSource, options: argparse.Namespace) -> int:
         "node": answer.own_node if answer else None,
         "map": answer.shard_map.number if answer else None,
     }
-    return told("leasehold.status", fields, health(state), options)
+    return told("tenure.status", fields, health(state), options)
 
 
 def watch(source: LiveSource, options: argparse.Namespace) -> int:
     """Show the overview once a second, until it is interrupted, or so many times; return how it was in the end.
 
-    Raises LeaseholdError for what is no root.
+    Raises TenureError for what is no root.
     """
     from appliance.doctor.check import exit_status  # noqa: PLC0415
 
@@ -131,7 +131,7 @@ def _show(state: ClusterState, *, json: bool, screen: bool, first: bool) -> None
     from .snapshot import json_fields, text_snapshot  # noqa: PLC0415
 
     if json:
-        print_json("leasehold.top", json_fields(state))
+        print_json("tenure.top", json_fields(state))
     elif screen:
         size = shutil.get_terminal_size((120, 36))
         lines = text_snapshot(state, size.columns - 1).split("\n")[: size.lines - 1]

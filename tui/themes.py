@@ -7,7 +7,7 @@ from typing import Final
 from textual.theme import Theme
 
 DARK: Final = Theme(
-    name="leasehold-dark",
+    name="tenure-dark",
     primary="#0178D4",
     secondary="#004578",
     warning="#FFA62B",
@@ -28,7 +28,7 @@ DARK: Final = Theme(
     },
 )
 LIGHT: Final = Theme(
-    name="leasehold-light",
+    name="tenure-light",
     primary="#004578",
     secondary="#0178D4",
     warning="#8A5300",

@@ -1,4 +1,4 @@
-"""One client's hands in a directory that another client works in at the same time: for ``leasehold probe`` alone.
+"""One client's hands in a directory that another client works in at the same time: for ``tenure probe`` alone.
 
 All of it happens in ``tmp/probe.TOKEN`` below the root, which no reader looks into. A verb may block while the server
 is away; what the operating system refuses is raised as OSError, as it came.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from appliance.formats.paths import PRELOCK, Bag, DataName
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 from timeagent.units import MS
 
 from .authority import Authority
@@ -80,11 +80,11 @@ class LookingWriter(ABC):
             return NotCommitted(f"{file.bag.path} is older than the log")
         try:
             self._publish(file)
-        except LeaseholdError as doubt:
+        except TenureError as doubt:
             return self._after_doubt(file, doubt)
         try:
             return self._look(file)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             return Unknown(str(problem))
 
     def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
@@ -99,12 +99,12 @@ class LookingWriter(ABC):
             return self._decided(file, closed)
         except Damaged:
             raise
-        except LeaseholdError as problem:
+        except TenureError as problem:
             return Unknown(str(problem))
 
     @abstractmethod
     def _publish(self, file: FrameFile) -> None:
-        """Let the attempt appear in its bag. Raises LeaseholdError: then it may have appeared, or may appear later.
+        """Let the attempt appear in its bag. Raises TenureError: then it may have appeared, or may appear later.
 
         Returns also when the bag's directory is not there: the look will say so.
         """
@@ -115,7 +115,7 @@ class LookingWriter(ABC):
 
     @abstractmethod
     def _is_there(self, file: FrameFile) -> bool:
-        """Whether the attempt has appeared, whole and for good. Raises LeaseholdError.
+        """Whether the attempt has appeared, whole and for good. Raises TenureError.
 
         The look for the prelock must be another one, begun after this. Within one look two names are not seen at one
         instant: what is still under way could appear after the prelock was found absent and a closer has listed.
@@ -123,7 +123,7 @@ class LookingWriter(ABC):
 
     @abstractmethod
     def _listed(self, file: FrameFile, contents: Contents) -> Outcome:
-        """Return what a closed bag's list says of the attempt. Raises LeaseholdError if that cannot be told."""
+        """Return what a closed bag's list says of the attempt. Raises TenureError if that cannot be told."""
 
     def _ensure(self, bag: Bag) -> None:
         """Make the bag's directory. Remembered: a directory goes only after a seal, and then the look leads to that."""
@@ -144,11 +144,11 @@ class LookingWriter(ABC):
             return self._decided(file, self._authority.by_seal(file.bag))
         return Committed(name)
 
-    def _after_doubt(self, file: FrameFile, doubt: LeaseholdError) -> Outcome:
+    def _after_doubt(self, file: FrameFile, doubt: TenureError) -> Outcome:
         """Look after a publication that may be happening still."""
         try:
             return self._look(file) if self._is_there(file) else Unknown(str(doubt))
-        except LeaseholdError as problem:
+        except TenureError as problem:
             return Unknown(f"{doubt}; then {problem}")
 
     def _is_in_time(self, file: FrameFile) -> bool:

@@ -46,5 +46,5 @@ class Threads:
         """Return the results in order."""
         if len(items) == 1:
             return [do(items[0])]
-        with ThreadPoolExecutor(self.width, "leasehold-bags") as pool:
+        with ThreadPoolExecutor(self.width, "tenure-bags") as pool:
             return list(pool.map(do, items))

@@ -31,6 +31,6 @@ def signed_for_ever(kind: Kind, body: bytes, time: NodeTime, keyring: Keyring) -
         raise NotTrusted(
             "key-not-trusted",
             f"this node may not sign for the cluster: {reason}",
-            hint="leasehold trust rotate makes the next keys; what is revoked stays so: leasehold trust ls",
+            hint="tenure trust rotate makes the next keys; what is revoked stays so: tenure trust ls",
         )
     return raw

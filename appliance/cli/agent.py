@@ -1,4 +1,4 @@
-"""``leasehold time run``: the node's time agent, until SIGTERM; and finding one that runs."""
+"""``tenure time run``: the node's time agent, until SIGTERM; and finding one that runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from timeagent.console import note, print_json
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.repeats import Repeats
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
         path = root_path(path)
         marker = read_marker(PosixStorage(path), path)
         settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
-    except LeaseholdError:
+    except TenureError:
         return None  # whatever is wrong there: it is not what was asked
     directory = runtime_of(settings, marker.cluster_id)
     return directory if (directory / DOOR_NAME).exists() else None
@@ -156,8 +156,8 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         doors.append(RoughDoor(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
     shown = [each.name for each in listed]
     if as_json:
-        print_json("leasehold.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})
-    note(f"leasehold: time agent of node {cluster.settings.node}; sources: {', '.join(shown) or 'none'}")
+        print_json("tenure.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})
+    note(f"tenure: time agent of node {cluster.settings.node}; sources: {', '.join(shown) or 'none'}")
     try:
         Daemon(agent, clock, listed, doors, evidence, Notifier()).run(stop)
     finally:
@@ -184,7 +184,7 @@ def _delegations(cluster: Cluster) -> Delegations:
             "no-delegation",
             f"node {node} is to be a Roughtime server, and {directory / DIRECTORY} holds no online key by a Roughtime "
             "key of the trust record",
-            hint="where the long-term key is: leasehold trust delegate",
+            hint="where the long-term key is: tenure trust delegate",
         )
     return Delegations(made, long_term)
 

@@ -1,4 +1,4 @@
-"""``leasehold bag``: look at a log's racks and bags, and close what is due."""
+"""``tenure bag``: look at a log's racks and bags, and close what is due."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
         view = view_rack(cluster.context, grid, rack)
         if options.json:
             fields = {"path": rack.path, "state": _rack_state(view), "pack_bytes": view.pack_bytes}
-            print_json("leasehold.rack", fields | {"bags": [_fields(b) for b in view.bags]})
+            print_json("tenure.rack", fields | {"bags": [_fields(b) for b in view.bags]})
             continue
         size = "" if view.pack_bytes is None else f"  {view.pack_bytes} bytes"
         say(f"{rack.path}  {_rack_state(view)}  {counted(len(view.bags), 'bag')}{size}")
         for bag in view.bags:
             say(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}")
         for stranger in view.strangers:
-            note(f"leasehold: {rack.path}/{printable(stranger)} is not on the log's grid: it does not exist")
+            note(f"tenure: {rack.path}/{printable(stranger)} is not on the log's grid: it does not exist")
     return 0
 
 
@@ -129,7 +129,7 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
             {"name": printable(name), "bytes": size, "listed_bytes": entry.size if entry else None, "state": state}
         )
     if options.json:
-        print_json("leasehold.bag", {"path": bag.path, "closed": raw is not None, "files": rows})
+        print_json("tenure.bag", {"path": bag.path, "closed": raw is not None, "files": rows})
         return 0
     state = "closed" if raw else "open"
     say(f"{bag.path}: {state}, timestamps from {rfc3339(bag.start_ns)} until {rfc3339(bag.end_ns)}")
@@ -147,11 +147,11 @@ def _show_sealed(cluster: Cluster, options: argparse.Namespace, bag: Bag) -> int
     seal = authority.sealer.sealed(bag.rack)
     lock = None if seal is None else authority.in_seal(seal, bag).lock
     if lock is None:
-        raise BadRequest("no-such-bag", f"{bag.path} is not there", hint="leasehold bag ls shows what is")
+        raise BadRequest("no-such-bag", f"{bag.path} is not there", hint="tenure bag ls shows what is")
     state = "retained: gone" if open_packed(cluster.context.storage, bag.rack) is None else "packed"
     rows = [{"name": e.name, "bytes": e.size, "listed_bytes": e.size, "state": state} for e in lock.entries]
     if options.json:
-        print_json("leasehold.bag", {"path": bag.path, "closed": True, "files": rows})
+        print_json("tenure.bag", {"path": bag.path, "closed": True, "files": rows})
         return 0
     say(f"{bag.path}: {state}, timestamps from {rfc3339(bag.start_ns)} until {rfc3339(bag.end_ns)}")
     for row in rows:
@@ -167,11 +167,11 @@ def _close(cluster: Cluster, options: argparse.Namespace) -> int:
     authority = Authority(cluster.context, log.grid)
     result = authority.read(bag) or authority.close(bag)
     if isinstance(result, NotDue):
-        note(f"leasehold: {bag.path} cannot be closed before {rfc3339(result.due_ns)}")
+        note(f"tenure: {bag.path} cannot be closed before {rfc3339(result.due_ns)}")
         return EXIT_NO
     files = None if result.lock is None else len(result.lock.entries)
     if options.json:
-        print_json("leasehold.close", {"path": bag.path, "closed": files is not None, "files": files})
+        print_json("tenure.close", {"path": bag.path, "closed": files is not None, "files": files})
     else:
         void = "does not exist: its rack was sealed without it"
         say(f"{bag.path} {void if files is None else f'holds {counted(files, "file")}, for ever'}")
@@ -185,14 +185,14 @@ def _settle(cluster: Cluster, options: argparse.Namespace) -> int:
     reached = log.horizon.refresh()
     _refuse_far_ahead(options, target, target - now.latest)
     if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
-        note(f"leasehold: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
+        note(f"tenure: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
     progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
     horizon = cluster.settle(
         options.log, target, lambda to: progress.show((to - reached) // SECOND, f"closed before {rfc3339(to)}")
     )
     progress.done()
     if options.json:
-        print_json("leasehold.settle", {"log": options.log, **instant_fields("horizon", horizon)})
+        print_json("tenure.settle", {"log": options.log, **instant_fields("horizon", horizon)})
     else:
         say(f"everything of {options.log} before {rfc3339(horizon)} is final")
     return 0
@@ -214,7 +214,7 @@ def _seal(cluster: Cluster, options: argparse.Namespace) -> int:
     log = cluster.logs.opened(options.log)
     report = Metronome(cluster.context, log.grid).turn(cluster.time.now())
     if options.json:
-        print_json("leasehold.seal", {"log": options.log, "closed": report.bags_closed, "sealed": report.racks_sealed})
+        print_json("tenure.seal", {"log": options.log, "closed": report.bags_closed, "sealed": report.racks_sealed})
     else:
         say(f"closed {counted(report.bags_closed, 'bag')}, sealed {counted(report.racks_sealed, 'rack')}")
     return 0
@@ -228,7 +228,7 @@ def _named_bag(cluster: Cluster, path: str) -> tuple[OpenLog, Bag]:
         bag = log.grid.parse_bag(rack, parts[4]) if rack else None
         if bag is not None:
             return log, bag
-    raise BadRequest("no-such-bag", f"{path!r} is not the path of a bag", hint="copy it from: leasehold bag ls LOG")
+    raise BadRequest("no-such-bag", f"{path!r} is not the path of a bag", hint="copy it from: tenure bag ls LOG")
 
 
 COMMANDS: Final = {"bag": Command("Look at a log's racks and bags, and close what is due.", _add_bag, run_bag)}

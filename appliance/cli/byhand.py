@@ -1,4 +1,4 @@
-"""``leasehold lease acquire``, ``renew``, ``relinquish`` and ``revoke``: single leases, by hand."""
+"""``tenure lease acquire``, ``renew``, ``relinquish`` and ``revoke``: single leases, by hand."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def _term_fields(options: argparse.Namespace, granted_ns: Span) -> dict[str, Spa
     asked = parse_span(options.term) if options.term else None
     if asked is not None and granted_ns < asked:
         note(
-            f"leasehold: {options.domain}: granted for {span_text(granted_ns)}, not for the {span_text(asked)} that "
+            f"tenure: {options.domain}: granted for {span_text(granted_ns)}, not for the {span_text(asked)} that "
             "were asked for [term-shortened]"
         )
-        note("  way out: renew it before; leasehold policy show says what the longest term is")
+        note("  way out: renew it before; tenure policy show says what the longest term is")
     return {"term_asked_ns": asked, "term_granted_ns": granted_ns}
 
 
@@ -149,7 +149,7 @@ def _renew_session(hand: ByHand, view: LeaseView, term: Span, now: TimeInterval,
     terms = _term_fields(options, hand.granted_ns(term, now, witness.expiry_ns))
     if options.json:
         fields = {"domain": view.domain, "session_id": witness.session_id.hex()}
-        print_json("leasehold.session-renewed", fields | instant_fields("expiry", witness.expiry_ns) | terms)
+        print_json("tenure.session-renewed", fields | instant_fields("expiry", witness.expiry_ns) | terms)
     else:
         until = rfc3339(witness.expiry_ns)
         say(f"{view.domain}: held with all under session {witness.session_id.hex()}, until {until}")
@@ -172,7 +172,7 @@ def _relinquish(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> 
     if outcome is LeaseOutcome.UNKNOWN:
         return _over(options)
     if options.json:
-        print_json("leasehold.lease-ended", {"domain": options.domain, "outcome": outcome})
+        print_json("tenure.lease-ended", {"domain": options.domain, "outcome": outcome})
     else:
         say(f"{options.domain}: {outcome}")
     given_back = (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN, LeaseOutcome.DROPPED)
@@ -193,7 +193,7 @@ def _revoke(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int
             "lease": lease_fields(view),
             **instant_fields("ended", None if ending is None else ending.ended_ns),
         }
-        print_json("leasehold.lease-ended", fields)
+        print_json("tenure.lease-ended", fields)
     elif outcome is LeaseOutcome.REVOKED:
         say(f"{view.domain}: revoked. What {view.holder.node}/{view.holder.process} writes with timestamps up to")
         say(f"{rfc3339(view.expiry_ns)} still counts; the next holder waits for that before it reads or writes.")
@@ -232,7 +232,7 @@ def _over(options: argparse.Namespace, view: LeaseView | None = None) -> int:
     """Say that there is no such lease, or when the one there was expired; return the exit code."""
     if options.json:
         outcome = LeaseOutcome.UNKNOWN if view is None else LeaseOutcome.EXPIRED
-        print_json("leasehold.lease-ended", {"domain": options.domain, "outcome": outcome})
+        print_json("tenure.lease-ended", {"domain": options.domain, "outcome": outcome})
     else:
         why = "there is no such lease (any more)" if view is None else f"expired at {rfc3339(view.expiry_ns)}"
         say(f"{options.domain}: {why}")
@@ -252,7 +252,7 @@ def _shown(witness: Witness, granted_ns: Span, options: argparse.Namespace) -> N
             "session_id": None if witness.session_id is None else witness.session_id.hex(),
             **terms,
         }
-        print_json("leasehold.held", fields)
+        print_json("tenure.held", fields)
     else:
         say(
             f"{witness.domain}: held, mode {witness.mode}, fence {witness.fence}, "

@@ -1,4 +1,4 @@
-"""``leasehold time``: what timeagent says, by the node's agent where one runs, with the radius a policy assumes."""
+"""``tenure time``: what timeagent says, by the node's agent where one runs, with the radius a policy assumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from timeagent.clock import AgentClock
     from timeagent.sources.port import Source
 
-ROOT_VARIABLE: Final = "LEASEHOLD_ROOT"
+ROOT_VARIABLE: Final = "TENURE_ROOT"
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:

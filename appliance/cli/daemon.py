@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from appliance.settings import Settings
 
 _PATIENCE_S: Final = 2.0
-_VERSION: Final = re.compile(rb'^leasehold_node_info\{.*version="([^"]*)"', re.MULTILINE)
-_KEY_END: Final = re.compile(rb'^leasehold_key_end_timestamp_seconds\{purpose="([a-z]+)"\} (\d[\d.e+]*)$', re.MULTILINE)
+_VERSION: Final = re.compile(rb'^tenure_node_info\{.*version="([^"]*)"', re.MULTILINE)
+_KEY_END: Final = re.compile(rb'^tenure_key_end_timestamp_seconds\{purpose="([a-z]+)"\} (\d[\d.e+]*)$', re.MULTILINE)
 
 
 class _Line(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""``leasehold demo``: a cluster of several nodes on this machine, a power cut, a takeover, and the audit of it all."""
+"""``tenure demo``: a cluster of several nodes on this machine, a power cut, a takeover, and the audit of it all."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_demo(options: argparse.Namespace) -> int:
             f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded",
             hint="leave it out for 8",
         )
-    directory = Path(options.directory or tempfile.mkdtemp(prefix="leasehold-demo-")).absolute()
+    directory = Path(options.directory or tempfile.mkdtemp(prefix="tenure-demo-")).absolute()
     clock = SystemClock()
     seed = int.from_bytes(os.urandom(4), "big") if options.seed is None else options.seed
     randomness = random.Random(seed)  # noqa: S311 - who dies when; keys come from elsewhere
@@ -135,7 +135,7 @@ def _judge(director: Director, options: argparse.Namespace, story: _Story) -> in
         "directory": str(place.directory),
     }
     if options.json:
-        print_json("leasehold.demo", fields)
+        print_json("tenure.demo", fields)
     else:
         _tell(place, fields, options.fault, good=good)
     return 0 if good else EXIT_NO
@@ -167,9 +167,9 @@ def _tell(place: Place, fields: dict[str, Any], fault: str | None, *, good: bool
     say("Try next:")
     place_of_node = f"--root {place.root} --node-dir {place.machines[0].directory}"
     superuser = " --allow-root" if os.geteuid() == 0 else ""
-    say(f"  leasehold audit {place.root}")
-    say(f"  leasehold read bank {place_of_node}{superuser} --json | head -3")
-    say(f"  leasehold top {place.root}")
+    say(f"  tenure audit {place.root}")
+    say(f"  tenure read bank {place_of_node}{superuser} --json | head -3")
+    say(f"  tenure top {place.root}")
 
 
 COMMANDS: Final = {

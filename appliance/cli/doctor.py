@@ -1,4 +1,4 @@
-"""``leasehold doctor PATH``: whether a directory, this machine and its clock are what a cluster needs, and if not, why.
+"""``tenure doctor PATH``: whether a directory, this machine and its clock are what a cluster needs, and if not, why.
 
 One line for each requirement: PASS, FAIL or UNSURE, the reason, and the way out. It changes nothing but a directory of
 its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on.
@@ -18,7 +18,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from timeagent.console import Command, Progress, print_json, say
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 def run_doctor(options: argparse.Namespace) -> int:
     """Look at everything, say a line for each."""
     checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
-    return told("leasehold.doctor", {"path": options.path}, checks, options)
+    return told("tenure.doctor", {"path": options.path}, checks, options)
 
 
 def told(schema: str, fields: dict[str, Any], checks: Sequence[Check], options: argparse.Namespace) -> int:
@@ -99,7 +99,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
             found.append(
                 failed(name, f"no answer within {patience_s:g} s", "is the server up, and reached? dmesg; nfsstat -c")
             )
-        except LeaseholdError as problem:
+        except TenureError as problem:
             found.append(failed(name, problem.message, problem.hint or "see docs/operators.md"))
         except OSError as problem:
             said = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
@@ -304,7 +304,7 @@ def _node(path: Path, node_dir: Path | None) -> list[Check]:
 
     storage = PosixStorage(path)
     if not storage.look(".", [MARKER]):
-        return [passed("root", "no root yet: leasehold init makes one of an empty directory")]
+        return [passed("root", "no root yet: tenure init makes one of an empty directory")]
     marker = read_marker(storage, path)
     found = [passed("root", f"cluster {marker.cluster_id.hex()[:12]}")]
     try:
@@ -334,7 +334,7 @@ def _addresses(settings: Settings, registers: Registers) -> list[Check]:
     keys = OwnKeys(settings)
     time = node_time(settings, keys, registers.cluster_id, registers.newest_policy())
     trust = TrustWatch(registers, time)
-    others = Releases(settings.node, keys.tls, registers.cluster_id, trust, time, version("leasehold"))
+    others = Releases(settings.node, keys.tls, registers.cluster_id, trust, time, version("tenure"))
     others.look()
     return [*found, *others.checks()]
 

@@ -1,4 +1,4 @@
-"""``leasehold lease``: who holds what, and holding leases from a shell."""
+"""``tenure lease``: who holds what, and holding leases from a shell."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
         except ShardUnavailable as problem:
             silent.append(str(shard))
             shards.append({"shard": shard, "node": cluster.map.owners[shard], "answers": False})
-            note(f"leasehold: {problem.message} [{problem.code}]")
+            note(f"tenure: {problem.message} [{problem.code}]")
             continue
         shards.append(
             {
@@ -92,11 +92,11 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
             for view in leases:
                 say(_line(view, now))
     if options.json:
-        print_json("leasehold.leases", {"shards": shards})
+        print_json("tenure.leases", {"shards": shards})
     elif len(silent) < len(shards) and not any(each.get("leases") for each in shards):
-        note("leasehold: nobody has a lease" + (" on the shards that answer" if silent else ""))
+        note("tenure: nobody has a lease" + (" on the shards that answer" if silent else ""))
     if silent:
-        note(f"leasehold: {counted(len(silent), 'shard')} of {len(shards)} did not answer: {', '.join(silent)}")
+        note(f"tenure: {counted(len(silent), 'shard')} of {len(shards)} did not answer: {', '.join(silent)}")
     return ShardUnavailable.exit_status if silent else 0
 
 
@@ -106,7 +106,7 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
     now = cluster.time.now()
     if options.json:
         fields = [lease_fields(each) for each in views]
-        print_json("leasehold.lease", {"shard": shard, "lease": fields[0] if fields else None, "leases": fields})
+        print_json("tenure.lease", {"shard": shard, "lease": fields[0] if fields else None, "leases": fields})
     elif not views:
         say(f"{options.domain}: nobody has it (shard {shard})")
     else:
@@ -131,7 +131,7 @@ def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
                 **instant_fields("expiry", lease.expiry_ns),
             }
             if options.json:
-                print_json("leasehold.held", fields)
+                print_json("tenure.held", fields)
             else:
                 say(f"{lease.domain}: held, mode {lease.mode}, fence {lease.fence}")
         _wait(cluster, session, leases, span)
@@ -148,7 +148,7 @@ def _wait(cluster: Cluster, session: Session, leases: Leases, span: Span) -> Non
             now = lease.outlook()
             if known.get(lease.domain, "held") != now.state:
                 why = "" if now.reason is None else f" ({now.reason})"
-                note(f"leasehold: {lease.domain}: {now.state}{why}, good for {span_text(now.good_ns)}")
+                note(f"tenure: {lease.domain}: {now.state}{why}, good for {span_text(now.good_ns)}")
             known[lease.domain] = now.state
         cluster.time.sleep(min(left, 100 * MS))
 

@@ -1,4 +1,4 @@
-"""``leasehold lease watch``: one domain, what happens to the leases on it, as it happens."""
+"""``tenure lease watch``: one domain, what happens to the leases on it, as it happens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_watch(cluster: Cluster, options: argparse.Namespace) -> int:
                 _, views = cluster.routes.inspect(cluster.map.shard_of(options.domain), options.domain)
             except ShardUnavailable as problem:
                 if not silent:
-                    note(f"leasehold: {problem.message}; asking again")
+                    note(f"tenure: {problem.message}; asking again")
                 silent = True
             else:
                 if not answered and not views and not options.json:
@@ -79,7 +79,7 @@ def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator
 
 def _show(what: str, view: LeaseView, options: argparse.Namespace, now: int) -> None:
     if options.json:
-        print_json("leasehold.lease-change", {"what": what, **instant_fields("seen", now), **lease_fields(view)})
+        print_json("tenure.lease-change", {"what": what, **instant_fields("seen", now), **lease_fields(view)})
         return
     queue = f", {view.waiting} waiting" if view.waiting else ""
     who = f"{view.holder.node}/{view.holder.process}"

@@ -1,4 +1,4 @@
-"""``leasehold leave``: a node goes. Its shards are handed over, its daemon stops, its keys count no more.
+"""``tenure leave``: a node goes. Its shards are handed over, its daemon stops, its keys count no more.
 
 1. The map gives its shards to others; its daemon hands them over in good order. Needs the root key.
 2. Its units are switched off.
@@ -66,7 +66,7 @@ def _opened(options: argparse.Namespace) -> Cluster | None:
     except BadConfiguration as problem:
         if problem.code != "not-joined":
             raise
-        note(f"leasehold: {problem.message}: there is nothing to leave")
+        note(f"tenure: {problem.message}: there is nothing to leave")
         return None
 
 
@@ -86,7 +86,7 @@ def _hand_over(options: argparse.Namespace) -> int:
             return 0
         given = give_away(cluster.registers, root_key(cluster, options), node, options.to)
         for shard, heir in given.items():
-            note(f"leasehold: shard {shard} goes to {heir}")
+            note(f"tenure: shard {shard} goes to {heir}")
         until = cluster.time.boot_ns() + parse_span(options.wait)
         waiting = set(given)
         while waiting:
@@ -102,7 +102,7 @@ def _hand_over(options: argparse.Namespace) -> int:
                 raise TryAgain(
                     "not-handed-over",
                     f"nobody runs shard {', '.join(map(str, sorted(waiting)))} yet; {node} keeps its keys",
-                    hint="leasehold shards ls says who should; call it again",
+                    hint="tenure shards ls says who should; call it again",
                 )
             if waiting:
                 cluster.time.sleep(_LOOK_NS)
@@ -124,7 +124,7 @@ def _refuse_running(options: argparse.Namespace) -> int:
         if daemon_lock(runtime).is_held():
             raise TryAgain(
                 "daemon-runs",
-                f"`leasehold node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
+                f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
                 hint="end it with SIGTERM, then call this again",
             )
     return 0
@@ -138,19 +138,19 @@ def _finish(options: argparse.Namespace) -> int:
     cluster = _opened(options)
     if cluster is None:
         if options.json:
-            print_json("leasehold.leave", {"node": options.node, "left": True, "shards": [], "remains": []})
+            print_json("tenure.leave", {"node": options.node, "left": True, "shards": [], "remains": []})
         return 0
     with cluster:
         node = options.node or cluster.settings.node
         if options.root_key is not None and not has_left(cluster.registers, node):
             key = root_key(cluster, options)
             number = revoke(cluster.registers, key, node, cluster.time.now().midpoint)
-            note(f"leasehold: trust record {number}: no key of {node} counts from now on")
+            note(f"tenure: trust record {number}: no key of {node} counts from now on")
         left = has_left(cluster.registers, node)
         shards = shards_of(cluster.registers, node)
         remains = _remains(cluster, node, shards, left=left, own=options.node is None)
         if options.json:
-            print_json("leasehold.leave", {"node": node, "left": left, "shards": shards, "remains": remains})
+            print_json("tenure.leave", {"node": node, "left": left, "shards": shards, "remains": remains})
         else:
             say(f"{node} has left the cluster at {cluster.root}." if left else f"{node} has not left yet.")
             say("What is not done:" if remains else "")
@@ -164,12 +164,12 @@ def _remains(cluster: Cluster, node: str, shards: list[int], *, left: bool, own:
     found = []
     if not left:
         heirs = _heirs(cluster.registers, node)
-        found += [f"where the root key is: leasehold shards move {each} {heirs} --root-key FILE" for each in shards]
-        found.append(f"where the root key is: leasehold leave {cluster.root} --node {node} --root-key FILE")
+        found += [f"where the root key is: tenure shards move {each} {heirs} --root-key FILE" for each in shards]
+        found.append(f"where the root key is: tenure leave {cluster.root} --node {node} --root-key FILE")
     if own:
         found.append(f"settings and keys stay in {cluster.settings.directory}: delete them when nothing needs them")
         found.append("applications of this machine that use the root: end them")
-        found.append(f"the mount of {cluster.root}, the package and the user leasehold stay")
+        found.append(f"the mount of {cluster.root}, the package and the user tenure stay")
     else:
         found.append(f"the machine of {node}: end its daemon there, should it come back; it is refused by the others")
     return found

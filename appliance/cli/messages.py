@@ -1,4 +1,4 @@
-"""``leasehold publish``: messages into a log, one a line."""
+"""``tenure publish``: messages into a log, one a line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.cli.opening import add_cluster_options, open_cluster
 from appliance.formats.birth import BagKind
 from timeagent.console import Command, Progress, counted, note, print_json
-from timeagent.errors import BadRequest, LeaseholdError
+from timeagent.errors import BadRequest, TenureError
 from timeagent.units import SECOND, parse_span
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argp
                     break
                 done += len(batch)
                 progress.show(done)
-    except (LeaseholdError, KeyboardInterrupt):
+    except (TenureError, KeyboardInterrupt):
         if done:
-            note(f"leasehold: {counted(done, 'message')} committed to {options.log} before")
+            note(f"tenure: {counted(done, 'message')} committed to {options.log} before")
         raise
     finally:
         progress.done()
@@ -95,15 +95,15 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argp
     if options.json:
         name = "Committed" if outcome is None else type(outcome).__name__
         reason = None if outcome is None or isinstance(outcome, Committed) else outcome.reason
-        print_json("leasehold.publish", {"log": options.log, "committed": done, "outcome": name, "reason": reason})
+        print_json("tenure.publish", {"log": options.log, "committed": done, "outcome": name, "reason": reason})
     else:
-        note(f"leasehold: {counted(done, 'message')} committed to {options.log}")
+        note(f"tenure: {counted(done, 'message')} committed to {options.log}")
     if committed:
         return 0
     assert outcome is not None
     assert not isinstance(outcome, Committed)
     unknown = isinstance(outcome, Unknown)
-    note(f"leasehold: the next batch is {'of unknown outcome' if unknown else 'not committed'}: {outcome.reason}")
+    note(f"tenure: the next batch is {'of unknown outcome' if unknown else 'not committed'}: {outcome.reason}")
     return EXIT_UNKNOWN if unknown else EXIT_NO
 
 

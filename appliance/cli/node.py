@@ -1,4 +1,4 @@
-"""``leasehold node run``: this node's shards and metronome, until SIGTERM."""
+"""``tenure node run``: this node's shards and metronome, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
 def time_words(cluster: Cluster) -> str:
     """Return where a cluster's times come from, for people."""
     if cluster.time_by_agent:
-        return "from the node's agent (leasehold time run)"
-    return "made in this process: no agent runs (leasehold time run)"
+        return "from the node's agent (tenure time run)"
+    return "made in this process: no agent runs (tenure time run)"
 
 
 def run_verb(options: argparse.Namespace) -> int:
@@ -56,14 +56,14 @@ def run_node(options: argparse.Namespace) -> int:
         cluster.settings = replace(cluster.settings, listen=parse_address(options.listen))
     if options.http:
         cluster.settings = replace(cluster.settings, http=parse_address(options.http))
-    node = Node(cluster, version=version("leasehold"))
+    node = Node(cluster, version=version("tenure"))
     try:
         with cluster:
             shards = node.start()
             if options.json:
                 places = {"address": node.address, "http": node.web_address}
                 print_json(
-                    "leasehold.node",
+                    "tenure.node",
                     {
                         "node": cluster.settings.node,
                         "shards": shards,
@@ -73,17 +73,17 @@ def run_node(options: argparse.Namespace) -> int:
                     | {name: None if place is None else str(place) for name, place in places.items()},
                 )
             reached = f", reached at {node.address}" if node.address else ""
-            note(f"leasehold: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
+            note(f"tenure: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
             for shard, why in node.awaited.items():
-                note(f"leasehold: shard {shard} is waited for: {why}")
-            note(f"leasehold: time {time_words(cluster)}")
+                note(f"tenure: shard {shard} is waited for: {why}")
+            note(f"tenure: time {time_words(cluster)}")
             try:
-                node.run(stop, lambda shard: note(f"leasehold: shard {shard} runs here now"))
+                node.run(stop, lambda shard: note(f"tenure: shard {shard} runs here now"))
             finally:
                 node.stop()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
             node.stopping()
-            note("leasehold: stopping: waiting until every lease is relinquished or over")
+            note("tenure: stopping: waiting until every lease is relinquished or over")
     finally:
         node.close()
     return 0

@@ -19,7 +19,7 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     """
     silent = argparse.SUPPRESS
     no_text, no_flag = (silent, silent) if repeated else (None, False)
-    where = "the cluster's root directory (default: LEASEHOLD_ROOT)"
+    where = "the cluster's root directory (default: TENURE_ROOT)"
     node_dir = "this node's settings and keys (default: the usual places)"
     allow = "work as the superuser, whom no file mode stops"
     parser.add_argument("--root", metavar="DIR", default=no_text, help=where)
@@ -55,6 +55,6 @@ def root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
         raise NotTrusted(
             "other-cluster",
             f"{options.root_key} is not the root key of the cluster at {cluster.root}",
-            hint="take root.key from the machine that ran leasehold init",
+            hint="take root.key from the machine that ran tenure init",
         )
     return key

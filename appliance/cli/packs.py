@@ -1,4 +1,4 @@
-"""``leasehold bag pack|retain|forecast``: sealed racks as packs, the old ones deleted, and what a log will cost."""
+"""``tenure bag pack|retain|forecast``: sealed racks as packs, the old ones deleted, and what a log will cost."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def pack(cluster: Cluster, options: argparse.Namespace) -> int:
             made += report.made
             swept += report.swept
             for place in report.left:
-                note(f"leasehold: {place} holds files that are not ours: its directory stays")
+                note(f"tenure: {place} holds files that are not ours: its directory stays")
             if report.state is PackState.UNSEALED and options.all:
-                note(f"leasehold: {rack.path} is not sealed: it is packed after that")
+                note(f"tenure: {rack.path} is not sealed: it is packed after that")
         progress.show(done)
     progress.done()
     said = [problem.message for problem in problems]
     for message in said:
-        note(f"leasehold: {message}")
+        note(f"tenure: {message}")
     if options.json:
         fields = {"log": options.log, "racks": len(racks), "packed": made, "directories_removed": swept}
-        print_json("leasehold.pack", fields | {"damaged": said})
+        print_json("tenure.pack", fields | {"damaged": said})
     else:
         say(f"packed {counted(made, 'rack')}, removed {swept} bag directories")
     return EXIT_DAMAGED if problems else 0
@@ -78,10 +78,10 @@ def retain(cluster: Cluster, options: argparse.Namespace) -> int:
         if not options.json:
             say(f"{each.path}  {each.size} bytes")
     for path in unpacked:
-        note(f"leasehold: {path} is old enough and not packed: leasehold bag pack {options.log} --all")
+        note(f"tenure: {path} is old enough and not packed: tenure bag pack {options.log} --all")
     if options.json:
         fields = {"log": options.log, "dry_run": options.dry_run, "bytes": size, "packs": rows, "not_packed": unpacked}
-        print_json("leasehold.retain", fields | instant_fields("cutoff", cutoff))
+        print_json("tenure.retain", fields | instant_fields("cutoff", cutoff))
     else:
         verb = "would delete" if options.dry_run else "deleted"
         say(f"{verb} {counted(len(rows), 'pack')} of racks that ended before {rfc3339(cutoff)}: {size} bytes")
@@ -96,7 +96,7 @@ def show_forecast(cluster: Cluster, options: argparse.Namespace) -> int:
     found = forecast(cluster.context, grid, options.days)
     if options.json:
         print_json(
-            "leasehold.forecast",
+            "tenure.forecast",
             {
                 "log": options.log,
                 "racks_looked_at": found.racks_looked_at,

@@ -1,4 +1,4 @@
-"""``leasehold policy``: the numbers that the whole cluster shares, and changing them with the root key."""
+"""``tenure policy``: the numbers that the whole cluster shares, and changing them with the root key."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
         )
     policy = cluster.registers.policy(number)
     if options.json:
-        print_json("leasehold.policy", _fields(policy) | {"newest": newest.number})
+        print_json("tenure.policy", _fields(policy) | {"newest": newest.number})
         return 0
     say(f"policy {number}" + ("" if number == newest.number else f" of {newest.number}"))
     for name, words in _WORDS.items():
@@ -97,7 +97,7 @@ def _set(cluster: Cluster, options: argparse.Namespace) -> int:
 
     changes = {name: parse_span(text) for name in _WORDS if (text := getattr(options, name)) is not None}
     if not changes:
-        raise BadRequest("nothing-to-set", "no number is named", hint="leasehold policy show names them all")
+        raise BadRequest("nothing-to-set", "no number is named", hint="tenure policy show names them all")
     if options.root_key is None and not options.dry_run:
         raise BadRequest(
             "no-root-key", "the root key signs a policy", hint="say --root-key FILE; with --dry-run nothing is changed"
@@ -111,7 +111,7 @@ def _set(cluster: Cluster, options: argparse.Namespace) -> int:
         said = {
             name: {"before_ns": getattr(before, name), "after_ns": getattr(policy, name)} for name in sorted(changed)
         }
-        print_json("leasehold.policy-changed", {"number": policy.number, "dry_run": options.dry_run, "changed": said})
+        print_json("tenure.policy-changed", {"number": policy.number, "dry_run": options.dry_run, "changed": said})
         return 0
     if not changed:
         say(f"Policy {before.number} says so already: nothing is changed.")
@@ -121,7 +121,7 @@ def _set(cluster: Cluster, options: argparse.Namespace) -> int:
     ]
     say(f"Policy {policy.number}{' would be' if options.dry_run else ''}: {', '.join(words)}.")
     if before.takeover_ns() != policy.takeover_ns():
-        note(f"leasehold: a dead holder's domains are blocked for {span_text(policy.takeover_ns())} at most")
+        note(f"tenure: a dead holder's domains are blocked for {span_text(policy.takeover_ns())} at most")
     return 0
 
 

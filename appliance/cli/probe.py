@@ -1,4 +1,4 @@
-"""``leasehold probe PATH --peer HOST | --second MOUNT``: what two clients see of each other on one mount, measured.
+"""``tenure probe PATH --peer HOST | --second MOUNT``: what two clients see of each other on one mount, measured.
 
 The other client is a process that answers one JSON object a line: over ssh on another machine, or here, on a second
 mount of the same export (``-o nosharecache``, or the mount of another network namespace). Nothing stays behind.
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timeagent.console import Command, Progress, say
-from timeagent.errors import BadRequest, Environment, LeaseholdError
+from timeagent.errors import BadRequest, Environment, TenureError
 
 if TYPE_CHECKING:
     from appliance.bag.hands import LocalHands
@@ -39,7 +39,7 @@ def _add_probe(parser: argparse.ArgumentParser) -> None:
     other.add_argument("--second", metavar="MOUNT", help="a second mount of the same export on this machine")
     other.add_argument("--serve", metavar="TOKEN", help="be the other client, on stdin and stdout")
     parser.add_argument("--peer-path", metavar="PATH", help="where the peer mounts it (default: the same path)")
-    parser.add_argument("--peer-command", metavar="WORDS", default="leasehold", help="leasehold there (default: that)")
+    parser.add_argument("--peer-command", metavar="WORDS", default="tenure", help="tenure there (default: that)")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -105,9 +105,7 @@ class FarHands:
                 "peer-silent", f"the other client does not answer: {verb}", hint="does the mount hang there?"
             ) from None
         if "problem" in answer:
-            raise Environment(
-                "peer-failed", f"the other client: {answer['problem']}", hint="run leasehold doctor there"
-            )
+            raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
         return answer["said"]
 
     def _exchange(self, verb: str, words: Sequence[str]) -> dict[str, Any]:
@@ -123,8 +121,8 @@ class FarHands:
         if not isinstance(answer, dict) or not {"said", "problem"} & answer.keys():
             raise Environment(
                 "peer-gone",
-                "the other client ended, or does not speak as leasehold does",
-                hint="try it by hand: ssh HOST leasehold probe PATH --serve x",
+                "the other client ended, or does not speak as tenure does",
+                hint="try it by hand: ssh HOST tenure probe PATH --serve x",
             )
         return answer
 
@@ -139,7 +137,7 @@ def serve(hands: LocalHands) -> int:
             answer: dict[str, Any] = {"said": getattr(hands, verb)(*words)}
         except OSError as problem:
             answer = {"problem": problem.strerror or str(problem)}
-        except (LeaseholdError, ValueError, TypeError) as problem:
+        except (TenureError, ValueError, TypeError) as problem:
             answer = {"problem": str(problem)}
         say(json.dumps(answer))
         sys.stdout.flush()
@@ -148,7 +146,7 @@ def serve(hands: LocalHands) -> int:
 
 def _other(options: argparse.Namespace, token: str) -> list[str]:
     if options.second:
-        return [sys.executable, "-m", "leasehold", "probe", str(Path(options.second).absolute()), "--serve", token]
+        return [sys.executable, "-m", "tenure", "probe", str(Path(options.second).absolute()), "--serve", token]
     path = options.peer_path or str(Path(options.path).absolute())
     if options.peer.startswith("-"):
         raise BadRequest("bad-peer", f"{options.peer!r} is no host", hint="--peer HOST or --peer USER@HOST")
@@ -171,7 +169,7 @@ def run_probe(options: argparse.Namespace) -> int:
     try:
         here.begin()
     except OSError as problem:
-        raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="leasehold doctor says more") from None
+        raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
     try:
         there = FarHands(_other(options, token))
         try:
@@ -181,7 +179,7 @@ def run_probe(options: argparse.Namespace) -> int:
             there.end()
     finally:
         here.end()
-    return told("leasehold.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
+    return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
 
 
 def _experiments(two: TwoHands) -> list[Check]:

@@ -1,4 +1,4 @@
-"""``leasehold read`` and ``leasehold tail``: the messages of a log on standard output, in order."""
+"""``tenure read`` and ``tenure tail``: the messages of a log on standard output, in order."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _Output:
         from appliance.bag.cursor import cursor_text
 
         cursor = cursor_text(self._log, message.position) if settled else None
-        head = {"schema": "leasehold.message", "version": 1}
+        head = {"schema": "tenure.message", "version": 1}
         return msgspec.json.encode(head | message_fields(message) | {"cursor": cursor}) + b"\n"
 
     def flush(self) -> None:
@@ -159,9 +159,9 @@ def _conclude(
         note(msgspec.json.encode(every).decode())
         return
     for each in gone:
-        note(f"leasehold: retention has deleted what was there from {rfc3339(each.start_ns)} to {rfc3339(each.end_ns)}")
+        note(f"tenure: retention has deleted what was there from {rfc3339(each.start_ns)} to {rfc3339(each.end_ns)}")
     for reason, count in sorted(rejected.items()):
-        note(f"leasehold: {count} rejected: {reason}")
+        note(f"tenure: {count} rejected: {reason}")
 
 
 def run_read(options: argparse.Namespace) -> int:
@@ -195,9 +195,9 @@ def run_read(options: argparse.Namespace) -> int:
             output.close()
         cursor = _text(options.log, reading.position if cut is None else cut)
         if cut is not None and not options.json:
-            note(f"leasehold: there is more; it goes on with --after {cursor}")
+            note(f"tenure: there is more; it goes on with --after {cursor}")
         said = {"messages": output.messages, "cursor": cursor, **instant_fields("horizon", reading.horizon_ns)}
-        _conclude(options, "leasehold.read", said, reader.rejected, reading.gone)
+        _conclude(options, "tenure.read", said, reader.rejected, reading.gone)
     return 0
 
 
@@ -250,11 +250,11 @@ def run_tail(options: argparse.Namespace) -> int:
             output.close()
         if follower.overtaken:
             left_out = counted(follower.overtaken, "message")
-            note(f"leasehold: {left_out} appeared below others that were shown; tail --level settled has them")
+            note(f"tenure: {left_out} appeared below others that were shown; tail --level settled has them")
         if not options.json:
-            note(f"leasehold: {counted(output.messages, 'message')}; it goes on with --from {cursor}")
+            note(f"tenure: {counted(output.messages, 'message')}; it goes on with --from {cursor}")
         said = {"messages": output.messages, "overtaken": follower.overtaken, "cursor": cursor}
-        _conclude(options, "leasehold.tail", said, log.reader.rejected, follower.gone)
+        _conclude(options, "tenure.tail", said, log.reader.rejected, follower.gone)
     return 0
 
 

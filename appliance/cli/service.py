@@ -1,7 +1,7 @@
-"""This machine's units, where systemd runs it and leasehold's units are installed: named after the root.
+"""This machine's units, where systemd runs it and tenure's units are installed: named after the root.
 
 `init` and `join` switch them on, `leave` switches them off, `node upgrade` stops and starts one. Who calls these as the
-superuser is leasehold's own user for what is done on the mount, and the superuser again for the units.
+superuser is tenure's own user for what is done on the mount, and the superuser again for the units.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from timeagent.console import note, report_error
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-USER: Final = "leasehold"
-"""Whom systemd/leasehold.sysusers.conf makes."""
+USER: Final = "tenure"
+"""Whom systemd/tenure.sysusers.conf makes."""
 
 _RUNNING: Final = Path("/run/systemd/system")
-_TEMPLATE: Final = "leasehold@.target"
+_TEMPLATE: Final = "tenure@.target"
 _UNIT_PATHS: Final = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:_.")
 _STEP_S: Final = 240
@@ -41,13 +41,13 @@ def instance(root: Path) -> str:
 
 def node_unit(root: Path) -> str:
     """Return the daemon's unit for a root."""
-    return f"leasehold-node@{instance(root)}.service"
+    return f"tenure-node@{instance(root)}.service"
 
 
 def units(root: Path) -> list[str]:
     """Return all units for a root: time agent, node, and the target that holds both."""
     name = instance(root)
-    return [f"leasehold-time@{name}.service", node_unit(root), f"leasehold@{name}.target"]
+    return [f"tenure-time@{name}.service", node_unit(root), f"tenure@{name}.target"]
 
 
 def is_there() -> bool:
@@ -102,7 +102,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def has_user() -> bool:
-    """Whether this machine has leasehold's own user."""
+    """Whether this machine has tenure's own user."""
     try:
         pwd.getpwnam(USER)
     except KeyError:
@@ -111,7 +111,7 @@ def has_user() -> bool:
 
 
 def as_own_user(work: Callable[[], int]) -> int:
-    """Do it as leasehold's own user where the superuser calls and there is one; return its exit code.
+    """Do it as tenure's own user where the superuser calls and there is one; return its exit code.
 
     A process of its own does it, which gives up what the superuser may. Blocks until it ends.
     """
@@ -132,7 +132,7 @@ def as_own_user(work: Callable[[], int]) -> int:
         os.environ["HOME"] = user.pw_dir
         try:
             status = work()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             status = report_error(problem)
         sys.stdout.flush()
     finally:
@@ -142,12 +142,12 @@ def as_own_user(work: Callable[[], int]) -> int:
 def offered(root: Path, *, wanted: bool) -> None:
     """Switch the units on where that is wanted and possible; else say what remains to be done. Raises Environment."""
     if not is_there():
-        note(f"leasehold: to run the node: leasehold node run --root {root}")
+        note(f"tenure: to run the node: tenure node run --root {root}")
     elif not wanted:
-        note(f"leasehold: the units are left alone: systemctl enable --now {units(root)[-1]} starts the node")
+        note(f"tenure: the units are left alone: systemctl enable --now {units(root)[-1]} starts the node")
     elif os.geteuid() != 0:
         names = " ".join(units(root))
-        note(f"leasehold: to run the node, as the superuser: systemctl enable --now {names}")
+        note(f"tenure: to run the node, as the superuser: systemctl enable --now {names}")
     else:
         switch_on(root)
-        note(f"leasehold: {units(root)[-1]} is switched on and runs")
+        note(f"tenure: {units(root)[-1]} is switched on and runs")

@@ -1,4 +1,4 @@
-"""``leasehold init`` and ``leasehold join``: set up a cluster, and let machines in."""
+"""``tenure init`` and ``tenure join``: set up a cluster, and let machines in."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _init(options: argparse.Namespace) -> int:
     settings = set_up(storage, root, _node_name(options), policy, now.midpoint, directory, listen, root_key_file)
     if options.json:
         print_json(
-            "leasehold.init",
+            "tenure.init",
             {
                 "root": str(root),
                 "cluster": cluster_id.hex(),
@@ -193,7 +193,7 @@ def _init(options: argparse.Namespace) -> int:
     say(f"After a holder dies, its domains are free again within {span_text(policy.takeover_ns())}.")
     if policy.assumed_radius_ns:
         note(
-            f"leasehold: where no time source has a bound, clocks are assumed to be good to "
+            f"tenure: where no time source has a bound, clocks are assumed to be good to "
             f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
         )
     return 0
@@ -211,7 +211,7 @@ def _founded_already(options: argparse.Namespace, storage: Storage, settings: Se
     key_file = Path(options.root_key).absolute() if options.root_key else settings.directory / ROOT_KEY
     if options.json:
         print_json(
-            "leasehold.init",
+            "tenure.init",
             {
                 "root": str(settings.root),
                 "cluster": marker.cluster_id.hex(),
@@ -260,7 +260,7 @@ def _join(options: argparse.Namespace) -> int:
 def _joined(options: argparse.Namespace, settings: Settings, *, already: bool = False) -> int:
     if options.json:
         fields = {"root": str(settings.root), "node": settings.node, "node_dir": str(settings.directory)}
-        print_json("leasehold.join", fields | {"already": already})
+        print_json("tenure.join", fields | {"already": already})
     else:
         say(f"This machine is node {settings.node} of the cluster at {settings.root}{' already' * already}.")
         say(f"Settings and keys: {settings.directory}.")
@@ -286,9 +286,9 @@ def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, dir
     if finish(registers, settings, request):
         return _joined(options, settings)
     ask(storage, request)
-    note(f"leasehold: the cluster's root key is {fingerprint(marker.root_key)}: compare it with what init said")
-    note(f"leasehold: {node} asks to join. Where the root key is, compare the fingerprint and call:")
-    note(f"  leasehold trust approve {node} --fingerprint {request.fingerprint} --root-key FILE --root {root}")
+    note(f"tenure: the cluster's root key is {fingerprint(marker.root_key)}: compare it with what init said")
+    note(f"tenure: {node} asks to join. Where the root key is, compare the fingerprint and call:")
+    note(f"  tenure trust approve {node} --fingerprint {request.fingerprint} --root-key FILE --root {root}")
     clock = SystemClock()
     began = clock.boot_ns()
     while clock.boot_ns() - began < wait:

@@ -1,4 +1,4 @@
-"""``leasehold shards``: which shards there are, whose they are, who runs them; giving them to other nodes."""
+"""``tenure shards``: which shards there are, whose they are, who runs them; giving them to other nodes."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
             say(line)
     skewed = len(set(releases.values())) > 1
     if skewed:
-        note("leasehold: nodes run different releases: " + ", ".join(f"{n} {r}" for n, r in sorted(releases.items())))
+        note("tenure: nodes run different releases: " + ", ".join(f"{n} {r}" for n, r in sorted(releases.items())))
     if options.json:
         print_json(
-            "leasehold.shards",
+            "tenure.shards",
             {
                 "map": cluster.map.number,
                 "layout": cluster.maps.placement.layout.number,
@@ -108,7 +108,7 @@ def _reshard(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _said(options: argparse.Namespace, record: ShardMap, text: str) -> int:
     if options.json:
-        print_json("leasehold.map-changed", {"number": record.number, "owners": list(record.owners)})
+        print_json("tenure.map-changed", {"number": record.number, "owners": list(record.owners)})
     else:
         say(text)
     return 0

@@ -1,4 +1,4 @@
-"""``leasehold trust``: which keys the cluster believes, where its nodes answer, and changing that with the root key."""
+"""``tenure trust``: which keys the cluster believes, where its nodes answer, and changing that with the root key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     ls = verbs.add_parser("ls", help="every key of the newest trust record")
     show = verbs.add_parser("show", help="a node's public keys, as lines that --public and --key take")
-    approve = verbs.add_parser("approve", help="let in a machine that asks with `leasehold join`")
+    approve = verbs.add_parser("approve", help="let in a machine that asks with `tenure join`")
     approve.add_argument("--fingerprint", metavar="SHA256:...", help="of the request, as join says it there")
     issue = verbs.add_parser("issue", help="believe keys that were made elsewhere, in place of a node's earlier ones")
     rotate = verbs.add_parser("rotate", help="make this node's next keys and use them")
@@ -94,7 +94,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
             for entry in record.keys
         ]
         root = fingerprint(cluster.settings.root_key)
-        print_json("leasehold.trust", {"number": record.number, "root_key": root, "keys": keys})
+        print_json("tenure.trust", {"number": record.number, "root_key": root, "keys": keys})
         return 0
     for entry in record.keys:
         until = f"until {rfc3339(entry.valid_until_ns)}"
@@ -131,11 +131,11 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
             f"the newest trust record has no {options.purpose or ''} key of {options.node} that counts now".replace(
                 "  ", " "
             ),
-            hint="leasehold trust ls shows all keys",
+            hint="tenure trust ls shows all keys",
         )
     lines = [public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
     if options.json:
-        print_json("leasehold.trust-public", {"number": record.number, "node": options.node, "public": lines})
+        print_json("tenure.trust-public", {"number": record.number, "node": options.node, "public": lines})
     else:
         for line in lines:
             say(line)
@@ -156,7 +156,7 @@ def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
     request = asked(storage, options.node)
     if options.fingerprint is None:
         if options.json:
-            print_json("leasehold.trust-request", {"node": request.node, "fingerprint": request.fingerprint})
+            print_json("tenure.trust-request", {"node": request.node, "fingerprint": request.fingerprint})
         else:
             for purpose, public in request.publics.items():
                 say(f"{request.node}  {purpose:9}  {fingerprint(public)}")
@@ -164,7 +164,7 @@ def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
                 f"{request.node}  {'request':9}  {request.fingerprint}"
                 + f"  at {request.address}" * bool(request.address)
             )
-        note("leasehold: nothing is approved: compare the request with what join says there, then give --fingerprint")
+        note("tenure: nothing is approved: compare the request with what join says there, then give --fingerprint")
         return 1
     key = root_key(cluster, options)
     number = accept(storage, cluster.registers, key, request, cluster.time.now().midpoint, options.fingerprint)
@@ -198,12 +198,12 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
     if unknown and key is None:
         lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
         if options.json:
-            print_json("leasehold.trust-staged", {"node": node, "public": lines})
+            print_json("tenure.trust-staged", {"node": node, "public": lines})
         else:
             for line in lines:
                 say(line)
         note(
-            f"leasehold: these keys are made and not in use yet. Where the root key is: leasehold trust issue {node} "
+            f"tenure: these keys are made and not in use yet. Where the root key is: tenure trust issue {node} "
             "--public FILE --root-key FILE; then repeat this call"
         )
         return 1
@@ -213,7 +213,7 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
         number = issue(cluster.registers, key, node, unknown, now, overlap_ns=_overlap(options))
     take_up(directory, purposes)
     words = " and ".join(purposes)
-    note("leasehold: running processes take them up within seconds; those that get keys as credentials start again")
+    note("tenure: running processes take them up within seconds; those that get keys as credentials start again")
     return _said(options, node, number, f"Trust record {number}: {node} uses a new key for {words}.")
 
 
@@ -266,9 +266,7 @@ def _delegate(options: argparse.Namespace) -> int:
     paths = [save_delegation(place, online) for online in made]
     until = made[-1].until_s * SECOND
     if options.json:
-        print_json(
-            "leasehold.trust-delegated", {"files": [str(path) for path in paths], **instant_fields("until", until)}
-        )
+        print_json("tenure.trust-delegated", {"files": [str(path) for path in paths], **instant_fields("until", until)})
     else:
         say(f"{counted(len(paths), 'online key')} in {place}, until {rfc3339(until)}.")
     return 0
@@ -276,7 +274,7 @@ def _delegate(options: argparse.Namespace) -> int:
 
 def _said(options: argparse.Namespace, node: str, number: int, text: str) -> int:
     if options.json:
-        print_json("leasehold.trust-changed", {"number": number, "node": node})
+        print_json("tenure.trust-changed", {"number": number, "node": node})
     else:
         say(text)
     return 0
@@ -309,11 +307,11 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
             raise BadRequest(
                 "bad-public-line",
                 f"{path}: {line[:160]!r} does not end in {node}:PURPOSE, or names a purpose twice",
-                hint=f"purposes are {', '.join(Purpose)}; leasehold trust rotate prints such lines",
+                hint=f"purposes are {', '.join(Purpose)}; tenure trust rotate prints such lines",
             )
         publics[Purpose(purpose)] = parse_public_line(line, str(path))
     if not publics:
-        raise BadRequest("no-public-line", f"{path} holds no key", hint="leasehold trust rotate prints such lines")
+        raise BadRequest("no-public-line", f"{path} holds no key", hint="tenure trust rotate prints such lines")
     return publics
 
 
@@ -328,7 +326,7 @@ def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
     for entry in known:
         if entry.node == node and fingerprint(entry.public) == name:
             return entry
-    raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="leasehold trust ls shows fingerprints")
+    raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="tenure trust ls shows fingerprints")
 
 
 COMMANDS: Final = {"trust": Command("The keys that the cluster believes, and changing that.", _add_trust, run_trust)}

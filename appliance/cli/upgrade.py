@@ -1,4 +1,4 @@
-"""``leasehold node upgrade``: the daemon of this machine goes over to another release.
+"""``tenure node upgrade``: the daemon of this machine goes over to another release.
 
 1. Whether the other release reads this root is seen before anything stops.
 2. The daemon stops in good order: its shards go to who asks for them next, and nobody waits for its leases.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from appliance.cluster import Cluster
 
-_TOLD: Final = "./usr/share/leasehold/release.json"
-_COMMAND: Final = "/usr/bin/leasehold"
+_TOLD: Final = "./usr/share/tenure/release.json"
+_COMMAND: Final = "/usr/bin/tenure"
 _RUNS_ALREADY: Final = 100
 """An exit code between processes of one call: there is nothing to do."""
 
@@ -63,11 +63,11 @@ def run_upgrade(options: argparse.Namespace) -> int:
     if not service.is_there() or options.node_dir is not None:
         raise TryAgain(
             "no-units",
-            "no units of leasehold run the daemon of this machine",
-            hint="end `leasehold node run` with SIGTERM, and start it again from the other release",
+            "no units of tenure run the daemon of this machine",
+            hint="end `tenure node run` with SIGTERM, and start it again from the other release",
         )
     time_unit, node_unit, target = service.units(root)
-    note(f"leasehold: {node_unit} stops: waiting until every lease is relinquished or over")
+    note(f"tenure: {node_unit} stops: waiting until every lease is relinquished or over")
     service.stop(node_unit)
     service.stop(time_unit)
     if options.package:
@@ -86,7 +86,7 @@ def own_release() -> Release:
 
     from appliance.formats.marker import FORMAT
 
-    return Release(version("leasehold"), FORMAT)
+    return Release(version("tenure"), FORMAT)
 
 
 def read_package(path: Path) -> Release:
@@ -107,7 +107,7 @@ def read_package(path: Path) -> Release:
             ).stdout
         return msgspec.json.decode(told, type=Release)
     except (OSError, msgspec.DecodeError) as problem:
-        what = f"is no package of leasehold: {problem}" if path.exists() else "is not there"
+        what = f"is no package of tenure: {problem}" if path.exists() else "is not there"
         raise BadRequest("bad-package", f"{path} {what}", hint="name the .deb that `make deb` made") from None
 
 
@@ -134,7 +134,7 @@ def _look(options: argparse.Namespace, coming: Release) -> int:
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
         silent = runs is None and keeping(cluster.settings, cluster.registers.cluster_id)[0]
         words = runs or ("a daemon that does not answer" if silent else "no daemon")
-        note(f"leasehold: here {words} runs, {coming.release} is to run; {root} is of format {here}")
+        note(f"tenure: here {words} runs, {coming.release} is to run; {root} is of format {here}")
         _note_skew(known | {cluster.settings.node: runs})
         if runs == coming.release and not options.package:
             _say(options, cluster, runs, already=True)
@@ -156,7 +156,7 @@ def _note_skew(known: dict[str, str | None]) -> None:
     from appliance.releases import in_words, skewed
 
     if skewed(known):
-        note(f"leasehold: nodes run different releases: {in_words(known)}")
+        note(f"tenure: nodes run different releases: {in_words(known)}")
 
 
 def _install(package: Path) -> None:
@@ -193,6 +193,6 @@ def _told(options: argparse.Namespace) -> int:
 
 def _say(options: argparse.Namespace, cluster: Cluster, runs: str, *, already: bool) -> None:
     if options.json:
-        print_json("leasehold.upgrade", {"node": cluster.settings.node, "release": runs, "already": already})
+        print_json("tenure.upgrade", {"node": cluster.settings.node, "release": runs, "already": already})
     else:
         say(f"{cluster.settings.node} runs {runs}{' already' * already}.")

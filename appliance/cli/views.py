@@ -1,4 +1,4 @@
-"""``leasehold view``: materialised views: what is there, what the newest says, and making a newer one."""
+"""``tenure view``: materialised views: what is there, what the newest says, and making a newer one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXIT_NO: Final = 1
 KEPT: Final = 8
 
 FOLDS: Final = {"balances": "appliance.demo.balances:BALANCES"}
-"""Folds that come with leasehold, by the name of their view."""
+"""Folds that come with tenure, by the name of their view."""
 
 
 def _add_view(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +55,7 @@ def run_view(options: argparse.Namespace) -> int:
 
 
 def named_fold(view: str, spec: str | None) -> Fold[Any]:
-    """Return the fold of a view: one that comes with leasehold, or the one that ``spec`` names. Raises BadRequest."""
+    """Return the fold of a view: one that comes with tenure, or the one that ``spec`` names. Raises BadRequest."""
     from appliance.views.fold import Fold
 
     spec = spec or FOLDS.get(view)
@@ -92,7 +92,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
             newest = max(horizons, default=None)
             if options.json:
                 fields = {"view": view, "path": path, "checkpoints": len(horizons), **instant_fields("newest", newest)}
-                print_json("leasehold.view", fields)
+                print_json("tenure.view", fields)
             else:
                 reached = "" if newest is None else f", the newest at {rfc3339(newest)}"
                 say(f"{path}  {counted(len(horizons), 'checkpoint')}{reached}")
@@ -123,7 +123,7 @@ def _show(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> int
     del cluster
     checkpoint = view.newest()
     if checkpoint is None:
-        note(f"leasehold: {view.path} has no checkpoint yet; leasehold view advance {options.view} makes one")
+        note(f"tenure: {view.path} has no checkpoint yet; tenure view advance {options.view} makes one")
         return EXIT_NO
     if options.json:
         import base64
@@ -132,10 +132,10 @@ def _show(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> int
             state: dict[str, object] = {"state": msgspec.json.decode(checkpoint.state)}
         except msgspec.DecodeError:
             state = {"state_base64": base64.b64encode(checkpoint.state).decode("ascii")}
-        print_json("leasehold.view-state", {**_fields(view, checkpoint), **state})
+        print_json("tenure.view-state", {**_fields(view, checkpoint), **state})
         return 0
     reached = f"{counted(checkpoint.messages, 'message')} before {rfc3339(checkpoint.horizon_ns)}"
-    note(f"leasehold: {options.view} after {reached}")
+    note(f"tenure: {options.view} after {reached}")
     sys.stdout.buffer.write(checkpoint.state + b"\n")
     return 0
 
@@ -149,7 +149,7 @@ def _advance(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> 
     checkpoint = view.advance(progress.show)
     progress.done()
     if options.json:
-        print_json("leasehold.view-advance", _fields(view, checkpoint))
+        print_json("tenure.view-advance", _fields(view, checkpoint))
     else:
         say(f"{view.path}/{checkpoint.horizon_ns:019d}  {counted(checkpoint.messages, 'message')}")
     return 0
@@ -159,7 +159,7 @@ def _prune(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> in
     del cluster
     deleted = view.prune(options.keep)
     if options.json:
-        print_json("leasehold.view-prune", {"view": options.view, "path": view.path, "deleted": deleted})
+        print_json("tenure.view-prune", {"view": options.view, "path": view.path, "deleted": deleted})
     else:
         say(f"deleted {counted(deleted, 'checkpoint')}")
     return 0

@@ -88,7 +88,7 @@ class Director:
         for machine in self.machines:
             machine.start_daemon()
         for _ in self.machines:
-            self.await_event(lambda event: event.get("schema") == "leasehold.node", "the daemons to start")
+            self.await_event(lambda event: event.get("schema") == "tenure.node", "the daemons to start")
         with self.open_cluster() as cluster, cluster.session("opening accounts") as session:
             by_agent = self.course.time_by_agent = cluster.time_by_agent
             maker = "comes from the node's agent" if by_agent else "is made in each process: no agent runs"
@@ -114,7 +114,7 @@ class Director:
         for machine in machines:
             machine.start_agent()
         for _ in machines:
-            self.await_event(lambda event: event.get("schema") == "leasehold.time.run", "the time agents to start")
+            self.await_event(lambda event: event.get("schema") == "tenure.time.run", "the time agents to start")
 
     def trade(self, span: Span) -> None:
         """Let the tellers work."""
@@ -169,7 +169,7 @@ class Director:
         self._start_agents([victim])
         victim.start_daemon()
         # Before its teller: a process that finds no shard of its node running runs it itself, and the daemon could not.
-        self.await_event(lambda event: event.get("schema") == "leasehold.node", f"{victim.name}'s daemon to start")
+        self.await_event(lambda event: event.get("schema") == "tenure.node", f"{victim.name}'s daemon to start")
         self.narrate(f"{victim.name} is back, as its service supervisor would bring it: with an empty lease shard.")
         deadline = self.clock.boot_ns() + PATIENCE_NS
         while len(self.course.takeover_ns) < len(self.course.held_by_victim):

@@ -59,7 +59,7 @@ class Machine:
 
     def start_daemon(self) -> None:
         """Start the node's shards and metronome."""
-        words = ["leasehold", "node", "run", "--json", "--allow-root"]
+        words = ["tenure", "node", "run", "--json", "--allow-root"]
         if self.rogue_daemon:
             words = [ROGUE, self.rogue_daemon]
         self.daemon = self._start(["-m", *words, *self._place()], stdin=subprocess.DEVNULL)
@@ -67,7 +67,7 @@ class Machine:
 
     def start_agent(self) -> None:
         """Start the node's time agent; it says so when there is a time. It runs until the machine is discarded."""
-        words = ["-m", "leasehold", "time", "run", "--json", "--allow-root", *self._place()]
+        words = ["-m", "tenure", "time", "run", "--json", "--allow-root", *self._place()]
         self.agent = self._start(words, stdin=subprocess.DEVNULL)
         Thread(target=self._relay, args=(self.agent.stdout, "agent"), daemon=True).start()
 

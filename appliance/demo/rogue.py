@@ -146,7 +146,7 @@ def early_grant(root: str, node_dir: str) -> None:
     with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster:
         node = Node(cluster)
         shards = node.start()
-        say(schema="leasehold.node", node=cluster.settings.node, shards=shards)
+        say(schema="tenure.node", node=cluster.settings.node, shards=shards)
         node.run(stop)
 
 

@@ -1,7 +1,7 @@
 """After the demo: do all nodes read the same, is the money there, is every acknowledged transfer in the record.
 
-Reading and judging are done by the real commands, as child processes: one ``leasehold read`` per node, one
-``leasehold audit``.
+Reading and judging are done by the real commands, as child processes: one ``tenure read`` per node, one
+``tenure audit``.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Verdict:
         )
 
 
-def _leasehold(words: list[str], seconds: int) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "leasehold", *words]
+def _tenure(words: list[str], seconds: int) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "tenure", *words]
     return subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - our own command
 
 
@@ -55,7 +55,7 @@ def read_as(place: Place, node: int) -> list[dict[str, Any]]:
     """Return the settled messages as one node reads them, in order."""
     settings = place.machines[node]
     words = ["read", LOG, "--json", "--allow-root", "--root", str(settings.root), "--node-dir", str(settings.directory)]
-    done = _leasehold(words, READ_SECONDS)
+    done = _tenure(words, READ_SECONDS)
     if done.returncode:
         raise Environment("demo-failed", f"{settings.node} cannot read: {done.stderr.decode(errors='replace').strip()}")
     return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
@@ -81,7 +81,7 @@ def verify(place: Place, course: Course, acknowledged: set[str]) -> Verdict:
 
 def audit(place: Place) -> tuple[int, dict[str, Any]]:
     """Return the audit's exit code and its JSON."""
-    done = _leasehold(["audit", str(place.root), "--json"], AUDIT_SECONDS)
+    done = _tenure(["audit", str(place.root), "--json"], AUDIT_SECONDS)
     try:
         return done.returncode, msgspec.json.decode(done.stdout)
     except msgspec.DecodeError:

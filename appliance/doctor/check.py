@@ -15,7 +15,7 @@ class Verdict(StrEnum):
 
     PASS = "PASS"  # noqa: S105 - a verdict
     FAIL = "FAIL"
-    """The requirement is not met: leasehold would refuse to work here, or wait for ever, or could not be believed."""
+    """The requirement is not met: tenure would refuse to work here, or wait for ever, or could not be believed."""
     UNSURE = "UNSURE"
     """It works, but at a price that should be known; or it cannot be seen from here."""
     UNKNOWN = "UNKNOWN"

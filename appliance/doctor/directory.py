@@ -85,7 +85,7 @@ def judge_listed(*, listed: bool) -> Check:
 def judge_room(room: Room) -> list[Check]:
     """Say whether there is room for bytes and for names."""
     said = f"{room.bytes_left / 2**30:.1f} GiB left"
-    way_out = "free space, or raise the quota; leasehold bag retain deletes old packs"
+    way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
     if room.bytes_left < BYTES_FAIL:
         found = [failed("room", said, way_out)]
     elif room.bytes_left < BYTES_UNSURE:
@@ -95,7 +95,7 @@ def judge_room(room: Room) -> list[Check]:
     if room.names_left is None:
         return [*found, passed("names", "the file system does not run out of names (inodes)")]
     said = f"{room.names_left} names (inodes) left"
-    way_out = "make the file system with more inodes; leasehold bag pack gives names back, bag forecast counts them"
+    way_out = "make the file system with more inodes; tenure bag pack gives names back, bag forecast counts them"
     if room.names_left < NAMES_FAIL:
         return [*found, failed("names", said, way_out)]
     if room.names_left < NAMES_UNSURE:

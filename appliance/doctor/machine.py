@@ -14,7 +14,7 @@ def judge_user(user: int, umask: int) -> list[Check]:
             failed(
                 "user",
                 "this is the superuser, whom no file mode stops, and whom root_squash makes nobody",
-                "run it as the user that runs the node (leasehold); --allow-root in throw-away machines",
+                "run it as the user that runs the node (tenure); --allow-root in throw-away machines",
             )
         ]
     else:

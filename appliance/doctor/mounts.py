@@ -109,7 +109,7 @@ def judge_kind(mount: Mount) -> Check:
     return unsure(
         name,
         f"{said}: nobody has measured what it keeps",
-        "run leasehold probe with a second machine; docs/nfs.md says what is relied on",
+        "run tenure probe with a second machine; docs/nfs.md says what is relied on",
     )
 
 

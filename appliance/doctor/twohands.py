@@ -87,7 +87,7 @@ class TwoHands:
             return failed(
                 name,
                 f"{missed} of {ROUNDS} new names were not seen after the directory was opened",
-                "this mount cannot carry a root: see its options (nocto, lookupcache) with leasehold doctor",
+                "this mount cannot carry a root: see its options (nocto, lookupcache) with tenure doctor",
             )
         return passed(name, f"all of {ROUNDS} new names were seen after the directory was opened")
 
@@ -104,7 +104,7 @@ class TwoHands:
             return failed(
                 name,
                 f"{kept} of {ABSENCES} names stayed absent though the directory was opened",
-                "this mount cannot carry a root: see its options with leasehold doctor",
+                "this mount cannot carry a root: see its options with tenure doctor",
             )
         return passed(name, f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it")
 

@@ -30,7 +30,7 @@ _HEADER: Final = struct.Struct(">4sBBHI")
 HEADER_BYTES: Final = _HEADER.size
 CHECKSUM_BYTES: Final = 16
 OVERHEAD_BYTES: Final = HEADER_BYTES + CHECKSUM_BYTES
-_MAGIC: Final = b"LHLD"
+_MAGIC: Final = b"TNUR"
 _COPIED_MAX: Final = 8 * 1024
 _sha256: Final = hashlib.sha256
 

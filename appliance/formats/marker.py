@@ -1,4 +1,4 @@
-"""The file LEASEHOLD at a root: this directory is that cluster. Plain text, so that people can read it too."""
+"""The file TENURE at a root: this directory is that cluster. Plain text, so that people can read it too."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Marker:
     def encode(self) -> bytes:
         """Return the file's bytes."""
         return (
-            f"leasehold root, format {FORMAT}\ncluster {self.cluster_id.hex()}\n"
-            f"{public_line(self.root_key, 'leasehold-root')}\n"
+            f"tenure root, format {FORMAT}\ncluster {self.cluster_id.hex()}\n"
+            f"{public_line(self.root_key, 'tenure-root')}\n"
         ).encode("ascii")
 
     @property
@@ -34,16 +34,16 @@ class Marker:
 
 def format_of(data: bytes) -> int | None:
     """Return the format that a marker states; None where it states none."""
-    words = data.split(b"\n", 1)[0].removeprefix(b"leasehold root, format ")
+    words = data.split(b"\n", 1)[0].removeprefix(b"tenure root, format ")
     return int(words) if words.isdigit() and len(words) <= FORMAT_DIGITS_MAX else None
 
 
 def decode_marker(data: bytes, where: str) -> Marker:
     """Read the file. Raises Damaged, naming ``where``, also for a format that this version does not know."""
     lines = data.decode("ascii", "replace").splitlines()
-    head = f"leasehold root, format {FORMAT}"
+    head = f"tenure root, format {FORMAT}"
     if len(lines) != 3 or lines[0] != head or not lines[1].startswith("cluster "):  # noqa: PLR2004 - head, cluster, root key
-        raise Damaged("bad-marker", f"{where} is not the marker of a leasehold root: it must begin with {head!r}")
+        raise Damaged("bad-marker", f"{where} is not the marker of a tenure root: it must begin with {head!r}")
     try:
         marker = Marker(bytes.fromhex(lines[1].removeprefix("cluster ")), parse_public_line(lines[2], where))
     except ValueError:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PACK: Final = "pack"
 """The file's name, in its rack's directory."""
 _TRAILER: Final = struct.Struct("<4sIQQQQQQQ32s")
-_MAGIC: Final = b"LHPK"
+_MAGIC: Final = b"TNPK"
 _VERSION: Final = 1
 TRAILER_BYTES: Final = _TRAILER.size + CHECKSUM_BYTES
 HEAD_BYTES_MAX: Final = 4096

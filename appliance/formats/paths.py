@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .birth import LogBirth
 
-MARKER: Final = "LEASEHOLD"
+MARKER: Final = "TENURE"
 PRELOCK: Final = "prelock"
 LOCK: Final = "lock"
 SEAL: Final = "seal"

@@ -114,7 +114,7 @@ class ChainThread:
         assert not self._closed
         self._job = job
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="leasehold-ceiling", daemon=True)
+            self._thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
             self._thread.start()
         self._changed.notify_all()
 

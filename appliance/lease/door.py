@@ -138,7 +138,7 @@ class Door(Threshold[_Visitor]):
         why = self._trust.refuses(identifier)
         if why is not None:
             self._trust.look()
-            raise _Refusal("not-trusted", f"{why} (trust record {self._trust.number})", "see leasehold trust ls")
+            raise _Refusal("not-trusted", f"{why} (trust record {self._trust.number})", "see tenure trust ls")
         return identifier
 
     def _hand_over(self, visitor: _Visitor) -> bool:
@@ -181,7 +181,7 @@ class Door(Threshold[_Visitor]):
             raise _Refusal("other-node", f"this is the key of {owner}, not {hello.node}")
         server = None if hello.shard is None else self._server_of(hello.shard)
         if server is None:
-            raise _Refusal("not-here", f"shard {hello.shard} does not run here now", "see leasehold shards")
+            raise _Refusal("not-here", f"shard {hello.shard} does not run here now", "see tenure shards")
         return server, hello.node
 
     def _watch(self, visitor: _Visitor, events: int) -> None:

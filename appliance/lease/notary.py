@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 from ..formats.ledger import block_bytes
 from ..formats.witness import NO_HEAD, CeilingCopy, Entry, head_digest, sign_batch
@@ -77,5 +77,5 @@ class Notary:
         self._copies.clear()
         try:
             self._ledger.append(block_bytes(batch))
-        except LeaseholdError:
+        except TenureError:
             self.blocks_lost += 1

@@ -32,7 +32,7 @@ class LedgerSink(Protocol):
     """Where the blocks of the witness ledger go."""
 
     def append(self, data: bytes) -> None:
-        """Take whole blocks. May raise LeaseholdError: what is lost is a gap for the auditor, never a violation."""
+        """Take whole blocks. May raise TenureError: what is lost is a gap for the auditor, never a violation."""
         ...
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from threading import Condition, Event
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class LedgerSpool:
             try:
                 self._sink.append(b"".join(taken))
                 self._refusals = 0
-            except LeaseholdError:
+            except TenureError:
                 self._refused(taken, size)
                 return True
         with self._changed:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from timeagent.keys import KeyInUse, Signer
 
-_ISSUER_SEED: Final = hashlib.sha256(b"leasehold: the issuer that anybody can be").digest()
+_ISSUER_SEED: Final = hashlib.sha256(b"tenure: the issuer that anybody can be").digest()
 _FROM: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _UNTIL: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """The dates mean nothing, so they exclude nothing: the trust record says from when until when a key counts."""
@@ -51,23 +51,23 @@ def certificate(public: bytes, *, release: str = "", start: datetime = _FROM, en
     ``release``: what the node runs, for people; nothing is decided by it.
     """
     serial = int.from_bytes(hashlib.sha256(public + release.encode()).digest()[:16], "big") | 1
-    subject = _name(f"leasehold {key_id(public).hex()}", release)
+    subject = _name(f"tenure {key_id(public).hex()}", release)
     return _issued(Ed25519PublicKey.from_public_bytes(public), subject, serial, start, end)
 
 
 @functools.cache
 def _issuer() -> bytes:
     issuer = Ed25519PrivateKey.from_private_bytes(_ISSUER_SEED)
-    return _issued(issuer.public_key(), _name("leasehold"), 1, _FROM, _UNTIL)
+    return _issued(issuer.public_key(), _name("tenure"), 1, _FROM, _UNTIL)
 
 
 def _issued(public: Ed25519PublicKey, subject: x509.Name, serial: int, start: datetime, end: datetime) -> bytes:
-    is_issuer = subject == _name("leasehold")
+    is_issuer = subject == _name("tenure")
     issuer = Ed25519PrivateKey.from_private_bytes(_ISSUER_SEED)
     built = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(_name("leasehold"))
+        .issuer_name(_name("tenure"))
         .public_key(public)
         .serial_number(serial)
         .not_valid_before(start)
@@ -130,7 +130,7 @@ def _context(protocol: int, signer: Signer, own: bytes | None) -> ssl.SSLContext
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=_issuer().decode("ascii"))
     # The library reads files only; this one is memory, and gone with its descriptor.
-    descriptor = os.memfd_create("leasehold-tls", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create("tenure-tls", os.MFD_CLOEXEC)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(own or certificate(signer.public))
         file.write(signer.to_pem())

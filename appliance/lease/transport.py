@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from timeagent.errors import Damaged, LeaseholdError, NotTrusted, ShardUnavailable
+from timeagent.errors import Damaged, NotTrusted, ShardUnavailable, TenureError
 from timeagent.keys import key_id
 from timeagent.units import SECOND, span_text
 
@@ -107,10 +107,10 @@ class SocketTransport(ABC):
 
     @abstractmethod
     def _connect(self, until: int) -> socket.socket:
-        """Return a connection, made by then. Raises OSError, LeaseholdError."""
+        """Return a connection, made by then. Raises OSError, TenureError."""
 
     def _check(self, connection: socket.socket) -> None:  # noqa: B027 - on this machine the socket's mode has said it
-        """Raise LeaseholdError if whoever is at the other end of a connection does not count any more."""
+        """Raise TenureError if whoever is at the other end of a connection does not count any more."""
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
         """Send, and wait for the answer. Raises ShardUnavailable; the next call connects anew then."""
@@ -127,9 +127,9 @@ class SocketTransport(ABC):
         except BaseException as problem:
             if connection is not None:
                 connection.close()  # an interrupted exchange leaves half an answer in it
-            if isinstance(problem, OSError | LeaseholdError):
+            if isinstance(problem, OSError | TenureError):
                 self.close()  # whatever befell this connection befell the idle ones too, if the shard has died
-            if isinstance(problem, ShardUnavailable) or not isinstance(problem, OSError | LeaseholdError):
+            if isinstance(problem, ShardUnavailable) or not isinstance(problem, OSError | TenureError):
                 raise
             if isinstance(problem, NotTrusted):
                 raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
@@ -266,7 +266,7 @@ class TlsTransport(SocketTransport):
             raise ShardUnavailable(
                 "no-address",
                 f"trust record {self._trust.number} has no address of node {self._node}",
-                hint=f"leasehold trust move {self._node} HOST:PORT, or run this on {self._node}",
+                hint=f"tenure trust move {self._node} HOST:PORT, or run this on {self._node}",
             )
         left = until - self._clock.boot_ns()
         if left <= 0:
@@ -310,5 +310,5 @@ class TlsTransport(SocketTransport):
             raise NotTrusted(
                 "peer-not-trusted",
                 f"whoever answers at {self} is not trusted: {why}",
-                hint=f"leasehold trust ls says whose keys count; on {self._node}, trust rotate --purpose tls makes one",
+                hint=f"tenure trust ls says whose keys count; on {self._node}, trust rotate --purpose tls makes one",
             )

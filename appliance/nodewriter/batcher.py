@@ -13,7 +13,7 @@ from threading import Condition
 from typing import TYPE_CHECKING, Final
 
 from appliance.bag.outcome import Unknown
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ class Batcher:
         outcome: Outcome = Unknown("the node's writer failed")
         try:
             outcome = self._write(bag, data)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             outcome = Unknown(str(problem))
         finally:
             with self._changed:

@@ -157,7 +157,7 @@ class NodeWriterClient:
         connection.settimeout(None)
         limit_sending(connection, max(1, self._patience_ns // SECOND))
         link = _Link(connection, welcome.incarnation)
-        Thread(target=self._listen, args=(link,), name="leasehold-writer-answers", daemon=True).start()
+        Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True).start()
         return link
 
     def _listen(self, link: _Link) -> None:

@@ -76,10 +76,8 @@ class NodeWriterServer:
             raise Environment(
                 "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
             ) from None
-        self._writing = [
-            Thread(target=writer.batcher.run, name="leasehold-writer", daemon=True) for _ in range(writers)
-        ]
-        self.threads = [Thread(target=self._accept, name="leasehold-writer-door", daemon=True), *self._writing]
+        self._writing = [Thread(target=writer.batcher.run, name="tenure-writer", daemon=True) for _ in range(writers)]
+        self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
 
     def start(self) -> None:
         """Begin to answer."""
@@ -119,7 +117,7 @@ class NodeWriterServer:
                 connection = _Connection(self._writer, accepted, self._forget)
                 self._connections.add(connection)
             try:
-                Thread(target=connection.run, name="leasehold-writer-client", daemon=True).start()
+                Thread(target=connection.run, name="tenure-writer-client", daemon=True).start()
             except RuntimeError:  # this process may have no more threads
                 connection.close()
 

@@ -15,7 +15,7 @@ from appliance.bag.outcome import Committed, Unknown
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import DataName
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 
 from .batcher import Batcher
 
@@ -70,7 +70,7 @@ class NodeWriter:
         """
         try:
             bag = self._checked(submission)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             return str(problem)
         return self.batcher.submit(bag, submission.frames, told)
 

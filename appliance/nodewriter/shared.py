@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.framing import pieces
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 from .client import Doubt, NotTaken
 
@@ -79,7 +79,7 @@ class SharedWriter:
         if incarnation is not None and isinstance(own, NotCommitted):
             try:
                 outcome = self._searched(file, incarnation, own)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 return Unknown(str(problem))
         if not isinstance(outcome, Unknown):
             self._doubts.pop(_key(file), None)

@@ -24,7 +24,7 @@ from appliance.lease.patience import PAUSE_NS_MAX, PAUSE_NS_MIN, Patience
 from appliance.lease.sessionclient import SessionClient
 from appliance.lease.wire import Attend, Recalled, Refused
 from timeagent.clock import boot_id
-from timeagent.errors import BadRequest, BadTime, LeaseholdError, ShardUnavailable, TryAgain
+from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import rfc3339, span_text
 
 from .held import Lease
@@ -319,7 +319,7 @@ class Leasing:
                             lease.delivered = isinstance(answer, Ended)
                             del givings[lease]
                 results = self._client(shard).relinquish(list(givings.values()), give_up)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 _log.warning("relinquish-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
                 continue
             for lease, result in zip(givings, results, strict=True):
@@ -375,7 +375,7 @@ class Leasing:
             raise BadTime(
                 "suspect-witness",
                 f"the shard's witness on {obstacle.witness.domain!r} is refused: {obstacle.reason}",
-                hint="a clock is out of its bounds: leasehold time now, on both nodes",
+                hint="a clock is out of its bounds: tenure time now, on both nodes",
             )
 
     def _given_up(self, obstacle: _Obstacle, timeout_ns: Span) -> TryAgain:
@@ -395,9 +395,9 @@ class Leasing:
                 return ShardUnavailable(
                     obstacle.code,
                     f"no lease on {obstacle.domain!r} within {waited}: {obstacle.message}",
-                    hint="leasehold time sources, at that node, says why"
+                    hint="tenure time sources, at that node, says why"
                     if obstacle.code == "bad-time"
-                    else "leasehold lease ls shows which shards answer",
+                    else "tenure lease ls shows which shards answer",
                 )
             case _:
                 return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")

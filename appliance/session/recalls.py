@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError, TryAgain
+from timeagent.errors import TenureError, TryAgain
 from timeagent.units import SECOND
 
 from .losses import Reason
@@ -123,7 +123,7 @@ class Recalls:
                     continue
                 ear = self._ears.setdefault(lease.shard, _Ear())
                 if self._background and ear.thread is None:
-                    name = f"leasehold-recalls-{lease.shard}"
+                    name = f"tenure-recalls-{lease.shard}"
                     ear.thread = Thread(target=self._listen, args=(lease.shard, ear), name=name, daemon=True)
                     ear.thread.start()
                 if self._early.pop(lease.correlation_id, None) is not None:
@@ -193,7 +193,7 @@ class Recalls:
                     return
             try:
                 pause = not self._hear(shard, ear, HEAR_NS)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 _log.warning("recall-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
                 pause = True
             if pause:
@@ -250,7 +250,7 @@ class Recalls:
             if lease.recall is Recall.FINISH:
                 _tell(lease)
             elif self._background:
-                Thread(target=self._flush, args=(lease,), name="leasehold-flush", daemon=True).start()
+                Thread(target=self._flush, args=(lease,), name="tenure-flush", daemon=True).start()
             else:
                 self._flush(lease)
 

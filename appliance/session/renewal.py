@@ -6,7 +6,7 @@ import logging
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Renewal:
         with self._lock:
             self._pause_ns = min(self._pause_ns, _pause_ns(period_ns))
             if self._thread is None and not self._stop.is_set():
-                self._thread = Thread(target=self._run, name="leasehold-renewal", daemon=True)
+                self._thread = Thread(target=self._run, name="tenure-renewal", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
@@ -52,7 +52,7 @@ class Renewal:
         while not self._stop.wait(self._pause_ns / SECOND):
             try:
                 self._renew_due()
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 # No renewal now: the leases run towards their expiry, and whoever uses one is told by name.
                 _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
 

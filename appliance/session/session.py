@@ -17,7 +17,7 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.lease.client import Granted
-from timeagent.errors import BadRequest, Damaged, LeaseholdError, check_callable, check_type
+from timeagent.errors import BadRequest, Damaged, TenureError, check_callable, check_type
 from timeagent.units import span_of
 
 from .asking import Asking, chosen_term
@@ -171,7 +171,7 @@ class Session:
                     self._keeping.adopt(leases)
                     if self._background:
                         self._renewal.start(self._keeping.period_ns(term))
-            except LeaseholdError:
+            except TenureError:
                 self._keeping.forget(leases)
                 self._leasing.relinquish(leases)
                 raise
@@ -493,5 +493,5 @@ class Session:
     def _renew_meanwhile(self) -> None:
         try:
             self.renew_due()
-        except LeaseholdError as why:
+        except TenureError as why:
             _log.warning("renewal-failed code=%s reason=%s", why.code, why.message)

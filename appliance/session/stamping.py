@@ -242,7 +242,7 @@ def _refuse_untrusted(
         raise NotTrusted(
             "key-not-trusted",
             f"no reader would accept the messages: {reason}",
-            hint="leasehold trust rotate makes the next keys; what is revoked stays so: leasehold trust ls",
+            hint="tenure trust rotate makes the next keys; what is revoked stays so: tenure trust ls",
         )
 
 
@@ -253,5 +253,5 @@ def check_near(instant: Instant, latest: Instant, policy: PolicyNumbers, what: s
         raise BadTime(
             "floor-too-far-ahead",
             f"{what} {rfc3339(instant)}, {span_text(ahead)} ahead of this clock",
-            hint="one of the clocks of this cluster is wrong: leasehold time now, on each node",
+            hint="one of the clocks of this cluster is wrong: tenure time now, on each node",
         )

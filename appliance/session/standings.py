@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.lease.client import Ended, Giving, Unavailable
 from appliance.lease.sessionclient import Stands, SuspectSession
 from appliance.lease.wire import Refused
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 from .losses import Reason
 
@@ -306,7 +306,7 @@ class Standings:
                 continue
             try:
                 self.drop(standing, [])
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 _log.warning("session-drop-failed shard=%d code=%s", standing.shard, problem.code)
 
     def _quiet(self, shard: int) -> int | None:

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if _is_word("export", arguments):
         return run_export(arguments)
     if arguments.parquet is not None:
-        raise BadRequest("no-export", "--parquet goes with export", hint="leasehold audit export PATH --parquet DIR")
+        raise BadRequest("no-export", "--parquet goes with export", hint="tenure audit export PATH --parquet DIR")
     if arguments.reports:
         raise BadRequest(
             "two-paths",

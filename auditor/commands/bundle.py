@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write a bundle. Returns the exit code (docs/exit-codes.md)."""
     output: Path | None = arguments.output
     if output is None and sys.stdout.isatty():
-        raise BadRequest("terminal", "a bundle is no text", hint="redirect it: leasehold bundle FINDING PATH > x.tar")
+        raise BadRequest("terminal", "a bundle is no text", hint="redirect it: tenure bundle FINDING PATH > x.tar")
     if output is not None and output.exists():
         raise BadRequest("file-exists", f"{output} exists already", hint="name a new file, or remove it")
     tree, result = run_audit(arguments)

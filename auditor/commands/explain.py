@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from auditor.load import Tree
     from auditor.replay.timeline import Timeline
 
-SCHEMA: Final = "leasehold.explain"
+SCHEMA: Final = "tenure.explain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def chosen_findings(result: Audit, name: str, path: object) -> list[Finding]:
         raise BadRequest(
             "no-such-finding",
             f"the audit of {path} has no finding {name}; it has {len(result.findings)}",
-            hint="leasehold audit PATH lists them with their ids",
+            hint="tenure audit PATH lists them with their ids",
         )
     return chosen
 

@@ -21,14 +21,14 @@ def run_export(arguments: argparse.Namespace) -> int:
         raise BadRequest(
             "bad-export",
             "audit export takes one PATH and --parquet DIR, and reports in text or JSON",
-            hint="leasehold audit export PATH --parquet DIR",
+            hint="tenure audit export PATH --parquet DIR",
         )
     (arguments.path,) = arguments.reports
     tree, result = run_audit(arguments)
     timeline = read_timeline(tree, root_key=pinned(arguments.root_key), findings=result.findings)
     rows = export(timeline, arguments.parquet)
     if arguments.format == "json":
-        print_json("leasehold.audit.export", {"directory": str(arguments.parquet), "rows": rows})
+        print_json("tenure.audit.export", {"directory": str(arguments.parquet), "rows": rows})
     else:
         for name, count in rows.items():
             say(f"{arguments.parquet / name}.parquet  {count:,} rows")

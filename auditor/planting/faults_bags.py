@@ -215,7 +215,7 @@ def heir_that_writes_at_once(root: Path) -> ClusterTree:
 @plants("foreign-file")
 def copies_of_records_beside_them(root: Path) -> ClusterTree:
     tree = small_tree(root)
-    for pattern in ("LEASEHOLD", "policy/*", "shards/*/*/*", "ledger/*/*/*", "logs/*/log"):
+    for pattern in ("TENURE", "policy/*", "shards/*/*/*", "ledger/*/*/*", "logs/*/log"):
         path = only_file(tree, pattern)
         tree.put(f"{path}.bak", tree.get(path))
     return tree

@@ -35,14 +35,14 @@ def damaged_policy(root: Path) -> ClusterTree:
 @plants("damaged-record")
 def damaged_marker(root: Path) -> ClusterTree:
     tree = small_tree(root)
-    flip(tree, "LEASEHOLD", 3)
+    flip(tree, "TENURE", 3)
     return tree
 
 
 @plants("damaged-record")
 def marker_of_another_cluster(root: Path) -> ClusterTree:
     tree = small_tree(root)
-    tree.put("LEASEHOLD", tree.get("LEASEHOLD").replace(tree.cluster_id.hex().encode(), b"00" * 16))
+    tree.put("TENURE", tree.get("TENURE").replace(tree.cluster_id.hex().encode(), b"00" * 16))
     return tree
 
 

@@ -79,7 +79,7 @@ class ClusterTree:
         self.policy = Policy(number=1, cluster_id=self.cluster_id, rack_ns=10 * SECOND, seal_delay_ns=5 * SECOND)
         self.map = ShardMap(number=1, cluster_id=self.cluster_id, owners=tuple(nodes[:1]) * shards)
         self.trust = TrustRecord(number=1, cluster_id=self.cluster_id, keys=tuple(self._keys()))
-        self.put("LEASEHOLD", Marker(self.cluster_id, self.root_key.public).encode())
+        self.put("TENURE", Marker(self.cluster_id, self.root_key.public).encode())
         self.put_register(Kind.POLICY, self.policy)
         self.put_register(Kind.TRUST, self.trust)
         self.put_register(Kind.MAP, self.map)

@@ -19,7 +19,7 @@ from auditor.records import RECORD_BYTES_MAX, open_birth
 from auditor.rules.bags import misplaced_lock, misplaced_seal
 from auditor.rules.signatures import stamp_findings
 from auditor.rules.time import judge_frame
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 
 from .events import BagClosed, ClockReading, FrameWritten, LogBorn, RackSealed
 
@@ -103,7 +103,7 @@ class BagReading:
                 return None
             birth, stamped = open_birth(data, log, self._records.cluster_id)
             token = stamped.signed_time(path)
-        except LeaseholdError:
+        except TenureError:
             return None
         grid, where = Grid(birth), Evidence(path, 0, len(data))
         clock = ClockReading.of(birth.created_by, self._lens.token(birth.created_by, token))

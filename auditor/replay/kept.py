@@ -326,7 +326,7 @@ class Kept:
 def open_kept(path: Path) -> Kept:
     """Open the database of an audit, to read. Raises BadRequest with the way out where it has no timeline."""
     db = open_index(path)
-    way_out = "make it with: leasehold audit PATH --db FILE, of the whole tree"
+    way_out = "make it with: tenure audit PATH --db FILE, of the whole tree"
     try:
         heads = [json.loads(value) for (value,) in db.execute("SELECT value FROM timeline WHERE name = 'head'")]
     except INDEX_ERRORS:

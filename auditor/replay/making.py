@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from timeagent import errors
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ LINES_MAX: Final = 20
 def make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], None]) -> None:
     """Audit a tree into a file, with its timeline, or bring that up to date. Blocks; ``progress`` is that of ``audit``.
 
-    Raises LeaseholdError with what the audit raised.
+    Raises TenureError with what the audit raised.
     """
     command = [sys.executable, "-m", __name__, str(tree.absolute()), str(file.absolute())]
     problem: dict[str, str] | None = None
@@ -55,13 +55,13 @@ def make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], 
             else:
                 progress(*said)
     if problem is not None:
-        kind: type[LeaseholdError] = getattr(errors, problem.pop("kind"))
+        kind: type[TenureError] = getattr(errors, problem.pop("kind"))
         raise kind(**problem)
     if program.returncode:
         what = f"the index of {tree} was not made: {''.join(words).strip() or program.returncode}"
         if program.returncode == UNCAUGHT:
             raise AssertionError(what)
-        raise LeaseholdError("index-failed", what, hint="see what leasehold audit says of it")
+        raise TenureError("index-failed", what, hint="see what tenure audit says of it")
 
 
 def main(words: list[str]) -> int:
@@ -80,7 +80,7 @@ def main(words: list[str]) -> int:
         audit(open_tree(Path(tree)), options=options, progress=tell)
     except BrokenPipeError:
         return UNREAD
-    except LeaseholdError as problem:
+    except TenureError as problem:
         said = {"code": problem.code, "message": problem.message, "hint": problem.hint}
         sys.stdout.write(json.dumps({"kind": type(problem).__name__} | said) + "\n")
         return problem.exit_status

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .delivery import Delivered
     from .state import BagState, LeaseState, StateAt
 
-SCHEMA: Final = "leasehold.replay"
+SCHEMA: Final = "tenure.replay"
 BAGS_SHOWN: Final = 12
 LEASES_SHOWN: Final = 200
 

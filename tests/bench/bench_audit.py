@@ -62,8 +62,8 @@ def measured(*command: str | Path, good: tuple[int, ...] = (0,)) -> tuple[float,
 
 def audited(tree: Path, *more: str) -> tuple[float, float, dict[str, int]]:
     """Audit a tree in one process: seconds, memory in MB, findings by code."""
-    leasehold = Path(sys.executable).with_name("leasehold")
-    spent, memory, out = measured(leasehold, "audit", tree, "--json", "--jobs", "1", *more, good=(0, 1, 3))
+    tenure = Path(sys.executable).with_name("tenure")
+    spent, memory, out = measured(tenure, "audit", tree, "--json", "--jobs", "1", *more, good=(0, 1, 3))
     found: dict[str, int] = {}
     for finding in json.loads(out)["findings"]:
         found[finding["code"]] = found.get(finding["code"], 0) + 1

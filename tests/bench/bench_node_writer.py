@@ -50,7 +50,7 @@ def run(site: Site, processes: int, *, shared: bool) -> float:
     """Return messages a second of all processes together."""
     sharing = Sharing.ALWAYS if shared else Sharing.NEVER
     save_settings(replace(site.settings["node1"], node_writer=sharing))
-    words = [sys.executable, "-m", "leasehold", "node", "run", "--json", *site.options()]
+    words = [sys.executable, "-m", "tenure", "node", "run", "--json", *site.options()]
     daemon = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert daemon.stdout is not None
     daemon.stdout.readline()
@@ -90,7 +90,7 @@ def main() -> None:
             files: dict[bool, int] = {}
             for _ in range(ROUNDS):
                 for shared in (True, False):
-                    with tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=place) as directory:
+                    with tempfile.TemporaryDirectory(prefix="tenure-bench-", dir=place) as directory:
                         site = Site(Path(directory))
                         rates[shared].append(run(site, processes, shared=shared))
                         files[shared] = sum(1 for path in site.root.glob("logs/events/20*/*/*/*.msg"))

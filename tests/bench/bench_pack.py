@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     for where in options.directory or [Path("/dev/shm"), Path("/var/tmp")]:
-        with tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=where) as directory:
+        with tempfile.TemporaryDirectory(prefix="tenure-bench-", dir=where) as directory:
             rates = packing(Path(directory), options.rounds)
             costs = scanning(Path(directory), options.rounds)
         ratio = rates["pack"] / rates["cat + sha256sum"]

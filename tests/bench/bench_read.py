@@ -5,7 +5,7 @@ in the environment asks for a look instead of a measurement. The tree is real: s
 of 300 bytes under one witness, a signed time every 50 ms, bags closed, racks sealed and packed. Every contender reads
 everything in one thread; they take turns, in an order that changes every round. Reported are medians over the rounds.
 
-leasehold's readings check all that a reader checks: the list's digests, the frames' checksums, the rules of acceptance
+tenure's readings check all that a reader checks: the list's digests, the frames' checksums, the rules of acceptance
 with their signatures. Rates are per second of processor time, that of child processes included: what one core does.
 """
 

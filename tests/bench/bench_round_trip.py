@@ -1,4 +1,4 @@
-"""A million lines through ``leasehold publish`` and back through ``read``, before and after packing, and their audit.
+"""A million lines through ``tenure publish`` and back through ``read``, before and after packing, and their audit.
 
 Run it as a script: ``python tests/bench/bench_round_trip.py [--messages N] [--directory DIR] [--json]``; ``SHORT=1`` in
 the environment for a quick look. Whatever comes back is compared to the byte. Each step is a process of its own; said

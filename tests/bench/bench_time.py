@@ -43,7 +43,7 @@ PIECES = 40
 SIGNATURES = 20
 TURNS_A_SECOND = SECOND // PERIOD_NS
 
-# An agent that asks one source and publishes: what `leasehold time run` runs, without a cluster around it.
+# An agent that asks one source and publishes: what `tenure time run` runs, without a cluster around it.
 AGENT = """
 import sys
 from pathlib import Path

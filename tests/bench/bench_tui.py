@@ -1,4 +1,4 @@
-"""What ``leasehold top`` costs: first paint, a key press, memory, a live screen. Processor time, ratios to an idle key.
+"""What ``tenure top`` costs: first paint, a key press, memory, a live screen. Processor time, ratios to an idle key.
 
     python -m tests.bench.bench_tui [--short]
 
@@ -112,7 +112,7 @@ def live(leases: int, seconds: int) -> dict[str, object]:
     from tui.live import LiveSource
     from tui.mount import Where
 
-    with tempfile.TemporaryDirectory(prefix="leasehold-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tenure-bench-") as directory:
         holder = subprocess.Popen(
             [sys.executable, "-m", "tests.bench.bench_tui", "--hold", directory, str(leases)],
             stdin=subprocess.PIPE,

@@ -152,7 +152,7 @@ def prepared(place: Path, messages: int) -> Path:
     tree, index = place / "tree", place / f"{messages}.db"
     build(tree, messages)
     subprocess.run(
-        [sys.executable, "-m", "leasehold", "audit", str(tree), "--db", str(index)],
+        [sys.executable, "-m", "tenure", "audit", str(tree), "--db", str(index)],
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -182,7 +182,7 @@ def missed(messages: int, found: dict[str, Any]) -> list[str]:
 
 def report(sizes: tuple[int, ...]) -> int:
     found: dict[int, dict[str, object]] = {}
-    with tempfile.TemporaryDirectory(prefix="leasehold-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tenure-bench-") as directory:
         for size in sizes:
             index = prepared(Path(directory), size)
             found[size] = child(index)

@@ -14,7 +14,7 @@ from appliance.formats.paths import PRELOCK, Grid
 from tests.support.bags import LOG, T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.storage import Crash, FailingStorage, Fault, WrappedStorage
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def suffer(scene: Scene, step: Callable[[Scene, Node], None], fault: Fault, at: 
     storage = FailingStorage(scene.storage, fault, at)
     try:
         step(scene, scene.process(storage))
-    except (Crash, LeaseholdError):
+    except (Crash, TenureError):
         assert storage.calls >= at
     return storage.calls >= at
 
@@ -145,7 +145,7 @@ def test_birth_that_meets_a_fault_anywhere_can_be_repeated(tmp_path: Path, fault
         storage = FailingStorage(scene.storage, fault, at)
         try:
             create_log(scene.process(storage).context, "other")
-        except (Crash, LeaseholdError):
+        except (Crash, TenureError):
             assert storage.calls >= at
         scene.time.advance(MINUTE)
         birth = create_log(scene.healthy.context, "other")
@@ -164,7 +164,7 @@ def test_write_reports_committed_only_for_what_it_has_seen(tmp_path: Path, kind:
     class Refusing(WrappedStorage):
         def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
             if verb == "look":
-                raise LeaseholdError("planted", f"{verb} {path}")
+                raise TenureError("planted", f"{verb} {path}")
             return call()
 
     scene.write(scene.process(Refusing(scene.storage)))

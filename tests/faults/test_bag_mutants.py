@@ -26,7 +26,7 @@ from tests.support.bags import T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.mutants import plant_step
 from tests.support.storage import MemoryStorage, WrappedStorage
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def eexist_is_not_ours(self: MaildirWriter, file: FrameFile) -> Outcome:
     try:
         published = self._storage.publish(f"{file.bag.path}/{file.name.text()}", file.data, self._tmp)
         return NotCommitted("taken") if published is Published.LOST else self._look(file)
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return Unknown(str(problem))
 
 

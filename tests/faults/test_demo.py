@@ -19,7 +19,7 @@ FAULTS = ("late-writer", "forged-witness", "altered-file", "lost-file", "early-g
 
 def run(limit: int, *words: str) -> tuple[int, dict[str, Any]]:
     """A group of its own: a demo that is over its time takes its nodes and tellers with it."""
-    command = [sys.executable, "-m", "leasehold", *words, "--json"]
+    command = [sys.executable, "-m", "tenure", *words, "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory in memory: hundreds of trees are made and fsynced."""
-    path = Path(tempfile.mkdtemp(prefix="leasehold-test-", dir="/dev/shm"))
+    path = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
     yield path
     shutil.rmtree(path)
 

@@ -49,7 +49,7 @@ def test_daemon_that_was_killed_comes_back_while_an_application_goes_on(tmp_path
             daemons.kill("node1")
             wait_until(CLOCK, lambda: runs_the_shard(cluster, session, domain))
             daemons.start("node1")
-            elsewhere = daemons.leasehold("node2", "lease", "hold", domain, "--seconds", "0", "--wait", "60s")
+            elsewhere = daemons.tenure("node2", "lease", "hold", domain, "--seconds", "0", "--wait", "60s")
             assert elsewhere.returncode == 0, elsewhere.stderr
             with session.acquire(domain, timeout_s=60):
                 assert cluster.routes.host.hosted(cluster.map.shard_of(domain)) is None

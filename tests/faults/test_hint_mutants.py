@@ -15,7 +15,7 @@ from appliance.session import leasing, narrow, session
 from tests.simulation.planting import Planter
 from tests.support.hint_world import HintWorld
 from tests.unit import test_session_hints as unit
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,7 +180,7 @@ def wrong_in(path: Path, seed: int) -> bool:
     world = HintWorld(directory, seed)
     try:
         world.run()
-    except (AssertionError, LeaseholdError, KeyError):
+    except (AssertionError, TenureError, KeyError):
         return True
     finally:
         world.close()
@@ -217,6 +217,6 @@ def test_fault_is_noticed_by_its_test(name: str, monkeypatch: pytest.MonkeyPatch
     clean = tmp_path / "again"
     clean.mkdir()
     for site in unit.sites(clean):
-        with pytest.raises((AssertionError, LeaseholdError, KeyError)):
+        with pytest.raises((AssertionError, TenureError, KeyError)):
             test(site)
         break

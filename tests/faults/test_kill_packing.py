@@ -35,7 +35,7 @@ EVERYTHING = [payload_of(sequence) for sequence in range(1, MESSAGES + 1)]
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory in memory: hundreds of trees are made and fsynced."""
-    path = Path(tempfile.mkdtemp(prefix="leasehold-test-", dir="/dev/shm"))
+    path = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
     yield path
     shutil.rmtree(path)
 

@@ -24,7 +24,7 @@ def daemons(tmp_path: Path) -> Iterator[Daemons]:
 
 
 def leave(daemons: Daemons, node: str, *words: str, key: bool = True) -> tuple[int, dict[str, Any], str]:
-    """`leasehold leave`, on a node."""
+    """`tenure leave`, on a node."""
     options = ["--node-dir", str(daemons.site.node_dir(node)), "--allow-root", "--json"]
     keys = ["--root-key", str(daemons.site.root_key_file)] * key
     done = daemons.command("leave", str(daemons.site.root), *options, *keys, *words)
@@ -32,14 +32,14 @@ def leave(daemons: Daemons, node: str, *words: str, key: bool = True) -> tuple[i
 
 
 def checks(daemons: Daemons, node: str, *command: str) -> dict[str, dict[str, Any]]:
-    done = daemons.leasehold(node, *command, "--json")
+    done = daemons.tenure(node, *command, "--json")
     return {each["check"]: each for each in json.loads(done.stdout)["checks"]}
 
 
 def test_node_leaves_in_good_order_and_says_what_it_did_not_do(daemons: Daemons) -> None:
     daemons.start("alpha", "beta", "gamma")
     site = daemons.site
-    published = daemons.leasehold("alpha", "publish", "ledger", "--lease", "account/7", stdin="credit 5\n")
+    published = daemons.tenure("alpha", "publish", "ledger", "--lease", "account/7", stdin="credit 5\n")
     assert published.returncode == 0, published.stderr
 
     # The daemon runs still: its shard is handed over, its keys are left to it.
@@ -60,7 +60,7 @@ def test_node_leaves_in_good_order_and_says_what_it_did_not_do(daemons: Daemons)
     status = checks(daemons, "alpha", "status")
     assert [status[f"shard {k}"]["verdict"] for k in range(3)] == ["PASS"] * 3
     assert "beta" not in status["releases"]["reason"]
-    refused = daemons.leasehold("beta", "publish", "ledger", "--lease", "account/8", stdin="x\n")
+    refused = daemons.tenure("beta", "publish", "ledger", "--lease", "account/8", stdin="x\n")
     assert refused.returncode == 77, refused.stderr
 
 
@@ -68,8 +68,8 @@ def test_without_the_root_key_it_says_what_remains(daemons: Daemons) -> None:
     code, told, _ = leave(daemons, "gamma", key=False)
     assert (code, told["left"], told["shards"]) == (1, False, [2])
     remains = "\n".join(told["remains"])
-    assert "leasehold shards move 2 alpha" in remains
-    assert f"leasehold leave {daemons.site.root} --node gamma" in remains
+    assert "tenure shards move 2 alpha" in remains
+    assert f"tenure leave {daemons.site.root} --node gamma" in remains
 
 
 def test_lost_node_is_taken_out_from_another_machine(daemons: Daemons) -> None:
@@ -106,9 +106,9 @@ def test_status_names_what_does_not_work(daemons: Daemons) -> None:
     assert status["daemon"]["verdict"] == "PASS"
     assert [status[f"shard {k}"]["verdict"] for k in range(3)] == ["PASS", "PASS", "FAIL"]
     assert "gamma" in status["other nodes"]["reason"]
-    assert daemons.leasehold("alpha", "status").returncode == 1
+    assert daemons.tenure("alpha", "status").returncode == 1
     daemons.start("gamma")
-    done = daemons.leasehold("alpha", "status")
+    done = daemons.tenure("alpha", "status")
     assert done.returncode == 0, done.stdout
     away = checks(daemons, "gamma", "status")
     assert away["daemon"]["verdict"] == "PASS"
@@ -138,10 +138,10 @@ def test_release_that_differs_is_named_everywhere(daemons: Daemons) -> None:
 
 def test_upgrade_finds_the_release_running_or_says_how_to_restart(daemons: Daemons) -> None:
     daemons.start("alpha")
-    done = daemons.leasehold("alpha", "node", "upgrade", "--json")
+    done = daemons.tenure("alpha", "node", "upgrade", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) | {"release": ""} == {
-        "schema": "leasehold.upgrade",
+        "schema": "tenure.upgrade",
         "version": 1,
         "node": "alpha",
         "release": "",
@@ -149,19 +149,19 @@ def test_upgrade_finds_the_release_running_or_says_how_to_restart(daemons: Daemo
     }
     daemons.stop("alpha")
     daemons.start_with_release("alpha", "0.0.1")
-    done = daemons.leasehold("alpha", "node", "upgrade")
+    done = daemons.tenure("alpha", "node", "upgrade")
     assert (done.returncode, "no-units" in done.stderr) == (75, True), done.stderr
     assert "0.0.1 runs" in done.stderr
 
 
 def test_upgrade_to_a_release_that_does_not_read_the_root_stops_nothing(daemons: Daemons, tmp_path: Path) -> None:
     daemons.start("alpha")
-    daemons.site.root.joinpath("LEASEHOLD").write_bytes(
-        daemons.site.root.joinpath("LEASEHOLD").read_bytes().replace(b"format 1", b"format 2")
+    daemons.site.root.joinpath("TENURE").write_bytes(
+        daemons.site.root.joinpath("TENURE").read_bytes().replace(b"format 1", b"format 2")
     )
-    done = daemons.leasehold("alpha", "node", "upgrade")
+    done = daemons.tenure("alpha", "node", "upgrade")
     assert (done.returncode, "root-format" in done.stderr) == (78, True), done.stderr
     assert daemons.running["alpha"].poll() is None
     (tmp_path / "x.deb").write_text("no package")
-    done = daemons.leasehold("alpha", "node", "upgrade", "--package", str(tmp_path / "x.deb"))
+    done = daemons.tenure("alpha", "node", "upgrade", "--package", str(tmp_path / "x.deb"))
     assert (done.returncode, "bad-package" in done.stderr) == (2, True), done.stderr

@@ -25,7 +25,7 @@ from appliance.registers import StoredChain
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons
 from timeagent.clock import SystemClock
-from timeagent.errors import LeaseholdError, ShardUnavailable
+from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ def runner(cluster: Cluster, shard: int) -> str | None:
 
 
 def command(daemons: Daemons, *words: str) -> None:
-    done = daemons.leasehold("node1", *words, "--root-key", str(daemons.site.root_key_file))
+    done = daemons.tenure("node1", *words, "--root-key", str(daemons.site.root_key_file))
     assert done.returncode == 0, done.stderr
 
 
 def audit_is_clean(daemons: Daemons, patience: int = 100) -> dict[str, int]:
     done = subprocess.run(
-        [sys.executable, "-m", "leasehold", "audit", str(daemons.site.root), "--json"],
+        [sys.executable, "-m", "tenure", "audit", str(daemons.site.root), "--json"],
         capture_output=True, text=True, timeout=patience, check=False,
     )  # fmt: skip
     found = json.loads(done.stdout)
@@ -103,7 +103,7 @@ class Load:
                         self.granted += 1
                         if self.granted % 20 == 0:
                             session.publish("log", [self.domain.encode()], under=leases)
-                except LeaseholdError as problem:
+                except TenureError as problem:
                     self.failed.append(str(problem))
                 CLOCK.sleep(5 * MS)
 
@@ -138,7 +138,7 @@ def test_shard_moves_to_another_node_and_holders_find_it_there(daemons: Daemons,
     load.close()
     other.close()
     assert (load.failed, other.failed) == ([], [])
-    said = json.loads(daemons.leasehold("node1", "shards", "--json").stdout)
+    said = json.loads(daemons.tenure("node1", "shards", "--json").stdout)
     assert (said["map"], said["layout"], said["version_skew"]) == (3, 1, False)
     assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
     audit_is_clean(daemons)
@@ -218,7 +218,7 @@ def test_ten_minutes_of_moves_deaths_and_pauses(daemons: Daemons, observer: Exit
         did[chosen] += 1
         match chosen:
             case "move":
-                owner = json.loads(daemons.leasehold("node1", "shards", "--json").stdout)["shards"][1]["owner"]
+                owner = json.loads(daemons.tenure("node1", "shards", "--json").stdout)["shards"][1]["owner"]
                 command(daemons, "shards", "move", "1", "node3" if owner == "node2" else "node2")
             case "kill":
                 node = chance.choice(("node2", "node3"))

@@ -54,11 +54,11 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def daemon(site: Site) -> subprocess.Popen[str]:
     process = start(
-        "-m", "leasehold", "node", "run", "--json", "--allow-root", "--root", str(site.root), "--node-dir",
+        "-m", "tenure", "node", "run", "--json", "--allow-root", "--root", str(site.root), "--node-dir",
         str(site.node_dir()),
     )  # fmt: skip
     assert process.stdout is not None
-    assert "leasehold.node" in process.stdout.readline()
+    assert "tenure.node" in process.stdout.readline()
     return process
 
 

@@ -51,16 +51,16 @@ def test_lease_of_another_node_is_taken_by_the_library_and_by_the_command(daemon
         wanted = [domain_of(cluster, node) for node in NODES]
         with session.acquire(*wanted) as leases:
             session.publish("log", [b"1"], under=leases)
-            shown = daemons.leasehold("node3", "lease", "show", wanted[1], "--json")
+            shown = daemons.tenure("node3", "lease", "show", wanted[1], "--json")
             assert shown.returncode == 0, shown.stderr
             assert json.loads(shown.stdout)["lease"]["purpose"] == "here"
-            refused = daemons.leasehold("node3", "lease", "hold", wanted[1], "--seconds", "0", "--wait", "0s")
+            refused = daemons.tenure("node3", "lease", "hold", wanted[1], "--seconds", "0", "--wait", "0s")
             assert refused.returncode == 75, refused.stderr
-        held = daemons.leasehold("node1", "lease", "hold", wanted[1], "--seconds", "0", "--json")
+        held = daemons.tenure("node1", "lease", "hold", wanted[1], "--seconds", "0", "--json")
         assert held.returncode == 0, held.stderr
         assert json.loads(held.stdout.splitlines()[0])["domain"] == wanted[1]
         assert [m.payload for m in cluster.read("log", level="latest")] == [b"1"]
-    said = json.loads(daemons.leasehold("node1", "shards", "--json").stdout)
+    said = json.loads(daemons.tenure("node1", "shards", "--json").stdout)
     assert [(each["node"], each["answers"]) for each in said["shards"]] == [(node, True) for node in NODES]
     assert said["shards"][1]["where"] == str(daemons.site.settings["node2"].listen)
     assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
@@ -68,14 +68,14 @@ def test_lease_of_another_node_is_taken_by_the_library_and_by_the_command(daemon
 
 def test_shards_says_which_node_does_not_answer(daemons: Daemons) -> None:
     daemons.start("node1", "node2")
-    shown = daemons.leasehold("node1", "shards")
+    shown = daemons.tenure("node1", "shards")
     assert shown.returncode == 0
     first, second, third = shown.stdout.splitlines()
     assert "incarnation" in first
     assert "incarnation" in second
     assert "no answer" in third
     assert "[no-answer]" in third
-    alone = daemons.leasehold("node3", "shards", "--json")
+    alone = daemons.tenure("node3", "shards", "--json")
     assert [each["answers"] for each in json.loads(alone.stdout)["shards"]] == [True, True, False]
 
 
@@ -84,19 +84,19 @@ def test_shard_of_a_dead_node_is_taken_over_because_a_command_asks_for_it(daemon
     with daemons.site.open("node1") as cluster:
         wanted = domain_of(cluster, "node2")
     daemons.kill("node2")
-    at_once = daemons.leasehold("node1", "lease", "acquire", wanted)
+    at_once = daemons.tenure("node1", "lease", "acquire", wanted)
     assert at_once.returncode in (0, 69), at_once.stderr  # 0: taken over within the attempts
     if at_once.returncode == 69:
         assert "another node takes over" in at_once.stderr
-        waited = daemons.leasehold("node1", "lease", "acquire", wanted, "--wait", "100s")
+        waited = daemons.tenure("node1", "lease", "acquire", wanted, "--wait", "100s")
         assert waited.returncode == 0, waited.stderr
-    shown = daemons.leasehold("node3", "lease", "show", wanted, "--json")
+    shown = daemons.tenure("node3", "lease", "show", wanted, "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["lease"]["node"] == "node1"
 
 
 def test_nothing_answers_and_shards_says_so_by_its_exit_code(daemons: Daemons) -> None:
-    assert daemons.leasehold("node2", "shards").returncode == 69
+    assert daemons.tenure("node2", "shards").returncode == 69
 
 
 # The node's own process notices nothing: it is the others that let it in no more.
@@ -220,7 +220,7 @@ def test_systemd_is_told_and_people_are_answered(daemons: Daemons, tmp_path: Pat
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20) as answer:
             assert b"FAIL" not in answer.read()  # of the other nodes, which do not run, it is unsure
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-            assert b'leasehold_shard_up{shard="0"} 1.0' in answer.read()
+            assert b'tenure_shard_up{shard="0"} 1.0' in answer.read()
         assert daemons.stop("node1") == 0
         until_said("STOPPING=1")
     assert not (daemons.site.tmpfs / "node1" / "http.sock").exists()

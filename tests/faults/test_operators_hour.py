@@ -52,7 +52,7 @@ class Desk:
     def __init__(self, daemons: Daemons, disk: Path, memory: Path, terminal: Terminal) -> None:
         self.daemons, self.disk, self.memory = daemons, disk, memory
         self._terminal = terminal
-        top = shlex.join([sys.executable, "-m", "leasehold", "top", *daemons.site.options("node1")])
+        top = shlex.join([sys.executable, "-m", "tenure", "top", *daemons.site.options("node1")])
         terminal.run(f"{top}; echo left with $?")
         terminal.until_words("[1 Overview]")
 
@@ -61,7 +61,7 @@ class Desk:
         return " ".join(self._terminal.seen().split())
 
     def status(self) -> tuple[int, dict[str, Check]]:
-        said = self.daemons.leasehold("node1", "status", "--json")
+        said = self.daemons.tenure("node1", "status", "--json")
         assert said.stdout, said.stderr
         checks = [
             Check(c["check"], c["verdict"], c["reason"], c["way_out"] or "") for c in json.loads(said.stdout)["checks"]
@@ -88,7 +88,7 @@ class Desk:
         """All four say that all is well."""
 
         def well() -> bool:
-            judged = [line for line in self.page("/metrics")[1].splitlines() if line.startswith("leasehold_check{")]
+            judged = [line for line in self.page("/metrics")[1].splitlines() if line.startswith("tenure_check{")]
             return (
                 "● HEALTHY" in self.screen()
                 and self.page("/readyz") == (200, "ok\n")
@@ -115,7 +115,7 @@ class Desk:
                 and code in (1, 3)
                 and f"{check.verdict}  {check.words}\n  way out: {check.way_out}\n" in readyz
                 and status == (200 if ready else 503)
-                and f'leasehold_check{{check="{name}",verdict="{check.verdict}"}} 1.0' in self.page("/metrics")[1]
+                and f'tenure_check{{check="{name}",verdict="{check.verdict}"}} 1.0' in self.page("/metrics")[1]
                 and "● HEALTHY" not in screen
                 and all(word in screen for word in seen or words)
                 and "→ " in screen
@@ -202,7 +202,7 @@ OVERLAP_S: Final = 2
 def test_keys_are_rotated_without_a_restart_and_all_is_well(desk: Desk) -> None:
     site = desk.daemons.site
     words = ["--root-key", str(site.root_key_file), "--overlap", f"{OVERLAP_S}s"]
-    done = desk.daemons.leasehold("node2", "trust", "rotate", *words)
+    done = desk.daemons.tenure("node2", "trust", "rotate", *words)
     assert done.returncode == 0, done.stderr
     time.sleep(2 * OVERLAP_S)  # those from before are over by then, and a daemon that uses them still has noticed
     desk.until_well()

@@ -14,7 +14,7 @@ from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
 from tests.support.mutants import plant_step
 from tests.support.racks import MESSAGES, SealedRack
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import DAY, MINUTE
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def broken_in(sealed: SealedRack, *, deleted: bool = False) -> list[str]:
         return found
     try:
         read = sealed.process().settled()
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return [*found, f"cannot be read: {problem.message}"]
     return found if read == MESSAGES else [*found, f"{read} was read"]
 
@@ -59,11 +59,11 @@ def dies_at_any_call() -> list[str]:
     for at in range(1, CALLS_MAX):
         sealed = SealedRack()
         storage = FailingStorage(sealed.storage, Fault.CRASH_BEFORE, at)
-        with suppress(Crash, LeaseholdError):
+        with suppress(Crash, TenureError):
             sealed.packer(storage).pack(sealed.rack)
         found = broken_in(sealed)
         if not found:
-            with suppress(LeaseholdError):
+            with suppress(TenureError):
                 sealed.packer().pack(sealed.rack)
             found = broken_in(sealed)
         if found:
@@ -86,7 +86,7 @@ def finds_a_bad_pack() -> list[str]:
         sealed, other = SealedRack(), SealedRack()
         other.packer().pack(other.rack)
         server(sealed).files[f"{sealed.rack.path}/{PACK}"] = spoil(server(other).files[f"{other.rack.path}/{PACK}"])
-        with suppress(LeaseholdError):
+        with suppress(TenureError):
             sealed.packer().pack(sealed.rack)
         if any(sealed.storage.read(f"{file.bag.path}/{file.name.text()}") is None for file in sealed.files):
             return ["a bag was deleted, and its pack is bad"]
@@ -97,7 +97,7 @@ def finds_an_altered_file() -> list[str]:
     sealed = SealedRack()
     path = f"{sealed.files[0].bag.path}/{sealed.files[0].name.text()}"
     server(sealed).files[path] = b"?" + server(sealed).files[path][1:]
-    with suppress(LeaseholdError, AssertionError):
+    with suppress(TenureError, AssertionError):
         sealed.packer().pack(sealed.rack)
     return ["packed what was not listed"] if PACK in sealed.names() else []
 
@@ -106,7 +106,7 @@ def finds_a_rack_that_is_not_sealed() -> list[str]:
     sealed = SealedRack()
     del server(sealed).files[f"{sealed.rack.path}/{SEAL}"]
     before = dict(server(sealed).files)
-    with suppress(LeaseholdError, AssertionError):
+    with suppress(TenureError, AssertionError):
         sealed.packer().pack(sealed.rack)
     return [] if server(sealed).files == before else ["packed or deleted without a seal"]
 

@@ -16,7 +16,7 @@ from tests.simulation.planting import Planter
 from tests.support.bags import LOG, T0, Node
 from tests.support.readings import delete_bags, fill, fresh_node, pack_rack, seal_all
 from tests.support.storage import MemoryStorage, WrappedStorage
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def wrong_in(seed: int) -> str | None:
         try:
             if not check(log, node):
                 return check.__name__
-        except LeaseholdError as problem:
+        except TenureError as problem:
             return f"{check.__name__}: {problem}"
     return None
 
@@ -262,6 +262,6 @@ def test_view_that_would_begin_with_what_is_gone_is_refused() -> None:
     server = node.context.storage
     assert isinstance(server, MemoryStorage)
     del server.files[f"{opened_anew.path}/{first.horizon_ns:019d}"]
-    with pytest.raises(LeaseholdError) as caught:
+    with pytest.raises(TenureError) as caught:
         opened(node).advance()
     assert caught.value.code == "gone"

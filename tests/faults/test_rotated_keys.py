@@ -35,7 +35,7 @@ DEAF = """
 import sys
 from appliance.ownkeys import OwnKeys
 OwnKeys.look = lambda *_: None
-from leasehold.__main__ import entry
+from tenure.__main__ import entry
 sys.exit(entry())
 """
 """A daemon as it was before it looked for its keys."""
@@ -44,7 +44,7 @@ sys.exit(entry())
 def rotated(daemons: Daemons, node: str, overlap: str, *words: str) -> int:
     """Rotate a node's keys by the command; return when the earlier ones end."""
     root_key = str(daemons.site.root_key_file)
-    done = daemons.leasehold(node, "trust", "rotate", "--root-key", root_key, "--overlap", overlap, *words)
+    done = daemons.tenure(node, "trust", "rotate", "--root-key", root_key, "--overlap", overlap, *words)
     assert done.returncode == 0, done.stderr
     number = daemons.site.registers.newest().trust
     ends = {each.valid_until_ns for each in daemons.site.registers.trust(number).keys if each.node == node}
@@ -84,7 +84,7 @@ def test_daemons_agents_and_applications_take_their_next_keys_up_under_load(work
     pass_by(second + SECOND)
     work.more(20)
     for node in ("node1", "node2"):
-        told = json.loads(daemons.leasehold(node, "status", "--json").stdout)["checks"]
+        told = json.loads(daemons.tenure(node, "status", "--json").stdout)["checks"]
         assert {each["check"]: each["verdict"] for each in told}["keys"] == "PASS", told
         taken = [line for line in log_of(site, node).splitlines() if "key-taken-up" in line]
         for purpose in (Purpose.WITNESS, Purpose.TLS):
@@ -122,13 +122,13 @@ def test_daemon_that_cannot_take_its_next_keys_up_stops_before_the_end_and_says_
     domain = domain_of(daemons, "node2")
     end = rotated(daemons, "node2", "14s")
     wait_until(CLOCK, lambda: "key-ends purpose=witness" in log_of(site, "node2"), PATIENCE_NS)
-    told = json.loads(daemons.leasehold("node2", "status", "--json").stdout)["checks"]
+    told = json.loads(daemons.tenure("node2", "status", "--json").stdout)["checks"]
     (keys,) = [each for each in told if each["check"] == "keys"]
     assert keys["verdict"] == "UNSURE"
     assert "witness until" in keys["reason"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         metrics = answer.read().decode()
-    (told_end,) = re.findall(r'^leasehold_key_end_timestamp_seconds{purpose="witness"} (.*)$', metrics, re.MULTILINE)
+    (told_end,) = re.findall(r'^tenure_key_end_timestamp_seconds{purpose="witness"} (.*)$', metrics, re.MULTILINE)
     assert float(told_end) == end / SECOND
 
     def unready() -> str:
@@ -145,7 +145,7 @@ def test_daemon_that_cannot_take_its_next_keys_up_stops_before_the_end_and_says_
     assert CLOCK.realtime_ns() < end, "in good order: the last record is signed with keys that count"
     assert "[key-not-trusted]" in log_of(site, "node2")
     pass_by(end)
-    taken = daemons.leasehold("node1", "lease", "acquire", domain, "--wait", "60s")
+    taken = daemons.tenure("node1", "lease", "acquire", domain, "--wait", "60s")
     assert taken.returncode == 0, taken.stderr
     assert daemons.stop("node1") == 0
     assert violations(site) == {}
@@ -156,7 +156,7 @@ def test_what_a_deaf_daemon_signs_after_the_end_of_its_keys_is_no_forgery(daemon
     daemons.start("node2")
     domain = domain_of(daemons, "node1")
     pass_by(rotated(daemons, "node1", "0s", "--purpose", "witness") + SECOND)
-    assert daemons.leasehold("node2", "lease", "acquire", domain).returncode == 0
+    assert daemons.tenure("node2", "lease", "acquire", domain).returncode == 0
     daemons.kill("node1")
     daemons.kill("node2")
     assert set(violations(daemons.site)) == {"ended-key"}

@@ -17,7 +17,7 @@ from appliance.bag.outcome import Committed, Unknown
 from appliance.session.session import Session
 from tests.support.cluster import HandSite
 from tests.support.schedule import Schedule, ScheduledStorage
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Play:
                     if isinstance(outcome, Committed):
                         self.acknowledged.add(text)
                     self.happened[type(outcome).__name__] += 1
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self.happened[problem.code] += 1
                 continue
             if chance.random() < 0.12:

@@ -25,7 +25,7 @@ from tests.unit import test_nodewriter_several as writers
 from tests.unit import test_registers as registries
 from tests.unit import test_session_hints as hints_tests
 from tests.unit import test_session_several as sessions
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -457,7 +457,7 @@ def check_noticed(fault: Fault, request: pytest.FixtureRequest, monkeypatch: pyt
     given = dict(zip(parameters[len(parameters) - len(arguments) :], arguments, strict=True))
     given |= {each: request.getfixturevalue(each) for each in parameters if each not in given}
     plant(monkeypatch, (module, function, old, new))
-    with pytest.raises((AssertionError, KeyError, pytest.fail.Exception, LeaseholdError)):
+    with pytest.raises((AssertionError, KeyError, pytest.fail.Exception, TenureError)):
         caught_by(**given)
 
 

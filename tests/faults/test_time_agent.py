@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents import REPOSITORY, SILENT, Node, found, leasehold, until
+from tests.support.agents import REPOSITORY, SILENT, Node, found, tenure, until
 from timeagent.errors import BadTime
 from timeagent.keys import Verifier, parse_public_line
 from timeagent.units import MS
@@ -51,7 +51,7 @@ def test_agent_publishes_signs_and_ends_orderly(node: Node) -> None:
 
 def test_there_is_one_agent_per_node(node: Node) -> None:
     node.start()
-    second = leasehold("time", "run", *node.words, "--allow-root", check=False)
+    second = tenure("time", "run", *node.words, "--allow-root", check=False)
     assert second.returncode == 74
     assert "agent-runs-already" in second.stderr
     assert node.stop() == 0
@@ -86,7 +86,7 @@ def test_stopped_agent_is_refused_and_goes_on(node: Node) -> None:
 
 def test_settings_that_are_wrong_name_the_file_and_the_entry(node: Node) -> None:
     (node.directory / "time.toml").write_text('chronny = "x"\n')
-    refused = leasehold("time", "run", *node.words, "--allow-root", check=False)
+    refused = tenure("time", "run", *node.words, "--allow-root", check=False)
     assert refused.returncode == 78
     assert "time.toml" in refused.stderr
     assert "chronny" in refused.stderr
@@ -116,7 +116,7 @@ def test_cluster_takes_its_time_from_the_agent_and_says_so(node: Node) -> None:
 def test_node_run_says_where_its_time_is_from(node: Node) -> None:
     def started() -> dict[str, object]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "leasehold", "node", "run", *node.words, "--allow-root", "--json"],
+            [sys.executable, "-m", "tenure", "node", "run", *node.words, "--allow-root", "--json"],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -136,9 +136,9 @@ def test_node_run_says_where_its_time_is_from(node: Node) -> None:
 
 def test_waiting_ends_when_the_agent_has_a_bound(node: Node) -> None:
     node.start()
-    done = leasehold("time", "wait", *node.words, "--radius", "6ms", "--json")
+    done = tenure("time", "wait", *node.words, "--radius", "6ms", "--json")
     assert json.loads(done.stdout)["source"] == "agent"
-    late = leasehold("time", "wait", *node.words, "--radius", "1ms", "--timeout", "300ms", check=False)
+    late = tenure("time", "wait", *node.words, "--radius", "1ms", "--timeout", "300ms", check=False)
     assert late.returncode == 75
     assert "radius-too-wide" in late.stderr
 
@@ -146,7 +146,7 @@ def test_waiting_ends_when_the_agent_has_a_bound(node: Node) -> None:
 def test_sources_are_drawn(node: Node) -> None:
     node.start()
     until(lambda: not code_of(node))
-    drawn = leasehold("time", "sources", *node.words, "--watch", "--count", "2").stdout
+    drawn = tenure("time", "sources", *node.words, "--watch", "--count", "2").stdout
     assert drawn.count("together") == 2
     assert "█" in drawn or "#" in drawn
 

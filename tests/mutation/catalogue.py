@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-PACKAGES = ("leasehold", "tui", "auditor", "appliance", "timeagent", "tests")
+PACKAGES = ("tenure", "tui", "auditor", "appliance", "timeagent", "tests")
 
 type Planting = Callable[[pytest.MonkeyPatch], None]
 type Table = dict[str, Planting]

@@ -52,7 +52,7 @@ def full(stage: Stage) -> str:
 
 def squash(stage: Stage) -> str:
     """Show what the superuser of a client can do with root_squash and without, under load."""
-    words = f"HOME=/root LEASEHOLD_ROOT={MOUNT} leasehold publish bank /dev/null --lease root/1"
+    words = f"HOME=/root TENURE_ROOT={MOUNT} tenure publish bank /dev/null --lease root/1"
     node = stage.writer
     seen = []
     for squashing in ("root_squash", "no_root_squash"):
@@ -63,8 +63,8 @@ def squash(stage: Stage) -> str:
         kept = node.shell(f"rm -f {MOUNT}/logs/of-root; id -u {USER}", 300)
         stage.tellers.await_progress(*stage.lab.nodes)
         if refused != NOT_TRUSTED:
-            raise MachineError(f"leasehold as root ended with {refused}, not {NOT_TRUSTED}")
-        seen.append(f"{squashing}: root {'can' if wrote else 'cannot'} write, leasehold as root ends with {refused}")
+            raise MachineError(f"tenure as root ended with {refused}, not {NOT_TRUSTED}")
+        seen.append(f"{squashing}: root {'can' if wrote else 'cannot'} write, tenure as root ends with {refused}")
         assert kept.strip() == "742"
     stage.lab.server.shell("exportfs -ra")
     return "; ".join(seen)
@@ -72,7 +72,7 @@ def squash(stage: Stage) -> str:
 
 def forged(stage: Stage) -> str:
     """Let an application write a million under a witness that it made up: the referee has to say so."""
-    place = stage.first.shell("dirname $(find /etc/leasehold /var/lib/leasehold -name node.toml)").strip()
+    place = stage.first.shell("dirname $(find /etc/tenure /var/lib/tenure -name node.toml)").strip()
     words = f"--program -m appliance.demo.rogue forged-witness --root {MOUNT} --node-dir {place}"
     said = stage.site.command(stage.first, words)
     stage.tellers.await_progress(*stage.lab.nodes)
@@ -111,7 +111,7 @@ SCENARIOS: Final = (
     Scenario(
         "squash",
         "root_squash on, then off",
-        "leasehold refuses to run as the superuser either way (77); its own user's work goes on",
+        "tenure refuses to run as the superuser either way (77); its own user's work goes on",
         squash,
     ),
     Scenario(

@@ -33,7 +33,7 @@ SQUASHED: Final = "/disk/squashed"
 TRUSTING: Final = "/disk/trusting"
 """The export without root_squash."""
 
-MOUNT: Final = "/srv/leasehold"
+MOUNT: Final = "/srv/tenure"
 
 INODES: Final = "300000"
 """Of a machine's own disk: the server's holds the export."""
@@ -57,7 +57,7 @@ class Impossible(RuntimeError):
 def work_directory() -> Path:
     """Return where images are kept and runs live: NFS_LAB_WORK, or a directory of the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("NFS_LAB_WORK") or cache / "leasehold-nfs-lab").absolute()
+    return Path(os.environ.get("NFS_LAB_WORK") or cache / "tenure-nfs-lab").absolute()
 
 
 def sparse(path: Path, size: int) -> None:
@@ -100,7 +100,7 @@ def take_snapshot(image: Path) -> None:
         machine.start(root=new)
         try:
             machine.wait()
-            machine.shell("umount /opt/leasehold /disk")
+            machine.shell("umount /opt/tenure /disk")
             # Not nfs itself: what a client calls itself to the server is fixed when that is loaded, and must differ.
             machine.shell("modprobe -a sunrpc nfsd; systemctl start rpcbind; sync; echo 3 > /proc/sys/vm/drop_caches")
             machine.monitor("stop")
@@ -132,7 +132,7 @@ class Lab:
     ) -> None:
         """Prepare the disks. ``options``: of the mount. Raises Impossible.
 
-        ``versions``: other checkouts, by name. ``given``: files that each machine finds in /opt/leasehold/given.
+        ``versions``: other checkouts, by name. ``given``: files that each machine finds in /opt/tenure/given.
         """
         work = work_directory()
         image = made_image(work)
@@ -214,8 +214,8 @@ class Lab:
             # The state that survives: settings, keys, and what chrony learnt of this clock.
             "mkdir -p /disk/etc /disk/lib /disk/chrony && chown _chrony /disk/chrony && "
             "mount --bind /disk/chrony /var/lib/chrony && "
-            "mkdir -p /etc/leasehold /var/lib/leasehold && mount --bind /disk/etc /etc/leasehold && "
-            "mount --bind /disk/lib /var/lib/leasehold && systemctl restart chrony && "
+            "mkdir -p /etc/tenure /var/lib/tenure && mount --bind /disk/etc /etc/tenure && "
+            "mount --bind /disk/lib /var/lib/tenure && systemctl restart chrony && "
             f"systemctl start rpcbind rpc-statd && mkdir -p {MOUNT} && "
             f"mount -t nfs -o {options} {SERVER}:{export} {MOUNT}",
             seconds=900,
@@ -223,7 +223,7 @@ class Lab:
         node.shell("chronyc -n waitsync 600 0.1 0 1 >/dev/null", seconds=900)
 
     def restart(self, *machines: Machine, cold: bool = False) -> None:
-        """Switch machines on again, the server first. What leasehold runs there is somebody else's business."""
+        """Switch machines on again, the server first. What tenure runs there is somebody else's business."""
         ordered = sorted(machines, key=lambda machine: machine.number)
         for machine in ordered:
             if machine.on:

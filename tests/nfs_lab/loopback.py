@@ -68,7 +68,7 @@ def run_over(vers: str, say: Callable[[str], None]) -> bool:
     """Run the demo, each of its two nodes on a mount of its own; say whether its promises held."""
     clock = SystemClock()
     with ExitStack() as stack:
-        top = Path(tempfile.mkdtemp(prefix="leasehold-loopback-"))
+        top = Path(tempfile.mkdtemp(prefix="tenure-loopback-"))
         stack.callback(shutil.rmtree, top)
         export = top / "export"
         export.mkdir(mode=0o777)

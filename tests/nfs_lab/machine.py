@@ -176,7 +176,7 @@ class Machine:
 
     def mount_disks(self) -> None:
         """Mount its own disk and the host's. Raises MachineError."""
-        self.shell("mount -o ro /dev/vdc /opt/leasehold && mkdir -p /disk && mount /dev/vdb /disk")
+        self.shell("mount -o ro /dev/vdc /opt/tenure && mkdir -p /disk && mount /dev/vdb /disk")
 
     def cut_power(self) -> None:
         """Switch off, now. What it had flushed to its own disk is there."""

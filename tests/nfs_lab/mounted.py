@@ -42,8 +42,8 @@ def began_program(node: Machine, uid: int) -> tuple[str, int]:
     """Start inside/verbs.py on a node; return its socket and its number there."""
     socket = f"/run/verbs-{next(NUMBERS)}"
     said: list[str] = []
-    words = f"/opt/leasehold/lab/verbs.py --root {MOUNT} --socket {socket} --uid {uid}"
-    number = node.follow(f"exec leasehold --program {words}", said.append)
+    words = f"/opt/tenure/lab/verbs.py --root {MOUNT} --socket {socket} --uid {uid}"
+    number = node.follow(f"exec tenure --program {words}", said.append)
     await_true(lambda: bool(said) or node.ended(number), f"verbs.py on {node.name}")
     if not said:
         raise MachineError(f"verbs.py does not run on {node.name}")

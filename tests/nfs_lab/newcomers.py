@@ -1,4 +1,4 @@
-"""Three machines that saw nothing of leasehold before, and the README's lines, typed on them literally.
+"""Three machines that saw nothing of tenure before, and the README's lines, typed on them literally.
 
 They have Debian, the mount, chrony and the package; tests/support/quickstart.py types. Two things are the lab's: a
 machine without sudo gets a small one, and units may take longer to start.
@@ -38,8 +38,8 @@ PATIENCE_S: Final = 1200.0
 def make_new(node: Machine, address: str) -> None:
     """Take away what the lab put there; leave the mount, an address as in the README, and the package."""
     node.shell(
-        "umount /opt/leasehold /etc/leasehold /var/lib/leasehold && rm -r /etc/leasehold /var/lib/leasehold "
-        "/opt/leasehold /usr/bin/leasehold && "
+        "umount /opt/tenure /etc/tenure /var/lib/tenure && rm -r /etc/tenure /var/lib/tenure "
+        "/opt/tenure /usr/bin/tenure && "
         f"mkdir /opt/share {GIVEN} && mount -o ro /dev/vdc /opt/share && mount --bind /opt/share/given {GIVEN} && "
         f"ip addr add {address}/24 dev eth0; {SLOW_UNITS}"
     )
@@ -90,12 +90,12 @@ def follow_readme(vers: str, say: Callable[[str], None]) -> dict[str, Any]:
             words = f"--root {MOUNT}"
             run(
                 names[1],
-                f"echo credit 7 | sudo -u leasehold leasehold publish ledger --lease account/7 --wait 2m {words}",
+                f"echo credit 7 | sudo -u tenure tenure publish ledger --lease account/7 --wait 2m {words}",
             )
-            read = run(names[-1], f"sudo -u leasehold leasehold read ledger --settle {words}")
+            read = run(names[-1], f"sudo -u tenure tenure read ledger --settle {words}")
             if read.splitlines()[-1:] != ["credit 7"]:
                 row["objections"].append(f"{names[-1]} read {read!r}")
-            run(names[0], f"sudo -u leasehold leasehold audit {MOUNT}")
+            run(names[0], f"sudo -u tenure tenure audit {MOUNT}")
             row["shown"] = f"{len(typed)} lines on {len(names)} machines in {took:.0f} s"
         except (MachineError, RuntimeError) as problem:
             row["objections"].append(str(problem))

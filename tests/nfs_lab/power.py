@@ -86,7 +86,7 @@ def upgrade(stage: Stage) -> str:
     for node in stage.lab.nodes:
         stage.tellers.stop_one(node)
         stage.site.stop(node)
-        node.write("/etc/leasehold-version", NEXT + "\n")
+        node.write("/etc/tenure-version", NEXT + "\n")
         stage.site.start(node)
         stage.tellers.start(node)
         stage.tellers.await_progress(*stage.lab.nodes)

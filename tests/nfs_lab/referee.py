@@ -70,7 +70,7 @@ def compare(acknowledged: set[str], readings: dict[str, list[dict[str, Any]]], b
 
 def audit(copy: Path) -> dict[str, Any]:
     """Judge a copy by the real command, here."""
-    words = [sys.executable, "-m", "leasehold", "audit", str(copy), "--json"]
+    words = [sys.executable, "-m", "tenure", "audit", str(copy), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=1800, check=False)
     try:
         found: dict[str, Any] = json.loads(done.stdout)

@@ -61,7 +61,7 @@ def older_version(target: Path) -> Path | None:
     """Check out the newest commit with other code than this one, to be upgraded to; None: there is no history here."""
     if shutil.which("git") is None:
         return None
-    words = ["git", "log", "-n", "2", "--format=%H", "--", "leasehold", "appliance", "auditor", "timeagent", "tui"]
+    words = ["git", "log", "-n", "2", "--format=%H", "--", "tenure", "appliance", "auditor", "timeagent", "tui"]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     commits = done.stdout.split()
     if done.returncode or len(commits) < len(VERSIONS):
@@ -130,7 +130,7 @@ def measure_version(vers: str, say: Narrator) -> None:
         site.install(node)
         site.command(node, f"init {MOUNT} --node alone")
         say(f"NFS {vers}: measuring, with nothing else at work")
-        words = f"/opt/leasehold/lab/measure.py --root {MOUNT} --rounds {MEASURED_ROUNDS}"
+        words = f"/opt/tenure/lab/measure.py --root {MOUNT} --rounds {MEASURED_ROUNDS}"
         found = json.loads(site.command(node, f"--program {words}", 3600))
     (work_directory() / f"measured-{vers}.json").write_text(json.dumps(found))
 

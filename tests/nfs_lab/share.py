@@ -1,8 +1,8 @@
-"""What the host shares with every machine, as one read-only disk: interpreter, packages, and versions of leasehold.
+"""What the host shares with every machine, as one read-only disk: interpreter, packages, and versions of tenure.
 
 ```
 python/      the interpreter that this process runs in, without what no daemon needs
-packages/    what leasehold depends on, with its dependencies
+packages/    what tenure depends on, with its dependencies
 current/     this checkout; another version beside it under its own name
 systemd/     the units of this checkout
 lab/         the programs that the lab runs inside
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 REPOSITORY: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("leasehold", "tui", "auditor", "appliance", "timeagent")
+PACKAGES: Final = ("tenure", "tui", "auditor", "appliance", "timeagent")
 CURRENT: Final = "current"
 NOT_NEEDED: Final = (
     "test",
@@ -70,8 +70,8 @@ def stage_python(target: Path) -> None:
 
 
 def stage_packages(target: Path) -> None:
-    """Copy what leasehold depends on."""
-    for found in dependencies("leasehold").values():
+    """Copy what tenure depends on."""
+    for found in dependencies("tenure").values():
         for file in found.files or ():
             if ".." in file.parts:
                 continue  # a script for people
@@ -81,11 +81,11 @@ def stage_packages(target: Path) -> None:
 
 
 def stage_version(checkout: Path, target: Path) -> None:
-    """Copy one version of leasehold."""
+    """Copy one version of tenure."""
     for package in PACKAGES:
         shutil.copytree(checkout / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
-    own = distribution("leasehold")
-    metadata = target / f"leasehold-{own.version}.dist-info" / "METADATA"
+    own = distribution("tenure")
+    metadata = target / f"tenure-{own.version}.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(own.read_text("METADATA") or "")  # the daemon says its version
 
@@ -101,7 +101,7 @@ def make_disk(image: Path, versions: dict[str, Path], given: Sequence[Path], scr
     shutil.copytree(REPOSITORY / "systemd", stage / "systemd")
     shutil.copytree(Path(__file__).parent / "inside", stage / "lab", ignore=shutil.ignore_patterns("__pycache__"))
     for compiled in (CURRENT, *versions, "lab"):  # the disk is read-only, and emulated machines compile slowly
-        compileall.compile_dir(str(stage / compiled), quiet=2, stripdir=str(stage), prependdir="/opt/leasehold")
+        compileall.compile_dir(str(stage / compiled), quiet=2, stripdir=str(stage), prependdir="/opt/tenure")
     (stage / "given").mkdir()
     for file in given:
         shutil.copy(file, stage / "given")

@@ -1,4 +1,4 @@
-"""leasehold on the machines of a lab: installed, founded, joined and run as docs/operators.md says."""
+"""tenure on the machines of a lab: installed, founded, joined and run as docs/operators.md says."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tests.nfs_lab.lab import Lab
     from tests.nfs_lab.machine import Machine
 
-USER: Final = "leasehold"
-TARGET: Final = "leasehold@srv-leasehold.target"
-UNITS: Final = "leasehold-node@srv-leasehold leasehold-time@srv-leasehold"
-ROOT_KEY: Final = "/var/lib/leasehold/root.key"
-ENVIRONMENT: Final = f"HOME=/var/lib/leasehold LEASEHOLD_ROOT={MOUNT}"
+USER: Final = "tenure"
+TARGET: Final = "tenure@srv-tenure.target"
+UNITS: Final = "tenure-node@srv-tenure tenure-time@srv-tenure"
+ROOT_KEY: Final = "/var/lib/tenure/root.key"
+ENVIRONMENT: Final = f"HOME=/var/lib/tenure TENURE_ROOT={MOUNT}"
 PATIENCE_S: Final = 900.0
 TRY_AGAIN: Final = 75
 """The exit code of what may succeed later (docs/exit-codes.md)."""
@@ -30,19 +30,19 @@ TRY_AGAIN: Final = 75
 SLOW_UNITS: Final = """
 # Emulated machines on a busy host start and turn ten times slower than any real one.
 for unit in time node; do
-    mkdir -p /run/systemd/system/leasehold-$unit@.service.d
+    mkdir -p /run/systemd/system/tenure-$unit@.service.d
     printf '[Service]\\nTimeoutStartSec=900\\nTimeoutStopSec=300\\nWatchdogSec=120\\n' \\
-        >/run/systemd/system/leasehold-$unit@.service.d/slow.conf
+        >/run/systemd/system/tenure-$unit@.service.d/slow.conf
 done
 systemctl daemon-reload
 """
 
 INSTALL: Final = f"""set -e
-cd /opt/leasehold/systemd
+cd /opt/tenure/systemd
 install -m 644 *.service *.target /etc/systemd/system/
-install -D -m 644 leasehold.sysusers.conf /etc/sysusers.d/leasehold.conf && systemd-sysusers
-install -D -m 644 leasehold.tmpfiles.conf /etc/tmpfiles.d/leasehold.conf && systemd-tmpfiles --create
-install -D -m 644 90-leasehold.preset /etc/systemd/system-preset/90-leasehold.preset
+install -D -m 644 tenure.sysusers.conf /etc/sysusers.d/tenure.conf && systemd-sysusers
+install -D -m 644 tenure.tmpfiles.conf /etc/tmpfiles.d/tenure.conf && systemd-tmpfiles --create
+install -D -m 644 90-tenure.preset /etc/systemd/system-preset/90-tenure.preset
 {SLOW_UNITS}"""
 
 
@@ -70,11 +70,11 @@ class Site:
         """Install the units and the user, as after each start of a machine whose system disk forgets."""
         node.shell(INSTALL, seconds=600)
         if self._units != UNITS:
-            node.shell("systemctl mask --runtime leasehold-time@srv-leasehold")
+            node.shell("systemctl mask --runtime tenure-time@srv-tenure")
 
     def _join(self, node: Machine) -> None:
         said: list[str] = []
-        words = f"HOME=/var/lib/leasehold leasehold join {MOUNT} --node {node.name} --listen {node.address} 2>&1"
+        words = f"HOME=/var/lib/tenure tenure join {MOUNT} --node {node.name} --listen {node.address} 2>&1"
         number = node.follow(words, said.append, USER)
         first = self.lab.nodes[0]
         found: list[str] = []
@@ -91,15 +91,15 @@ class Site:
         await_true(lambda: node.ended(number), f"{node.name} to have joined")
 
     def command(self, node: Machine, words: str, seconds: float = 600) -> str:
-        """Run a command of leasehold as its user; return what it printed. Raises MachineError when it fails."""
-        return node.shell(f"{ENVIRONMENT} leasehold {words}", seconds, USER)
+        """Run a command of tenure as its user; return what it printed. Raises MachineError when it fails."""
+        return node.shell(f"{ENVIRONMENT} tenure {words}", seconds, USER)
 
     def start(self, *nodes: Machine) -> None:
         """Start the units of these nodes; wait until they say that they are ready."""
         each([lambda node=node: node.shell(f"systemctl start {TARGET}", 600) for node in nodes])
         for node in nodes:
             # Asking costs an emulated machine more than answering does a real one.
-            await_true(partial(self.running, node), f"leasehold to run on {node.name}", every_s=2)
+            await_true(partial(self.running, node), f"tenure to run on {node.name}", every_s=2)
 
     def running(self, node: Machine) -> bool:
         """Whether time agent and node of a machine are active."""
@@ -111,16 +111,14 @@ class Site:
         each([lambda node=node: node.shell(f"systemctl stop {TARGET} {self._units}", 600) for node in nodes])
 
     def back(self, *nodes: Machine, cold: bool = False) -> None:
-        """Switch nodes on again, with all that their system disk had; leasehold runs."""
+        """Switch nodes on again, with all that their system disk had; tenure runs."""
         self.lab.restart(*nodes, cold=cold)
         each([lambda node=node: self.install(node) for node in nodes if node is not self.lab.server])
         self.start(*(node for node in nodes if node is not self.lab.server))
 
     def journal(self, node: Machine, lines: int = 30) -> str:
         """What the units of a node said last."""
-        words = (
-            f"journalctl --no-pager -o cat -n {lines} -u leasehold-node@srv-leasehold -u leasehold-time@srv-leasehold"
-        )
+        words = f"journalctl --no-pager -o cat -n {lines} -u tenure-node@srv-tenure -u tenure-time@srv-tenure"
         return str(node.try_shell(words)["out"])
 
     def owners(self) -> list[str]:
@@ -138,12 +136,12 @@ class Site:
         done: dict[str, Any] = {}
 
         def told() -> bool:
-            done.update(node.try_shell(f"{ENVIRONMENT} leasehold {words}", PATIENCE_S, USER))
+            done.update(node.try_shell(f"{ENVIRONMENT} tenure {words}", PATIENCE_S, USER))
             return bool(done["code"] != TRY_AGAIN)
 
         await_true(told, f"{node.name} to read: {words}", every_s=1)
         if done["code"]:
-            raise MachineError(f"{node.name}: leasehold {words} ended with {done['code']}: {done['err']}")
+            raise MachineError(f"{node.name}: tenure {words} ended with {done['code']}: {done['err']}")
         conclusion = json.loads(done["err"].splitlines()[-1])
         return [json.loads(line) for line in done["out"].splitlines()], conclusion["cursor"]
 

@@ -74,16 +74,14 @@ def step(stage: Stage, seconds: float) -> str:
     node.set_clock(seconds)
     stage.hold(WRONG_S)
     wrong, others = stage.acknowledged(at + 1, node), stage.acknowledged(at, *stage.others(node))
-    status = node.try_shell(
-        "HOME=/var/lib/leasehold LEASEHOLD_ROOT=/srv/leasehold leasehold time now", 300, "leasehold"
-    )
+    status = node.try_shell("HOME=/var/lib/tenure TENURE_ROOT=/srv/tenure tenure time now", 300, "tenure")
     node.shell("systemctl restart chrony; chronyc -n waitsync 600 0.1 0 1 >/dev/null", 900)
     stage.tellers.await_progress(*stage.lab.nodes)
     refused = stage.refused(before)
     said = "; ".join(line for line in status["out"].splitlines() if line.startswith(("radius", "status")))
     return (
         f"{wrong} acknowledged by it and {others} by the others meanwhile; refused: {refused}; "
-        f"`leasehold time now` said: {said}; at work {time.monotonic() - at - WRONG_S:.0f} s after chrony was told"
+        f"`tenure time now` said: {said}; at work {time.monotonic() - at - WRONG_S:.0f} s after chrony was told"
     )
 
 

@@ -68,7 +68,7 @@ class Tellers:
                 continue
             self._seed += 1
             words = f"--root {MOUNT} --accounts {ACCOUNTS} --seed {self._seed}"
-            text = f"HOME=/var/lib/leasehold exec leasehold --program /opt/leasehold/lab/teller.py {words}"
+            text = f"HOME=/var/lib/tenure exec tenure --program /opt/tenure/lab/teller.py {words}"
             listener = lambda line, name=node.name: self._heard(name, line)  # noqa: E731 - one per node
             self._running[node.name] = node.follow(text, listener, USER)
 

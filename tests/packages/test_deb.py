@@ -1,4 +1,4 @@
-"""The Debian package on a root that never saw leasehold: installed, used, upgraded, removed, purged, without a network.
+"""The Debian package on a root that never saw tenure: installed, used, upgraded, removed, purged, without a network.
 
 The data of a cluster, and the settings and keys of its node, are the same bytes after each step.
 """
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed: not a Debian"),
 ]
 
-DATA = ("/srv/leasehold", "/etc/leasehold", "/var/lib/leasehold")
+DATA = ("/srv/tenure", "/etc/tenure", "/var/lib/tenure")
 
 
 @pytest.fixture(scope="module")
@@ -60,43 +60,40 @@ def installed(root: Root, package: Path) -> None:
 
 def set_up(root: Root) -> None:
     """A cluster with a message, by the installed command alone."""
-    root.sh("install -d -o leasehold -g leasehold -m 2770 /srv/leasehold")
-    root.as_leasehold(
-        "leasehold init /srv/leasehold --node alpha --assume-radius 5ms --no-systemd &&"
-        "echo credit 5 | leasehold publish ledger --lease account/7 --root /srv/leasehold"
+    root.sh("install -d -o tenure -g tenure -m 2770 /srv/tenure")
+    root.as_tenure(
+        "tenure init /srv/tenure --node alpha --assume-radius 5ms --no-systemd &&"
+        "echo credit 5 | tenure publish ledger --lease account/7 --root /srv/tenure"
     )
 
 
 def message(root: Root) -> str:
-    return root.as_leasehold("leasehold read ledger --settle --root /srv/leasehold").stdout
+    return root.as_tenure("tenure read ledger --settle --root /srv/tenure").stdout
 
 
 def test_installed_used_upgraded_removed_purged(root: Root, packages: list[Path]) -> None:
     installed(root, packages[0])
-    assert root.sh("id -u leasehold").stdout == "742\n"
-    assert "commands:" in root.sh("leasehold --help").stdout
+    assert root.sh("id -u tenure").stdout == "742\n"
+    assert "commands:" in root.sh("tenure --help").stdout
     set_up(root)
     assert message(root) == "credit 5\n"
-    assert root.as_leasehold("leasehold audit /srv/leasehold").returncode == 0
+    assert root.as_tenure("tenure audit /srv/tenure").returncode == 0
     before = bytes_of(root)
     assert any(name.endswith("witness.key") for name in before)
-    assert any(name.endswith("/LEASEHOLD") for name in before)
+    assert any(name.endswith("/TENURE") for name in before)
 
     installed(root, packages[1])
-    assert root.sh("dpkg-query -W -f '${Version}' leasehold").stdout.endswith("-2")
+    assert root.sh("dpkg-query -W -f '${Version}' tenure").stdout.endswith("-2")
     assert bytes_of(root) == before
     assert message(root) == "credit 5\n"
     before = bytes_of(root)
 
-    root.sh("dpkg -r leasehold")
-    assert (
-        root.sh("command -v leasehold; ls -d /opt/leasehold /usr/lib/systemd/system/leasehold*", check=False).stdout
-        == ""
-    )
+    root.sh("dpkg -r tenure")
+    assert root.sh("command -v tenure; ls -d /opt/tenure /usr/lib/systemd/system/tenure*", check=False).stdout == ""
     assert bytes_of(root) == before
 
-    said = root.sh("dpkg -P leasehold")
-    assert "settings and keys stay in /etc/leasehold" in said.stdout
+    said = root.sh("dpkg -P tenure")
+    assert "settings and keys stay in /etc/tenure" in said.stdout
     assert bytes_of(root) == before
 
     installed(root, packages[0])
@@ -108,9 +105,9 @@ def test_package_that_takes_keys_away_is_found(root: Root, packages: list[Path],
     installed(root, packages[0])
     set_up(root)
     before = bytes_of(root)
-    script = root.place / "upper/var/lib/dpkg/info/leasehold.postrm"
-    script.write_text(script.read_text().replace("if [ -n", "rm -rf /etc/leasehold/*\nif [ -n", 1))
-    root.sh("dpkg -P leasehold")
+    script = root.place / "upper/var/lib/dpkg/info/tenure.postrm"
+    script.write_text(script.read_text().replace("if [ -n", "rm -rf /etc/tenure/*\nif [ -n", 1))
+    root.sh("dpkg -P tenure")
     gone = set(before) - set(bytes_of(root))
     assert any(name.endswith("witness.key") for name in gone)
     assert tmp_path.exists()
@@ -118,31 +115,27 @@ def test_package_that_takes_keys_away_is_found(root: Root, packages: list[Path],
 
 def test_what_is_installed_is_whole(root: Root, packages: list[Path], repository: Path) -> None:
     installed(root, packages[0])
-    assert root.sh("dpkg --verify leasehold").stdout == ""
-    listed = root.sh("dpkg -L leasehold").stdout.splitlines()
+    assert root.sh("dpkg --verify tenure").stdout == ""
+    listed = root.sh("dpkg -L tenure").stdout.splitlines()
     for unit in (repository / "systemd").glob("*@.*"):
         assert f"/usr/lib/systemd/system/{unit.name}" in listed
     for name in (
-        "/usr/lib/sysusers.d/leasehold.conf",
-        "/usr/lib/tmpfiles.d/leasehold.conf",
-        "/usr/lib/systemd/system-preset/90-leasehold.preset",
-        "/usr/share/man/man1/leasehold-node.1.gz",
-        "/usr/share/man/man7/leasehold.7.gz",
-        "/usr/share/bash-completion/completions/leasehold",
-        "/usr/share/zsh/vendor-completions/_leasehold",
-        "/usr/share/fish/vendor_completions.d/leasehold.fish",
-        "/usr/share/doc/leasehold/copyright",
-        "/usr/share/leasehold/release.json",
+        "/usr/lib/sysusers.d/tenure.conf",
+        "/usr/lib/tmpfiles.d/tenure.conf",
+        "/usr/lib/systemd/system-preset/90-tenure.preset",
+        "/usr/share/man/man1/tenure-node.1.gz",
+        "/usr/share/man/man7/tenure.7.gz",
+        "/usr/share/bash-completion/completions/tenure",
+        "/usr/share/zsh/vendor-completions/_tenure",
+        "/usr/share/fish/vendor_completions.d/tenure.fish",
+        "/usr/share/doc/tenure/copyright",
+        "/usr/share/tenure/release.json",
     ):
         assert name in listed
     # Used as root, with another user's Python in its way: nothing is written below /opt, nothing of theirs is taken.
-    root.sh(
-        "mkdir -p /tmp/x && echo 'raise SystemExit(9)' > /tmp/x/tui.py; cd /tmp/x; PYTHONHOME=/x leasehold top --help"
-    )
-    root.sh(
-        "for word in demo audit node time trust lease bag view; do leasehold $word --help >/dev/null || exit 1; done"
-    )
-    unlisted = root.sh("find /opt/leasehold | sort").stdout.splitlines()
+    root.sh("mkdir -p /tmp/x && echo 'raise SystemExit(9)' > /tmp/x/tui.py; cd /tmp/x; PYTHONHOME=/x tenure top --help")
+    root.sh("for word in demo audit node time trust lease bag view; do tenure $word --help >/dev/null || exit 1; done")
+    unlisted = root.sh("find /opt/tenure | sort").stdout.splitlines()
     assert sorted(set(unlisted) - set(listed)) == []
 
 

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 ADDRESSES: Final = ("10.0.0.11", "10.0.0.12", "10.0.0.13")
-INIT: Final = "leasehold init /srv/leasehold"
+INIT: Final = "tenure init /srv/tenure"
 
 
 def test_cluster_of_three_is_set_up_as_the_readme_says(repository: Path, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_cluster_of_three_is_set_up_as_the_readme_says(repository: Path, tmp_pat
     mount.mkdir()
     os.chown(mount, 742, 742)
     mount.chmod(0o2770)
-    shared = {"/given": package.parent, "/srv/leasehold": mount}
+    shared = {"/given": package.parent, "/srv/tenure": mount}
     clock = SystemClock()
     with ExitStack() as stack:
         network = Network(*ADDRESSES)
@@ -53,11 +53,9 @@ def test_cluster_of_three_is_set_up_as_the_readme_says(repository: Path, tmp_pat
         followed = list(quickstart.follow(quickstart.lines(readme), run, lambda: clock.sleep(SECOND // 4)))
         assert [line for line, _ in followed] == quickstart.lines(readme)
         for machine in booted.values():
-            status = machine.as_leasehold("leasehold status --root /srv/leasehold", check=False)
+            status = machine.as_tenure("tenure status --root /srv/tenure", check=False)
             assert status.returncode == 0, status.stdout + status.stderr
-        booted["beta"].sh(
-            "echo credit 7 | sudo -u leasehold leasehold publish ledger --lease account/7 --root /srv/leasehold"
-        )
-        read = booted["gamma"].as_leasehold("leasehold read ledger --settle --root /srv/leasehold")
+        booted["beta"].sh("echo credit 7 | sudo -u tenure tenure publish ledger --lease account/7 --root /srv/tenure")
+        read = booted["gamma"].as_tenure("tenure read ledger --settle --root /srv/tenure")
         assert read.stdout.splitlines()[-1] == "credit 7"
-        booted["alpha"].as_leasehold("leasehold audit /srv/leasehold")
+        booted["alpha"].as_tenure("tenure audit /srv/tenure")

@@ -24,10 +24,10 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed: not a Debian"),
 ]
 
-NODE: Final = "leasehold-node@srv-leasehold.service"
-TIME: Final = "leasehold-time@srv-leasehold.service"
-TARGET: Final = "leasehold@srv-leasehold.target"
-SETTLED: Final = "--root /srv/leasehold"
+NODE: Final = "tenure-node@srv-tenure.service"
+TIME: Final = "tenure-time@srv-tenure.service"
+TARGET: Final = "tenure@srv-tenure.target"
+SETTLED: Final = "--root /srv/tenure"
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,12 @@ def machine(package: Path, frozen: Path, tmp_path_factory: pytest.TempPathFactor
     with ExitStack() as stack:
         network = Network()
         stack.callback(network.close)
-        shared = {"/given": package.parent, "/srv/leasehold": frozen / "root"}
+        shared = {"/given": package.parent, "/srv/tenure": frozen / "root"}
         (frozen / "root").mkdir()
-        booted = stack.enter_context(
-            Booted("leasehold-live", tmp_path_factory.mktemp("machines") / "m", network, shared)
-        )
+        booted = stack.enter_context(Booted("tenure-live", tmp_path_factory.mktemp("machines") / "m", network, shared))
         booted.sh(f"dpkg -i /given/{package.name}")
-        booted.sh("chown leasehold:leasehold /srv/leasehold; chmod 2770 /srv/leasehold")
-        booted.sh("leasehold init /srv/leasehold --node alpha --listen 127.0.0.1 --assume-radius 5ms")
+        booted.sh("chown tenure:tenure /srv/tenure; chmod 2770 /srv/tenure")
+        booted.sh("tenure init /srv/tenure --node alpha --listen 127.0.0.1 --assume-radius 5ms")
         yield booted
 
 
@@ -78,29 +76,29 @@ def restarts(machine: Booted, unit: str) -> int:
 
 
 def is_ready(machine: Booted) -> bool:
-    return machine.as_leasehold(f"leasehold status {SETTLED}", check=False).returncode == 0
+    return machine.as_tenure(f"tenure status {SETTLED}", check=False).returncode == 0
 
 
 def test_init_leaves_a_node_that_says_it_is_ready(machine: Booted) -> None:
     for unit in (NODE, TIME):
         assert machine.show(unit, "Type") == "notify"
         assert machine.show(unit, "ActiveState") == "active"
-        assert machine.show(unit, "User") == "leasehold"
+        assert machine.show(unit, "User") == "tenure"
     assert "ready" in machine.show(NODE, "StatusText")
-    status = machine.as_leasehold(f"leasehold status {SETTLED}", check=False)
+    status = machine.as_tenure(f"tenure status {SETTLED}", check=False)
     assert status.returncode == 0, status.stdout + status.stderr
     assert machine.show(TARGET, "UnitFileState") == "enabled"
     # Idempotent: the second call says what is there, and starts nothing anew.
     before = pid(machine, NODE)
-    again = machine.sh("leasehold init /srv/leasehold --node alpha --listen 127.0.0.1 --assume-radius 5ms")
+    again = machine.sh("tenure init /srv/tenure --node alpha --listen 127.0.0.1 --assume-radius 5ms")
     assert "already" in again.stdout
     assert pid(machine, NODE) == before
 
 
 def test_messages_are_written_and_audited(machine: Booted) -> None:
-    machine.sh(f"echo credit 5 | sudo -u leasehold leasehold publish ledger --lease account/7 {SETTLED}")
-    assert machine.as_leasehold(f"leasehold read ledger --settle {SETTLED}").stdout == "credit 5\n"
-    machine.as_leasehold("leasehold audit /srv/leasehold")
+    machine.sh(f"echo credit 5 | sudo -u tenure tenure publish ledger --lease account/7 {SETTLED}")
+    assert machine.as_tenure(f"tenure read ledger --settle {SETTLED}").stdout == "credit 5\n"
+    machine.as_tenure("tenure audit /srv/tenure")
 
 
 @pytest.mark.parametrize("unit", [NODE, TIME])
@@ -132,7 +130,7 @@ for path in ("/healthz", "/v1/leases", "/metrics"):
     line = http.client.HTTPConnection("localhost", timeout=20)
     line.sock = socket.socket(socket.AF_UNIX)
     line.sock.settimeout(20)
-    line.sock.connect(glob.glob("/run/leasehold/*/http.sock")[0])
+    line.sock.connect(glob.glob("/run/tenure/*/http.sock")[0])
     line.request("GET", path)
     answer = line.getresponse()
     print(path, answer.status)
@@ -147,43 +145,43 @@ for path in ("/healthz", "/v1/leases", "/metrics"):
 def test_hung_mount_stalls_neither_time_nor_leases(machine: Booted, frozen: Path) -> None:
     daemons = [pid(machine, NODE), pid(machine, TIME)]
     counts = [restarts(machine, unit) for unit in (NODE, TIME)]
-    ask = f"/opt/leasehold/bin/python3 -c '{ASK}'"
+    ask = f"/opt/tenure/bin/python3 -c '{ASK}'"
 
     def fed_us(unit: str) -> int:
         return int(machine.show(unit, "WatchdogTimestampMonotonic"))
 
     # Somebody holds a lease, so that the shard has ceilings to extend.
-    machine.sh(f"(sudo -u leasehold leasehold lease hold account/9 --seconds 600s {SETTLED} >/dev/null 2>&1 &)")
-    machine.wait_until(lambda: "account/9" in machine.as_leasehold(f"leasehold lease ls {SETTLED}", check=False).stdout)
+    machine.sh(f"(sudo -u tenure tenure lease hold account/9 --seconds 600s {SETTLED} >/dev/null 2>&1 &)")
+    machine.wait_until(lambda: "account/9" in machine.as_tenure(f"tenure lease ls {SETTLED}", check=False).stdout)
     subprocess.run(["fsfreeze", "--freeze", frozen], check=True)
     try:
         begun = {unit: fed_us(unit) for unit in (NODE, TIME)}
         # Longer than any watchdog waits, by systemd's own clock, and longer than a ceiling lies ahead.
         machine.wait_until(lambda: all(fed_us(unit) > begun[unit] + 25_000_000 for unit in begun))
-        told = machine.as_leasehold(ask).stdout
+        told = machine.as_tenure(ask).stdout
         assert "/healthz 200" in told
         assert "/v1/leases 200" in told
-        assert 'leasehold_ceiling_waits_for_mount{shard="0"} 1.0' in told
-        assert "leasehold_time_radius_seconds" in told
-        assert machine.as_leasehold(f"leasehold time now {SETTLED}").returncode == 0
+        assert 'tenure_ceiling_waits_for_mount{shard="0"} 1.0' in told
+        assert "tenure_time_radius_seconds" in told
+        assert machine.as_tenure(f"tenure time now {SETTLED}").returncode == 0
         assert [restarts(machine, unit) for unit in (NODE, TIME)] == counts
     finally:
         subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True)
     machine.wait_until(lambda: is_ready(machine))
     assert [pid(machine, NODE), pid(machine, TIME)] == daemons
-    machine.sh(f"echo credit 6 | sudo -u leasehold leasehold publish ledger --lease account/7 {SETTLED}")
-    machine.as_leasehold("leasehold audit /srv/leasehold")
+    machine.sh(f"echo credit 6 | sudo -u tenure tenure publish ledger --lease account/7 {SETTLED}")
+    machine.as_tenure("tenure audit /srv/tenure")
 
 
 LATE: Final = """
 mkdir -p /backing/late /srv/late
-chown leasehold:leasehold /backing/late && chmod 2770 /backing/late
+chown tenure:tenure /backing/late && chmod 2770 /backing/late
 cd /etc/systemd/system
 printf '[Mount]\\nWhat=/backing/late\\nWhere=/srv/late\\nType=none\\nOptions=bind\\n' > srv-late.mount
 systemctl daemon-reload
 systemctl start srv-late.mount
-leasehold init /srv/late --node omega --assume-radius 5ms
-systemctl stop leasehold@srv-late.target leasehold-node@srv-late.service leasehold-time@srv-late.service srv-late.mount
+tenure init /srv/late --node omega --assume-radius 5ms
+systemctl stop tenure@srv-late.target tenure-node@srv-late.service tenure-time@srv-late.service srv-late.mount
 mv /backing /backing.away
 touch /backing
 """
@@ -192,31 +190,31 @@ touch /backing
 
 def test_mount_that_is_absent_and_comes_late_is_waited_for(machine: Booted) -> None:
     machine.sh(LATE)
-    node, agent = "leasehold-node@srv-late.service", "leasehold-time@srv-late.service"
-    machine.sh("systemctl start --no-block leasehold@srv-late.target")
+    node, agent = "tenure-node@srv-late.service", "tenure-time@srv-late.service"
+    machine.sh("systemctl start --no-block tenure@srv-late.target")
     machine.wait_until(lambda: machine.show("srv-late.mount", "ActiveState") == "failed")
     machine.wait_until(lambda: "Dependency failed" in machine.journal(f"_PID=1 -u {agent} -u {node}"))
     assert "active" not in (machine.show(node, "ActiveState"), machine.show(agent, "ActiveState"))
     machine.sh("rm /backing && mv /backing.away /backing")
-    status = "leasehold status --root /srv/late"
-    machine.wait_until(lambda: machine.as_leasehold(status, check=False).returncode == 0)
+    status = "tenure status --root /srv/late"
+    machine.wait_until(lambda: machine.as_tenure(status, check=False).returncode == 0)
     assert machine.show("srv-late.mount", "ActiveState") == "active"
-    # No process of leasehold ever took the bare mount point for a root.
-    machine.sh("systemctl stop leasehold@srv-late.target leasehold-node@srv-late.service")
-    machine.sh("systemctl stop leasehold-time@srv-late.service srv-late.mount")
+    # No process of tenure ever took the bare mount point for a root.
+    machine.sh("systemctl stop tenure@srv-late.target tenure-node@srv-late.service")
+    machine.sh("systemctl stop tenure-time@srv-late.service srv-late.mount")
     assert machine.sh("ls -A /srv/late").stdout == ""
 
 
 # Mounted by hand, with no unit that systemd could wait for: the daemons refuse an empty directory, again and again.
 def test_root_that_is_not_mounted_yet_is_refused_until_it_is(machine: Booted) -> None:
     machine.sh("rm /etc/systemd/system/srv-late.mount; systemctl daemon-reload")
-    machine.sh("systemctl start --no-block leasehold@srv-late.target")
-    agent = "leasehold-time@srv-late.service"
+    machine.sh("systemctl start --no-block tenure@srv-late.target")
+    agent = "tenure-time@srv-late.service"
     machine.wait_until(lambda: restarts(machine, agent) >= 2)
     assert "empty-root" in machine.journal(f"-u {agent}")
     machine.sh("mount --bind /backing/late /srv/late")
-    status = "leasehold status --root /srv/late"
-    machine.wait_until(lambda: machine.as_leasehold(status, check=False).returncode == 0)
+    status = "tenure status --root /srv/late"
+    machine.wait_until(lambda: machine.as_tenure(status, check=False).returncode == 0)
 
 
 def table(text: str) -> list[str]:
@@ -234,8 +232,8 @@ def test_every_command_for_operators_runs(machine: Booted, repository: Path) -> 
     for command in dict.fromkeys(commands):
         if command.startswith("curl ") and machine.sh("command -v curl", check=False).returncode:
             continue
-        inner = f"sh -c {shlex.quote(f'export LEASEHOLD_ROOT=/srv/leasehold; {command}')}"
-        done = machine.as_leasehold(inner, check=False)
+        inner = f"sh -c {shlex.quote(f'export TENURE_ROOT=/srv/tenure; {command}')}"
+        done = machine.as_tenure(inner, check=False)
         if done.returncode not in (0, 1, 3) or "Traceback" in done.stderr:
             wrong.append((command, done.returncode, done.stderr))
     assert wrong == []
@@ -244,11 +242,11 @@ def test_every_command_for_operators_runs(machine: Booted, repository: Path) -> 
 
 def test_upgrade_of_the_package_restarts_what_ran(machine: Booted, package: Path) -> None:
     before = pid(machine, NODE)
-    said = machine.sh(f"leasehold node upgrade {SETTLED} --package /given/{package.name}")
+    said = machine.sh(f"tenure node upgrade {SETTLED} --package /given/{package.name}")
     assert "runs 0." in said.stdout
     assert pid(machine, NODE) not in (0, before)
     machine.wait_until(lambda: is_ready(machine))
-    again = machine.sh(f"leasehold node upgrade {SETTLED}")
+    again = machine.sh(f"tenure node upgrade {SETTLED}")
     assert "already" in again.stdout
     before = pid(machine, NODE)
     machine.sh(f"dpkg -i /given/{package.name}")
@@ -256,8 +254,8 @@ def test_upgrade_of_the_package_restarts_what_ran(machine: Booted, package: Path
 
 
 def test_removal_stops_the_daemons_and_leaves_the_data(machine: Booted, frozen: Path) -> None:
-    machine.sh("dpkg -r leasehold")
+    machine.sh("dpkg -r tenure")
     assert machine.show(NODE, "ActiveState") in ("inactive", "failed")
-    assert (frozen / "root/LEASEHOLD").exists()
-    assert machine.sh("ls /etc/leasehold/*/witness.key").stdout.count("witness.key") >= 1
+    assert (frozen / "root/TENURE").exists()
+    assert machine.sh("ls /etc/tenure/*/witness.key").stdout.count("witness.key") >= 1
     assert "timed out" not in machine.journal(f"_PID=1 -u {NODE}")

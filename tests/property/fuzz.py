@@ -45,7 +45,7 @@ from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire
 from tests.support.timeagent import HandAgent, own
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
 from timeagent.clock import SystemClock
-from timeagent.errors import BadTime, LeaseholdError
+from timeagent.errors import BadTime, TenureError
 from timeagent.noncedoor import Door, NonceClient, bind_udp, bind_unix
 from timeagent.noncewire import QUESTION_BYTES, Kind, Question, answers, encode_question
 from timeagent.sources.exchange import UdpExchange
@@ -290,7 +290,7 @@ class CertificatesMet(Fuzzer):
                 continue
             shown += 1
             for ask in (lambda: self.line.call([hello("node-b")], PATIENCE_NS), lambda: self.line.release(PATIENCE_NS)):
-                with contextlib.suppress(LeaseholdError):  # which has a code; whatever else it may be comes out
+                with contextlib.suppress(TenureError):  # which has a code; whatever else it may be comes out
                     ask()
             self.line.close()
         return shown
@@ -478,7 +478,7 @@ class AgentDoor(Fuzzer):
                 return
 
     def check(self, chance: random.Random) -> None:
-        assert b'"leasehold.time.report"' in NonceClient(self.path).report()
+        assert b'"tenure.time.report"' in NonceClient(self.path).report()
         self.by_udp(chance)
         assert all(each.is_alive() for each in self.threads)
 
@@ -512,7 +512,7 @@ def fuzz(
     unexpected = Unexpected()
     logging.getLogger("appliance").addHandler(unexpected)
     try:
-        with tempfile.TemporaryDirectory(prefix="leasehold-test-", dir="/dev/shm") as place:
+        with tempfile.TemporaryDirectory(prefix="tenure-test-", dir="/dev/shm") as place:
             fuzzer = FUZZERS[name](Path(place))
             try:
                 while done < wanted:

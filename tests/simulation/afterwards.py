@@ -19,7 +19,7 @@ from tests.simulation.history import SettledRead, key_of
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.server import Server
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 from timeagent.trust import Purpose
 from timeagent.units import DAY
 
@@ -46,7 +46,7 @@ def read_afterwards(world: World) -> None:
             _read(world, context, log)
         except Damaged as problem:
             world.scheduler.damage.append(f"{WHO}: {problem}")
-        except LeaseholdError:
+        except TenureError:
             continue  # what was given up is not read from its beginning
         except Exception:  # noqa: BLE001 - as of every actor
             world.scheduler.bugs.append(f"{WHO}: {traceback.format_exc()}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from greenlet import GreenletExit
 
 from tests.simulation.server import REVOKED_AFTER_NS
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Client:
 
         def arrive() -> None:
             self.scheduler.note("  reaches the server late:", f"{verb} {path}")
-            with suppress(LeaseholdError):
+            with suppress(TenureError):
                 effect()
 
         self.scheduler.call_at(self.scheduler.now + delay, arrive)

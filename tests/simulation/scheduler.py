@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.trace import Trace
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 from timeagent.units import HOUR, MINUTE, MS, SECOND, US, rfc3339
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Scheduler:
         try:
             if not actor.process.dead and not self.stopping:
                 actor.body()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.refusals += 1
             self.refused("gives up", problem)
         except Ended:
@@ -438,7 +438,7 @@ class Scheduler:
         who = actor.name if actor is not None else "-"
         self.trace.append(f"{rfc3339(self.now)[11:-4]} {believed:>12} {who:22} {verb} {detail}")
 
-    def refused(self, verb: str, problem: LeaseholdError) -> None:
+    def refused(self, verb: str, problem: TenureError) -> None:
         """Take note of what an actor was told in the place of an answer: who goes on may have been told of damage."""
         self.note(verb, str(problem))
         if isinstance(problem, Damaged):

@@ -20,7 +20,7 @@ from tests.simulation.scenarios import SCENARIOS
 if TYPE_CHECKING:
     from tests.simulation.mutant import Break
 
-JUDGED = frozenset({"appliance", "auditor", "leasehold", "timeagent", "tui"})
+JUDGED = frozenset({"appliance", "auditor", "tenure", "timeagent", "tui"})
 OWN = ("forms.py", "naming.py", "reading.py", "record.py")
 SEEDS = 30
 

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import rfc3339
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Told:
         def verb(*arguments: Any) -> Any:  # noqa: ANN401
             try:
                 found = what(*arguments)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self._say(problem.code)
                 raise
             self._say(SHORT[name](found))

@@ -1,4 +1,4 @@
-"""Real agents: `leasehold time run` as a process, over a root of its own, with the settings that a test wants."""
+"""Real agents: `tenure time run` as a process, over a root of its own, with the settings that a test wants."""
 
 import json
 import os
@@ -26,17 +26,17 @@ import sys
 from timeagent.clock import SystemClock
 inner, ahead_ns = SystemClock.realtime_ns, int(sys.argv.pop(1))
 SystemClock.realtime_ns = staticmethod(lambda: inner() + ahead_ns)
-from leasehold.__main__ import entry
+from tenure.__main__ import entry
 sys.exit(entry())
 """
 SILENT = 'chrony = ""\nclockbound = ""\nkernel = false\n'
 
 
-def leasehold(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command; LEASEHOLD_ROOT is not passed on."""
-    environment = {name: value for name, value in os.environ.items() if name != "LEASEHOLD_ROOT"}
+def tenure(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command; TENURE_ROOT is not passed on."""
+    environment = {name: value for name, value in os.environ.items() if name != "TENURE_ROOT"}
     done = subprocess.run(
-        [sys.executable, "-m", "leasehold", *words],
+        [sys.executable, "-m", "tenure", *words],
         cwd=REPOSITORY,
         env=environment,
         capture_output=True,
@@ -80,7 +80,7 @@ class Node:
         Not by libfaketime: under it Python's time.sleep fails with EINVAL.
         """
         (self.directory / "time.toml").write_text(toml)
-        environment = {name: value for name, value in os.environ.items() if name != "LEASEHOLD_ROOT"}
+        environment = {name: value for name, value in os.environ.items() if name != "TENURE_ROOT"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", AHEAD, str(ahead_ns), "time", "run", *self.words, "--allow-root", "--json"],
             cwd=REPOSITORY,
@@ -90,7 +90,7 @@ class Node:
             text=True,
         )
         assert self.process.stdout is not None
-        assert '"leasehold.time.run"' in self.process.stdout.readline()
+        assert '"tenure.time.run"' in self.process.stdout.readline()
         return self
 
     def stop(self) -> int:
@@ -113,12 +113,12 @@ class Node:
         key = self.settings.time_key().id
         return AgentTime(self.runtime, SystemClock(), boot=boot, key_id=key, radius_ns_max=radius_ns_max)
 
-    def now(self, check: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as leasehold() has it
-        fields: dict[str, Any] = json.loads(leasehold("time", "now", *self.words, "--json", check=check).stdout)
+    def now(self, check: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as tenure() has it
+        fields: dict[str, Any] = json.loads(tenure("time", "now", *self.words, "--json", check=check).stdout)
         return fields
 
     def sources(self) -> dict[str, dict[str, Any]]:
-        shown = json.loads(leasehold("time", "sources", *self.words, "--json").stdout)
+        shown = json.loads(tenure("time", "sources", *self.words, "--json").stdout)
         return {each["source"]: each for each in shown["sources"]}
 
     def roles(self) -> dict[str, str]:
@@ -144,7 +144,7 @@ def found(tmp_path: Path, *names: str, assume: str = "5ms") -> list[Node]:
             words = ["init", str(root), "--assume-radius", assume]
         else:
             words = ["join", str(root), "--root-key", str(tmp_path / names[0] / "root.key")]
-        leasehold(*words, "--node", name, "--node-dir", str(directory), "--allow-root", "--json")
+        tenure(*words, "--node", name, "--node-dir", str(directory), "--allow-root", "--json")
         nodes.append(directory)
     from appliance.bag.posix import PosixStorage
     from appliance.founding import read_marker

@@ -14,7 +14,7 @@ from tests.support.bags import T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.schedule import Schedule, ScheduledStorage
 from tests.support.storage import MemoryStorage, Mount
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.units import MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class World:
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
         def tolerant() -> None:
             self._dawdle()
-            with suppress(LeaseholdError):  # an answer that is refused now breaks no promise
+            with suppress(TenureError):  # an answer that is refused now breaks no promise
                 body()
 
         self.schedule.spawn(name, tolerant)

@@ -1,6 +1,6 @@
 """Machines with a systemd of their own, booted in containers over a base that they do not change. Close them.
 
-Each has a layer of its own above LEASEHOLD_LAB_BASE (this machine's root unless another is named), and shares a network
+Each has a layer of its own above TENURE_LAB_BASE (this machine's root unless another is named), and shares a network
 and directories with those that it is booted with.
 """
 
@@ -117,20 +117,20 @@ class Booted:
         assert not check or done.returncode == 0, f"{self.name}: {command}\n{done.stdout}{done.stderr}{self.journal()}"
         return done
 
-    def as_leasehold(self, command: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a command there as the user leasehold."""
-        return self.sh(f"umask 002; sudo -u leasehold {command}", check=check)
+    def as_tenure(self, command: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command there as the user tenure."""
+        return self.sh(f"umask 002; sudo -u tenure {command}", check=check)
 
     def json(self, command: str) -> dict[str, object]:
-        """Run a command there as the user leasehold; return the object that it prints."""
-        told: dict[str, object] = json.loads(self.as_leasehold(f"{command} --json", check=False).stdout)
+        """Run a command there as the user tenure; return the object that it prints."""
+        told: dict[str, object] = json.loads(self.as_tenure(f"{command} --json", check=False).stdout)
         return told
 
     def show(self, unit: str, name: str) -> str:
         """Return one property of a unit."""
         return self.sh(f"systemctl show -P {name} '{unit}'").stdout.strip()
 
-    def journal(self, words: str = "-u 'leasehold*'") -> str:
+    def journal(self, words: str = "-u 'tenure*'") -> str:
         """Return what the units said."""
         entered = ["nsenter", "-t", str(self._init), *("-m", "-u", "-i", "-n", "-p", "-C")]
         command = [*entered, "sh", "-c", f"journalctl --no-pager -o cat -b {words} | tail -80"]
@@ -168,4 +168,4 @@ def refuse_where_none_boots() -> None:
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed (Debian: systemd-container, util-linux)")
     if not (BASE / "usr/lib/systemd/systemd").exists():
-        pytest.skip(f"no systemd in {BASE}: name another root by LEASEHOLD_LAB_BASE")
+        pytest.skip(f"no systemd in {BASE}: name another root by TENURE_LAB_BASE")

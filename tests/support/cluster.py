@@ -73,7 +73,7 @@ class Site:
     def __init__(self, path: Path, nodes: Sequence[str] = ("node1",), policy: Policy | None = None) -> None:
         self.root = path / "root"
         self.root.mkdir()
-        self.tmpfs = Path(tempfile.mkdtemp(prefix="leasehold-test-", dir="/dev/shm"))
+        self.tmpfs = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
         chance = random.Random(str(path))
         self.cluster_id = chance.randbytes(16)
         self.policy = policy or fast_policy(self.cluster_id)

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-BASE: Final = Path(os.environ.get("LEASEHOLD_LAB_BASE", "/"))
+BASE: Final = Path(os.environ.get("TENURE_LAB_BASE", "/"))
 """The root below: another one, made by debootstrap, shows another release of Debian."""
 
 _ENTER: Final = """
@@ -61,9 +61,9 @@ class Root:
         assert not check or done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done
 
-    def as_leasehold(self, command: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a command inside as the user leasehold."""
-        inner = f"umask 002; export HOME=/var/lib/leasehold; cd /; {command}"
+    def as_tenure(self, command: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command inside as the user tenure."""
+        inner = f"umask 002; export HOME=/var/lib/tenure; cd /; {command}"
         return self.sh(f"setpriv --reuid 742 --regid 742 --clear-groups sh -c {shlex.quote(inner)}", check=check)
 
     def remove(self) -> None:

@@ -40,7 +40,7 @@ class Daemons:
             save_settings(self.site.settings[node])
 
     def start(
-        self, *nodes: str, environment: dict[str, str] | None = None, program: tuple[str, ...] = ("-m", "leasehold")
+        self, *nodes: str, environment: dict[str, str] | None = None, program: tuple[str, ...] = ("-m", "tenure")
     ) -> None:
         """Start daemons, and wait until each says what it runs."""
         for node in nodes:
@@ -61,10 +61,10 @@ class Daemons:
         """Start a node's time agent, which believes the radius that the policy states; wait until it has a bound."""
         place = self.site.node_dir(node)
         (place / "time.toml").write_text('chrony = ""\nclockbound = ""\nkernel = false\n')
-        command = [sys.executable, "-m", "leasehold", "time", "run", *self.site.options(node)]
+        command = [sys.executable, "-m", "tenure", "time", "run", *self.site.options(node)]
         with (place / "agent.log").open("ab") as log:
             self.running[f"{node} agent"] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        waited = self.leasehold(node, "time", "wait")
+        waited = self.tenure(node, "time", "wait")
         assert waited.returncode == 0, waited.stderr
 
     def start_with_release(self, node: str, release: str) -> None:
@@ -72,18 +72,18 @@ class Daemons:
         program = (
             "import importlib.metadata as told, sys\n"
             f"told.version = lambda name: {release!r}\n"
-            "from leasehold.__main__ import entry\n"
+            "from tenure.__main__ import entry\n"
             "sys.exit(entry())\n"
         )
         self.start(node, program=("-c", program))
 
-    def leasehold(self, node: str, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    def tenure(self, node: str, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run one command of a node to its end."""
         return self.command(*words, *self.site.options(node), stdin=stdin)
 
     def command(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
-        command = [sys.executable, "-m", "leasehold", *words]
+        command = [sys.executable, "-m", "tenure", *words]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=200, check=False)
 
     def send(self, node: str, number: signal.Signals) -> None:

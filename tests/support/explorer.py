@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -402,7 +402,7 @@ class Explorer:
             self._kinds[kind].body(port)
         except Suspended:
             request = port.asked.pop()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             port.note("raised", problem.code)
         except Exception as problem:  # noqa: BLE001 - whatever it is: production code must not do that
             port.note("broke", repr(problem))

@@ -26,7 +26,7 @@ from auditor.finding import Verdict
 from auditor.load import Tree
 from auditor.planting.tree import START_NS, ClusterTree
 from tests.support.killing import BEFORE, MESSAGES, Process, delete_old, payload_of
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Scene:
                     self.packer.pack(self.rack)
                 case "retain":
                     delete_old(self.process, self.tree.root)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             if not isinstance(problem, Environment) or problem.code != "mount-full":
                 raise
             return False
@@ -199,7 +199,7 @@ def main() -> None:
     kind, deed, what = BagKind(sys.argv[1]), sys.argv[2], sys.argv[3]
     with tempfile.TemporaryDirectory() as place:
         options = "size=2m,nr_inodes=400,mode=0755"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "leasehold-test", place], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tenure-test", place], check=True)
         try:
             print(json.dumps(run(Path(place), kind, deed, what)))
         finally:

@@ -1,6 +1,6 @@
-"""The command ``leasehold``, with a node that waits for nothing: what is sealed is packed at once, and soon deleted.
+"""The command ``tenure``, with a node that waits for nothing: what is sealed is packed at once, and soon deleted.
 
-Run as a script, with the words of ``leasehold``. Only how long packers and retention wait is otherwise: with two
+Run as a script, with the words of ``tenure``. Only how long packers and retention wait is otherwise: with two
 minutes and a day nothing would be packed, and nothing deleted, while a test looks on.
 """
 
@@ -10,7 +10,7 @@ import sys
 
 from appliance import node
 from appliance.bag import packing, retention
-from leasehold.__main__ import entry
+from tenure.__main__ import entry
 from timeagent.units import MS, SECOND
 
 KEEP_NS = 3 * SECOND

@@ -20,7 +20,7 @@ from appliance.session.openlog import LogBook
 from tests.support.cluster import HandSite
 from tests.support.storage import WrappedStorage
 from tests.support.values import CLUSTER, NODE
-from timeagent.errors import Environment, LeaseholdError, LeaseLost
+from timeagent.errors import Environment, LeaseLost, TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class HintWorld:
         session = self.chance.choice(self.sessions)
         mode = self.chance.choice((Mode.X, Mode.X, Mode.S, Mode.SIX, Mode.IX, Mode.IX))
         domains = self.chance.sample(DOMAINS, self.chance.choice((1, 1, 1, 2)))
-        with suppress(LeaseholdError):
+        with suppress(TenureError):
             leases = session.acquire(*domains, mode=mode, timeout_s=0)
             self.held += [(session, lease) for lease in leases]
             self.read()
@@ -183,7 +183,7 @@ class HintWorld:
         aged = POLICY.span_ns + POLICY.grace_ns + 4 * POLICY.radius_ns_max + SECOND
         for domain in "pqr":
             self.site.time.advance(aged)
-            with suppress(LeaseholdError), self.site.session().acquire(domain, timeout_s=0):
+            with suppress(TenureError), self.site.session().acquire(domain, timeout_s=0):
                 pass
 
     def seal(self) -> None:

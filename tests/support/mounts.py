@@ -24,7 +24,7 @@ def _mount(*words: str) -> bool:
 def small_mount(place: Path, size: str) -> Iterator[Path]:
     """A file system of its own, of about this size, at a new directory."""
     place.mkdir()
-    if not _mount("-t", "tmpfs", "-o", f"size={size}", "leasehold-test", str(place)):
+    if not _mount("-t", "tmpfs", "-o", f"size={size}", "tenure-test", str(place)):
         pytest.skip("this machine does not let us mount a tmpfs")
     try:
         yield place

@@ -1,7 +1,7 @@
 """The lines of README.md that set up a cluster, taken out of it and typed on machines, literally.
 
 A block belongs to the machines that its first line names: `# on alpha`, `# on alpha, beta and gamma`. Two things are
-done as a person would: what waits for somebody else (`leasehold join`) is left running while the next block is typed,
+done as a person would: what waits for somebody else (`tenure join`) is left running while the next block is typed,
 and ``SHA256:...`` in `trust approve NODE` is replaced by what NODE's screen says.
 
 ``python -m tests.support.quickstart`` prints the lines, each after the machine that it is typed on.
@@ -68,7 +68,7 @@ def follow(typed: list[Line], run: Run, pause: Callable[[], None], tries: int = 
     """
     waiting: list[Line] = []
     for line in typed:
-        if " leasehold join " in line.text:
+        if " tenure join " in line.text:
             inner = f"sh -c {shlex.quote(line.text)} >{_SCREEN} 2>&1; echo $? >{_CODE}"
             run(line.machine, f"rm -f {_CODE}; ({inner}) </dev/null >/dev/null 2>&1 &")
             waiting.append(line)

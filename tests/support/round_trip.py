@@ -1,4 +1,4 @@
-"""Lines through ``leasehold publish`` and back through ``read``, before and after packing: to the byte, and audited.
+"""Lines through ``tenure publish`` and back through ``read``, before and after packing: to the byte, and audited.
 
 Each command is a process of its own, as a user runs it; what it cost is what the kernel says of that process.
 """
@@ -36,7 +36,7 @@ def tell(place=sys.argv.pop(1)):
     peak = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
     pathlib.Path(place).write_text(peak)
 atexit.register(tell)
-from leasehold.__main__ import entry
+from tenure.__main__ import entry
 sys.exit(entry())
 """
 """Not getrusage: what that says of a child begins with the memory of the process that started it."""

@@ -11,7 +11,7 @@ from appliance.bag.survey import BagState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.policy import Policy
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.showing import SourceView
 from timeagent.units import MS, SECOND
@@ -124,7 +124,7 @@ def state(**fields: Any) -> ClusterState:  # noqa: ANN401
     shards = [shard(0, "node1"), shard(1, "node2"), shard(2, "node3")]
     return replace(
         ClusterState(
-            "/srv/leasehold",
+            "/srv/tenure",
             clock_view(),
             ANSWERS,
             "5f3a" * 8,
@@ -273,13 +273,13 @@ class HandFeed:
         self,
         subject: Subject,
         instant: Instant | None,
-        take: Callable[[Details | LeaseholdError], None],
+        take: Callable[[Details | TenureError], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         del failed
         try:
             take(self.source.details(subject, instant))
-        except LeaseholdError as problem:
+        except TenureError as problem:
             take(problem)
 
     def stop(self) -> None:

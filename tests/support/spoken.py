@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from leasehold.__main__ import main
+from tenure.__main__ import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable

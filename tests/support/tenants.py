@@ -12,7 +12,7 @@ from appliance.lease.ceiling import InDoubt
 from appliance.mapwatch import Placement
 from appliance.tenancy import Tenancy
 from tests.support.values import CLUSTER
-from timeagent.errors import Environment, LeaseholdError
+from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Host:
         return self
 
     def beginning(self) -> object:
-        if isinstance(self.begins, LeaseholdError):
+        if isinstance(self.begins, TenureError):
             raise self.begins
         return self.begins
 

@@ -232,7 +232,7 @@ def test_what_is_seen_is_exported_and_nothing_is_written_over(bad: Path, tmp_pat
 
     drive_copy(bad, course)
     found = audit(Tree(bad)).findings
-    first, second = sorted(tmp_path.glob("leasehold-findings-*.jsonl"))
+    first, second = sorted(tmp_path.glob("tenure-findings-*.jsonl"))
     assert [json.loads(line) for line in first.read_text().splitlines()] == [each.fields() for each in found]
     assert first.read_text() == second.read_text()
     (table,) = tmp_path.glob("*.csv")

@@ -14,10 +14,10 @@ from appliance.demo.place import set_up_place
 from auditor.archive import Archive
 from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import Story
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
-from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import MS, SECOND
 from tui.gantt import LeaseBars
 from tui.looking import look_at
@@ -57,7 +57,7 @@ def test_nothing_is_claimed_of_a_copy_that_is_still_being_read(copy: Path) -> No
     source = RecordSource(copy, HandMachine())
     state = source.state_at()
     assert (state.view, state.mount.reach, state.findings, state.cluster_id) == (View.RECORD, Reach.WAITING, None, "")
-    with pytest.raises(LeaseholdError, match="still being read"):
+    with pytest.raises(TenureError, match="still being read"):
         source.details(DomainSubject("account/1"))
 
 
@@ -168,7 +168,7 @@ def test_wrong_use_of_an_index_is_named(copy: Path, tmp_path: Path, capsys: pyte
     assert main(["top", str(copy), "--db", str(tmp_path / "index"), "--once"]) == 0
     of_copy = capsys.readouterr().out
     assert main(["top", "--db", str(tmp_path / "index"), "--once", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == "leasehold.top"
+    assert json.loads(capsys.readouterr().out)["schema"] == "tenure.top"
     assert "account/2" in of_copy or "bank" in of_copy
 
 

@@ -302,4 +302,4 @@ def test_what_was_is_exported_and_drilled_into(good: Path, tmp_path: Path) -> No
 
 
 def has_files(directory: Path) -> bool:
-    return any(directory.glob("leasehold-events-*.jsonl"))
+    return any(directory.glob("tenure-events-*.jsonl"))

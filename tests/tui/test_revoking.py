@@ -16,7 +16,7 @@ import tui.screens.revoke
 from appliance.cluster import Cluster
 from appliance.demo.place import Place, set_up_place
 from appliance.formats.shardmap import ShardMap
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, state
 from timeagent.clock import SystemClock

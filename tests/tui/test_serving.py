@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tui.serving
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.mutants import plant
 
 PATIENCE_S = 120
@@ -60,7 +60,7 @@ def answer(port: int, **headers: str) -> tuple[int, str]:
 def served(*words: str) -> Iterator[int]:
     port = free_port()
     program = subprocess.Popen(
-        [sys.executable, "-m", "leasehold", "top", *words, "--serve", str(port)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tenure", "top", *words, "--serve", str(port)], stdout=subprocess.PIPE, text=True
     )
     try:
         yield port
@@ -85,7 +85,7 @@ def test_page_shows_the_screens_on_loopback_alone(aiohttp: Any, tree: Path) -> N
     with served("--offline", str(tree)) as port:
         status, page = answer(port)
         assert status == 200
-        assert "leasehold top" in page
+        assert "tenure top" in page
         assert listening(port) == {"0100007F"}
         assert answer(port, Host="elsewhere.example")[0] == 403
         assert answer(port, Origin="http://elsewhere.example")[0] == 403
@@ -110,7 +110,7 @@ def test_without_the_library_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve.server", None)
     assert main(["top", "--offline", str(tree), "--serve"]) == 78
-    assert "leasehold[serve]" in capsys.readouterr().err
+    assert "tenure[serve]" in capsys.readouterr().err
 
 
 def test_write_is_not_served(capsys: pytest.CaptureFixture[str], tree: Path) -> None:

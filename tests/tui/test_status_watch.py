@@ -15,7 +15,7 @@ import pytest
 
 import tui.statuswatch
 from appliance.demo.place import Place, set_up_place
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.mutants import plant
 from tests.support.screens import RecordedSource, busy_state, lease, shard, state, with_shards
 from timeagent.clock import SystemClock
@@ -41,13 +41,13 @@ def test_pipe_gets_a_line_each_time(place: Place, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert all("shard 0: no answer from node1" in line and "\x1b" not in line for line in lines)
-    assert all("→ no process of node1 runs it now: leasehold node run, on node1" in line for line in lines)
+    assert all("→ no process of node1 runs it now: tenure node run, on node1" in line for line in lines)
 
 
 def test_programs_get_an_object_a_line(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words(place, "--count", "2", "--json")) == 1
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["schema"] for each in found] == ["leasehold.top"] * 2
+    assert [each["schema"] for each in found] == ["tenure.top"] * 2
     (shard,) = (each for each in found[1]["health"]["checks"] if each["check"] == "shard 0")
     assert (found[1]["health"]["level"], shard["verdict"]) == ("not healthy", "FAIL")
     assert "node run" in shard["way_out"]
@@ -69,7 +69,7 @@ def test_terminal_is_drawn_over_and_never_scrolls(
 
 
 def test_ctrl_c_is_how_it_is_left(place: Place) -> None:
-    command = [sys.executable, "-m", "leasehold", *words(place)]
+    command = [sys.executable, "-m", "tenure", *words(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert "no answer" in program.stdout.readline()

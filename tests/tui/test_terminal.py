@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux he
 
 CRASHING = """
 import sys
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.screens import RecordedSource, busy_state
 from timeagent.console import Command
 from tui import cli
@@ -64,7 +64,7 @@ def tree(repository: Path) -> Path:
 
 def test_session_in_a_terminal_leaves_it_as_it_was(terminal: Terminal, tree: Path, tmp_path: Path) -> None:
     before = settings_of(terminal, tmp_path / "before")
-    top = shlex.join([sys.executable, "-m", "leasehold", "top", "--offline", str(tree)])
+    top = shlex.join([sys.executable, "-m", "tenure", "top", "--offline", str(tree)])
     terminal.run(f"{top}; echo left with $?")
     terminal.until_words("[1 Overview]")
     assert terminal.alternate()
@@ -88,7 +88,7 @@ def test_session_in_a_terminal_leaves_it_as_it_was(terminal: Terminal, tree: Pat
 def started(terminal: Terminal, tree: Path, directory: Path) -> int:
     """Start it on a copy, and return its process's number."""
     file = directory / "pid"
-    top = shlex.join([sys.executable, "-m", "leasehold", "top", "--offline", str(tree)])
+    top = shlex.join([sys.executable, "-m", "tenure", "top", "--offline", str(tree)])
     terminal.run(f"sh -c 'echo $$ > {file}; exec {top}'")
     terminal.until_words("[1 Overview]")
     return int(file.read_text())
@@ -134,6 +134,6 @@ def test_crash_gives_the_terminal_back_and_says_why(terminal: Terminal, reposito
     assert not terminal.alternate()
     error = (tmp_path / "error").read_text()
     assert error.count("AssertionError: a planted bug") == 1
-    assert error.splitlines()[-1] == "leasehold: this is a defect of the program, and no answer [defect]"
+    assert error.splitlines()[-1] == "tenure: this is a defect of the program, and no answer [defect]"
     terminal.run("clear")
     assert settings_of(terminal, tmp_path / "after") == before

@@ -1,4 +1,4 @@
-"""``leasehold top --once`` and the live source, on a real small cluster with everything in one process."""
+"""``tenure top --once`` and the live source, on a real small cluster with everything in one process."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ from appliance.demo.place import Place, set_up_place
 from appliance.formats.shardmap import ShardMap
 from appliance.session.session import Session
 from appliance.settings import save_settings
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.machine import HandMachine
 from tests.support.screens import NOW_NS, RecordedSource, busy_state, lease, silent_shard, state, with_shards
 from tests.unit.test_import_hygiene import loaded, modules_after
@@ -212,7 +212,7 @@ def test_looking_changes_nothing(place: Place, session: Session) -> None:
         lambda s: s.publish("x", b"", "tmp"),
         lambda s: s.ensure_marker("x"),
         lambda s: s.append("x", b"", 0),
-        lambda s: s.unlink("LEASEHOLD"),
+        lambda s: s.unlink("TENURE"),
         lambda s: s.server_clock("tmp"),
     ],
 )
@@ -374,7 +374,7 @@ def test_command_prints_one_snapshot_where_there_is_no_terminal(
     assert "✗ no answer" in capsys.readouterr().out
     assert main(["top", "--root", str(place.root), "--once", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["schema"], shown["version"]) == ("leasehold.top", 1)
+    assert (shown["schema"], shown["version"]) == ("tenure.top", 1)
     assert shown["root"] == str(place.root)
 
 
@@ -385,7 +385,7 @@ def test_command_prints_one_snapshot_where_there_is_no_terminal(
 def test_wrong_path_is_refused_with_its_exit_code(
     words: list[str], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    monkeypatch.delenv("TENURE_ROOT", raising=False)
     assert main(["top", *(word.format(tmp=tmp_path) for word in words), "--once"]) == status
     assert "way out" in capsys.readouterr().err
 
@@ -404,7 +404,7 @@ def test_settings_that_are_named_and_cannot_be_used_are_an_error(
 
 def test_one_snapshot_loads_no_screen(repository: Path, place: Place) -> None:
     statement = (
-        f"import leasehold.__main__ as m; import io, contextlib\n"
+        f"import tenure.__main__ as m; import io, contextlib\n"
         f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.root)!r}]) == 0"
     )
     modules = modules_after(statement, repository)

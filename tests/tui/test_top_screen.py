@@ -295,7 +295,7 @@ def test_a_small_terminal_shows_all_that_matters() -> None:
             "22:10:07.4 UTC ±5 ms assumed",
             "✗ NOT HEALTHY  2 of 3 shards answer",
             "shard 1: no answer from node2 for 59.0 s",
-            "→ is node2 stopped, or down? leasehold status, there",
+            "→ is node2 stopped, or down? tenure status, there",
             "expired, recovering; 1 lease will expire, not renewed",
             "✗ no answer 59.0 s",
             "resumes 22:10:17 once back",

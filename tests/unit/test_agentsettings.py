@@ -8,7 +8,7 @@ from timeagent.agentsettings import Endpoint, load_agent_settings, parse_agent_s
 from timeagent.errors import BadConfiguration
 from timeagent.units import SECOND
 
-WHERE = Path("/etc/leasehold/time.toml")
+WHERE = Path("/etc/tenure/time.toml")
 
 
 def test_without_a_file_the_machines_own_services_are_asked(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from appliance.aio import WAITS_MAX
 from appliance.bag.outcome import Committed
-from leasehold.aio import AsyncCluster
+from tenure.aio import AsyncCluster
 from tests.support.cluster import Site, sites
-from timeagent.errors import BadRequest, LeaseholdError, LeaseLost, NotTrusted, TryAgain
+from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def test_closing_ends_what_waits(site: Site) -> None:
         waiter = asyncio.create_task(cluster.session("second").acquire("d", timeout_s=3600))
         await some_wait(cluster, "d", 1)
         await cluster.close()
-        with pytest.raises(LeaseholdError):
+        with pytest.raises(TenureError):
             await usable(waiter)
 
     run(site, scene)

@@ -27,7 +27,7 @@ from auditor.tarred import TarTree
 from auditor.verification import Signatures
 from tests.support.jsonschema import problems
 from timeagent.console import report_error
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.keys import public_line
 
 SIGNATURES = Signatures()
@@ -39,7 +39,7 @@ def run(command: str, *arguments: str | Path) -> int:
     COMMANDS[command].add_arguments(parser)
     try:
         return COMMANDS[command].run(parser.parse_args([str(each) for each in arguments]))
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return report_error(problem)
 
 
@@ -61,7 +61,7 @@ def test_bundle_is_audited_elsewhere_to_the_same_finding(repository: Path, tmp_p
     assert [finding["id"] for finding in document["findings"]] == [identifier]
     assert document["bundle"] == {"finding": identifier, "confirmed": True}
     assert document["root_key_pinned"] is True
-    schema = json.loads((repository / "docs/schemas/leasehold.audit.v1.json").read_text())
+    schema = json.loads((repository / "docs/schemas/tenure.audit.v1.json").read_text())
     assert list(problems(document, schema)) == []
     assert run("audit", bundle) == 1
     assert run("explain", identifier, bundle, "--svg") == 1
@@ -120,9 +120,7 @@ def test_bundle_goes_to_stdout_and_to_no_file_that_is_there(
     assert run("bundle", identifier, tmp_path / "tree") == 2
 
 
-@pytest.mark.parametrize(
-    "manifest", [b"", b"[]", b"{}", b'{"schema": "leasehold.bundle", "version": 9, "finding": "x"}']
-)
+@pytest.mark.parametrize("manifest", [b"", b"[]", b"{}", b'{"schema": "tenure.bundle", "version": 9, "finding": "x"}'])
 def test_manifest_that_is_none_is_refused(tmp_path: Path, capsys: Capture, manifest: bytes) -> None:
     granted_while_held(tmp_path / "tree")
     (tmp_path / "tree" / "BUNDLE").write_bytes(manifest)
@@ -135,7 +133,7 @@ def test_manifest_that_is_none_is_refused(tmp_path: Path, capsys: Capture, manif
 # Else one name in a copy makes its audit silent about all but one finding, be it about that very name.
 def test_manifest_in_a_directory_hides_no_finding(tmp_path: Path, capsys: Capture) -> None:
     tree = granted_while_held(tmp_path / "tree")
-    manifest = {"schema": "leasehold.bundle", "version": 1, "finding": "0" * 12}
+    manifest = {"schema": "tenure.bundle", "version": 1, "finding": "0" * 12}
     (tree.root / "BUNDLE").write_text(json.dumps(manifest))
     found = {each.code: each.id for each in audit(Tree(tree.root), signatures=SIGNATURES).findings}
     assert set(found) == {"early-grant", "foreign-file"}
@@ -208,7 +206,7 @@ def unwitnessed(root: Path) -> ClusterTree:
     (root / "logs/orders").mkdir()
     for name in ("policy", "trust", "map", "shards", "ledger"):
         shutil.rmtree(root / name)
-    tree.remove("LEASEHOLD")
+    tree.remove("TENURE")
     return tree
 
 
@@ -228,6 +226,6 @@ def test_finding_of_a_part_of_a_tree_is_bundled_and_found_again(tmp_path: Path) 
 def test_bundle_is_refused_where_a_tar_file_can_show_nothing(tmp_path: Path) -> None:
     root = tmp_path / "tree"
     (root / "logs").mkdir(parents=True)
-    (root / "LEASEHOLD").symlink_to("elsewhere")
+    (root / "TENURE").symlink_to("elsewhere")
     finding = next(each for each in audit(Tree(root)).findings if each.code == "unreadable")
     assert run("bundle", finding.id, root, "--output", tmp_path / "x.tar") == 3

@@ -19,9 +19,9 @@ from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import small_tree
 from auditor.planting.tree import ClusterTree
 from auditor.planting.writer import Writer
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from timeagent.console import report_error
-from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.keys import public_line
 from timeagent.units import SECOND
 
@@ -37,7 +37,7 @@ def run(command: str, *arguments: str | Path) -> int:
     parsed = parser.parse_args([str(argument) for argument in arguments])
     try:
         return COMMANDS[command].run(parsed)
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return report_error(problem)
 
 
@@ -67,7 +67,7 @@ def test_root_key_can_be_pinned(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run("audit", tree.root, "--root-key", key) == 0
     assert "pinned by --root-key" in capsys.readouterr().out
     # The marker itself holds such a line.
-    assert run("audit", tree.root, "--root-key", tree.root / "LEASEHOLD") == 0
+    assert run("audit", tree.root, "--root-key", tree.root / "TENURE") == 0
     assert run("audit", tree.root, "--root-key", tmp_path / "none") == BadRequest.exit_status
 
 
@@ -84,7 +84,7 @@ def test_json_has_the_stated_shape(tmp_path: Path, capsys: pytest.CaptureFixture
     breached(tmp_path)
     assert run("audit", tmp_path, "--json") == 1
     told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["version"]) == ("leasehold.audit", 1)
+    assert (told["schema"], told["version"]) == ("tenure.audit", 1)
     keys = {"messages", "bags", "witnesses", "violations", "indeterminate", "unverifiable", "provisional"}
     assert keys <= set(told["summary"])
     first = told["findings"][0]
@@ -166,13 +166,13 @@ def test_every_command_refuses_a_directory_with_a_tree_in_it(
 # A file of that name in a part of a tree makes no tree of what it lies in.
 def test_part_of_a_tree_is_opened_whatever_lies_in_it(tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "copy")
-    (tree.root / "LEASEHOLD").rename(tree.root / "logs" / "LEASEHOLD")
+    (tree.root / "TENURE").rename(tree.root / "logs" / "TENURE")
     assert open_tree(tree.root).root == tree.root
 
 
 def test_report_names_the_tree_that_was_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = granted_while_held(tmp_path / "copy")
-    shutil.copytree(tree.root, tmp_path / "part", ignore=shutil.ignore_patterns("LEASEHOLD"))
+    shutil.copytree(tree.root, tmp_path / "part", ignore=shutil.ignore_patterns("TENURE"))
     (tmp_path / "latest").symlink_to("copy")
     with tarfile.open(tmp_path / "copy.tar", "w") as archive:
         archive.add(tree.root, "monday/copy")
@@ -183,7 +183,7 @@ def test_report_names_the_tree_that_was_judged(tmp_path: Path, capsys: pytest.Ca
         (tree.root, whole, f"{tree.root}"),
         (tmp_path / "latest", whole, f"{tree.root}"),
         (tmp_path / "copy.tar", inside, f"{tmp_path}/copy.tar, in it monday/copy"),
-        (tmp_path / "part", part, f"{tmp_path}/part (a part of a tree: it holds no file LEASEHOLD)"),
+        (tmp_path / "part", part, f"{tmp_path}/part (a part of a tree: it holds no file TENURE)"),
     ]
     for path, place, words in cases:
         status = run("audit", path)
@@ -293,7 +293,7 @@ def test_file_that_may_not_be_read_is_unverifiable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 2])
 def test_tree_of_another_format_is_refused_with_its_version(number: int, tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "tree")
-    tree.put("LEASEHOLD", tree.get("LEASEHOLD").replace(b"format 1", b"format %d" % number))
+    tree.put("TENURE", tree.get("TENURE").replace(b"format 1", b"format %d" % number))
     with pytest.raises(Damaged, match=f"is a tree of format {number}") as told:
         open_tree(tree.root)
     assert told.value.code == "other-format"

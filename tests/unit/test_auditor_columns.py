@@ -120,7 +120,7 @@ def test_files_beside_the_index_that_vanish_while_an_audit_runs_are_named(
 
     def vanish(done: int, total: int, *_: object) -> None:
         if done == total:
-            for each in tmp_path.glob("leasehold-audit-*/*[0-9]"):
+            for each in tmp_path.glob("tenure-audit-*/*[0-9]"):
                 if how == "gone":
                     each.unlink()
                 else:
@@ -143,8 +143,8 @@ def test_directory_of_an_audit_that_vanishes_while_it_runs_is_no_crash(
 
             def vanish(done: int, total: int, *_: object, at: int = at) -> None:
                 if done == at * total // 3:
-                    tried.extend(tmp_path.glob("leasehold-audit-*"))
-                    for each in tmp_path.glob("leasehold-audit-*"):
+                    tried.extend(tmp_path.glob("tenure-audit-*"))
+                    for each in tmp_path.glob("tenure-audit-*"):
                         shutil.rmtree(each)
 
             with suppress(Environment):  # the columns that were written by then are lost; or none was

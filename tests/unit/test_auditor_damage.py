@@ -23,7 +23,7 @@ from auditor.planting.writer import Writer
 from auditor.report import json_bytes, text_lines
 from auditor.selecting import FailOn, exit_status
 from auditor.verification import Signatures
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_torn_and_altered_tails_are_told_apart() -> None:
     block = pack(Kind.LEDGER, b"a batch of entries " * 9)
     assert {tail_of(block[:length]) for length in range(1, len(block))} == {Tail.TORN}
     assert tail_of(bytes(40)) is Tail.UNCLEAR
-    assert tail_of(b"LHLX" + block[4:30]) is Tail.ALTERED
+    assert tail_of(b"TNUX" + block[4:30]) is Tail.ALTERED
     longer = block[:8] + (len(block) + 5).to_bytes(4, "big") + block[12:]
     assert tail_of(longer) is Tail.ALTERED
     assert tail_of(longer + block) is Tail.ALTERED

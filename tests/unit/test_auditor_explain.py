@@ -25,7 +25,7 @@ from auditor.planting.stories import Story
 from auditor.replay.reading import read_timeline
 from auditor.verification import Signatures
 from timeagent.console import report_error
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(*arguments: str | Path) -> int:
     COMMANDS["explain"].add_arguments(parser)
     try:
         return COMMANDS["explain"].run(parser.parse_args([str(each) for each in arguments]))
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return report_error(problem)
 
 

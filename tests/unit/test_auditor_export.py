@@ -18,7 +18,7 @@ from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import Story, small_tree
 from auditor.replay.reading import read_timeline
 from timeagent.console import report_error
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def run(*arguments: str | Path) -> int:
     COMMANDS["audit"].add_arguments(parser)
     try:
         return COMMANDS["audit"].run(parser.parse_args([str(each) for each in arguments]))
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return report_error(problem)
 
 
@@ -103,7 +103,7 @@ def test_without_the_library_it_says_which_extra_to_install(
     granted_while_held(tmp_path / "tree")
     monkeypatch.setattr(importlib, "import_module", absent)
     assert run("export", tmp_path / "tree", "--parquet", tmp_path / "out") == 78
-    assert "leasehold[export]" in capsys.readouterr().err
+    assert "tenure[export]" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

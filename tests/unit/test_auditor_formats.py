@@ -19,7 +19,7 @@ from auditor.planting.stories import Story, small_tree
 from auditor.rules.registry import RULES
 from tests.support.jsonschema import problems
 from timeagent.console import report_error
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def run(command: str, *arguments: str | Path) -> int:
     COMMANDS[command].add_arguments(parser)
     try:
         return COMMANDS[command].run(parser.parse_args([str(argument) for argument in arguments]))
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return report_error(problem)
 
 
@@ -57,13 +57,13 @@ def test_every_document_is_as_its_schema_says(repository: Path, tmp_path: Path, 
     mixed(tmp_path)
     granted_while_held(tmp_path / "tree")
     cases: dict[str, tuple[str, list[str | Path]]] = {
-        "leasehold.audit.v1": (
+        "tenure.audit.v1": (
             "audit",
             [tmp_path, "--json", "--only", "early-grant", "--since", "2026-11-20T00:00:00Z"],
         ),
-        "leasehold.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
-        "leasehold.replay.v1": ("replay", [tmp_path, "--json", "--newest", "3", "--grace", "9s"]),
-        "leasehold.replay.steps.v1": ("replay", [tmp_path, "--json", "--step", "event"]),
+        "tenure.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
+        "tenure.replay.v1": ("replay", [tmp_path, "--json", "--newest", "3", "--grace", "9s"]),
+        "tenure.replay.steps.v1": ("replay", [tmp_path, "--json", "--step", "event"]),
     }
     for name, (command, arguments) in cases.items():
         assert run(command, *arguments) in {0, 1, 3}
@@ -74,7 +74,7 @@ def test_every_document_is_as_its_schema_says(repository: Path, tmp_path: Path, 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["type"] for line in lines] == ["finding"] * (len(lines) - 1) + ["summary"]
     for line in lines:
-        assert list(problems(line, schema(repository, "leasehold.audit.line.v1"))) == []
+        assert list(problems(line, schema(repository, "tenure.audit.line.v1"))) == []
 
 
 # 0 is what nothing has moved: an integer still, and null where an instant would be read; in the order of the fields.
@@ -82,9 +82,9 @@ def test_no_document_has_a_day_of_1970(repository: Path, tmp_path: Path, capsys:
     granted_while_held(tmp_path / "tree")
     message_after_expiry(tmp_path / "late")
     cases: dict[str, tuple[str, list[str | Path]]] = {
-        "leasehold.audit.v1": ("audit", [tmp_path / "late", "--json"]),
-        "leasehold.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
-        "leasehold.replay.v1": ("replay", [tmp_path / "tree", "--json"]),
+        "tenure.audit.v1": ("audit", [tmp_path / "late", "--json"]),
+        "tenure.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
+        "tenure.replay.v1": ("replay", [tmp_path / "tree", "--json"]),
     }
     for name, (command, arguments) in cases.items():
         assert run(command, *arguments) in {0, 1}
@@ -114,7 +114,7 @@ def test_document_that_differs_from_its_schema_is_refused(
             finding["verdict"] = "guilty"
         case _:
             finding["times"][0]["earliest"] = "yesterday"
-    assert len(list(problems(document, schema(repository, "leasehold.audit.v1")))) == 1
+    assert len(list(problems(document, schema(repository, "tenure.audit.v1")))) == 1
 
 
 def test_sarif_names_rule_level_place_and_a_stable_fingerprint(tmp_path: Path, capsys: Capture) -> None:
@@ -136,7 +136,7 @@ def test_sarif_names_rule_level_place_and_a_stable_fingerprint(tmp_path: Path, c
     assert {("fail", "violation"), ("informational", "ok"), ("review", "unverifiable")} <= kinds
     run("audit", tmp_path, "--json")
     ids = [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]]
-    assert [each["partialFingerprints"]["leaseholdFindingId/v1"] for each in sarif_run["results"]] == ids
+    assert [each["partialFingerprints"]["tenureFindingId/v1"] for each in sarif_run["results"]] == ids
     run("audit", tmp_path, "--format", "sarif")
     assert capsys.readouterr().out == text
 
@@ -220,7 +220,7 @@ def test_diff_says_what_came_went_and_changed(repository: Path, tmp_path: Path, 
     assert capsys.readouterr().out.startswith("- ")
     assert run("audit", "diff", bad, places["other"], "--json") == 1
     difference = json.loads(capsys.readouterr().out)
-    assert list(problems(difference, schema(repository, "leasehold.audit.diff.v1"))) == []
+    assert list(problems(difference, schema(repository, "tenure.audit.diff.v1"))) == []
     assert [len(difference[key]) for key in ("came", "went", "changed")] == [0, 0, 1]
 
 
@@ -229,7 +229,7 @@ def report_of(**finding: object) -> bytes:
     whole = (
         dict.fromkeys(("id", "code", "subject", "verdict", "severity", "explanation"), "x") | {"times": []} | finding
     )
-    return json.dumps({"schema": "leasehold.audit", "version": 1, "summary": {}, "findings": [whole]}).encode()
+    return json.dumps({"schema": "tenure.audit", "version": 1, "summary": {}, "findings": [whole]}).encode()
 
 
 def test_diff_reads_a_report_of_one_finding(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_diff_reads_a_report_of_one_finding(tmp_path: Path) -> None:
     [
         b"",
         b"[]",
-        b'{"schema": "leasehold.audit", "version": 2}',
+        b'{"schema": "tenure.audit", "version": 2}',
         b'{"schema": "x"}',
         b'{"schema": "\xff"}',
         b"[" * 100_000,

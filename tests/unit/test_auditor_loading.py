@@ -24,9 +24,9 @@ from auditor.progress import progress_text
 from auditor.report import json_bytes
 from auditor.selecting import exit_status
 from auditor.tarred import TarTree
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.bench.corpus.build import build
-from timeagent.errors import BadRequest, Damaged, LeaseholdError
+from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def test_what_is_in_an_unreadable_directory_is_not_missing(tmp_path: Path, patte
 
 def test_an_index_where_nobody_may_write_is_refused_by_name(tmp_path: Path) -> None:
     small_tree(tmp_path / "tree")
-    with pytest.raises(LeaseholdError) as refused:
+    with pytest.raises(TenureError) as refused:
         told(tmp_path / "tree", index_file=tmp_path / "nowhere" / "index.db")
     assert refused.value.code == "index-failed"
 
@@ -189,7 +189,7 @@ def test_members_that_point_out_of_the_tree_are_nothing(tmp_path: Path) -> None:
     small_tree(tmp_path / "tree")
     with tarfile.open(tmp_path / "tree.tar", "w") as archive:
         archive.add(tmp_path / "tree", arcname=".")
-        archive.add(tmp_path / "tree" / "LEASEHOLD", arcname="../logs/evil")
+        archive.add(tmp_path / "tree" / "TENURE", arcname="../logs/evil")
     assert audit(TarTree(tmp_path / "tree.tar")).findings == ()
 
 
@@ -203,7 +203,7 @@ def test_what_is_no_tar_file(tmp_path: Path, content: bytes) -> None:
 
 def test_a_part_of_a_tree_without_its_marker(tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "tree")
-    (tree.root / "LEASEHOLD").unlink()
+    (tree.root / "TENURE").unlink()
     shutil.rmtree(tree.root / "policy")
     assert codes(audit(open_tree(tree.root))) == {"unverifiable-policy"}
 
@@ -279,7 +279,7 @@ def a_pipe(path: Path) -> Path:
 @pytest.mark.parametrize("place", [a_pipe, lambda _: Path("/dev/full"), lambda _: Path("/dev/null"), lambda path: path])
 def test_an_index_in_what_is_no_file_is_refused(place: Callable[[Path], Path], tmp_path: Path) -> None:
     small_tree(tmp_path / "tree")
-    with pytest.raises(LeaseholdError) as refused:
+    with pytest.raises(TenureError) as refused:
         told(tmp_path / "tree", index_file=place(tmp_path))
     assert refused.value.code == "index-failed"
     assert refused.value.exit_status == 74
@@ -342,7 +342,7 @@ def test_a_damaged_index_says_so(planted: Path, tmp_path: Path) -> None:
     data = bytearray((tmp_path / "db").read_bytes())
     data[100:] = bytes(byte ^ 0x55 for byte in data[100:])
     (tmp_path / "db").write_bytes(data)
-    with pytest.raises(LeaseholdError) as refused:
+    with pytest.raises(TenureError) as refused:
         told(planted, index_file=tmp_path / "db")
     assert refused.value.code in ("not-an-index", "index-failed")
     assert refused.value.hint

@@ -65,7 +65,7 @@ def archive(place: Path) -> Archive:
     assert sum(pack_rack(rack) for rack in racks[::2]) >= 1
     found = Archive.of(tree.root)
     names = {path.rpartition("/")[2].rpartition(".")[2] for path in found.files}
-    assert {"pack", "seal", "lock", "msg", "ledger", "prelock", "LEASEHOLD", "log"} <= names
+    assert {"pack", "seal", "lock", "msg", "ledger", "prelock", "TENURE", "log"} <= names
     assert audit(Tree(tree.root), signatures=SIGNATURES).findings == ()
     return found
 

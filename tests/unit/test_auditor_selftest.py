@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from auditor import selftest
 from auditor.rules.registry import RULES
-from leasehold.__main__ import main
+from tenure.__main__ import main
 
 if TYPE_CHECKING:
     import pytest
@@ -21,7 +21,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 def test_every_rule_finds_what_is_planted_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(capsys, "--json")
     shown = json.loads(out)
-    assert (shown["schema"], shown["version"]) == ("leasehold.selftest", 1)
+    assert (shown["schema"], shown["version"]) == ("tenure.selftest", 1)
     assert [each for each in shown["cases"] if not each["passed"]] == []
     assert status == 0
     assert shown["summary"] == {"trees": len(shown["cases"]), "rules": len(RULES), "failed": 0, "untried": []}

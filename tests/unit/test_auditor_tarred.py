@@ -13,7 +13,7 @@ from auditor.load import Tree
 from auditor.opening import open_tree
 from auditor.planting.stories import small_tree
 from auditor.tarred import LEVELS_MAX, TarTree
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from timeagent.errors import Damaged
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_path_of_very_many_parts_is_one_directory(copy: bytes, tmp_path: Path) -
 @pytest.mark.parametrize("inside", [".", "copy"])
 def test_part_of_a_tree_is_the_same_in_a_tar_file(tmp_path: Path, inside: str) -> None:
     tree = small_tree(tmp_path / "copy")
-    tree.remove("LEASEHOLD")
+    tree.remove("TENURE")
     base = tree.root if inside == "." else tmp_path
     name = shutil.make_archive(str(tmp_path / "x"), "tar", base, inside)
     there = audit(open_tree(tmp_path / name))

@@ -85,7 +85,7 @@ def test_file_that_is_damaged_in_one_copy_is_no_fork(which: str, tmp_path: Path)
 def test_copy_without_the_marker_is_no_fork(tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "tree")
     shutil.copytree(tree.root, tmp_path / "other")
-    tree.remove("LEASEHOLD")
+    tree.remove("TENURE")
     assert forks(tree.root, tmp_path / "other") == []
 
 

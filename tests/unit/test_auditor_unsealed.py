@@ -63,7 +63,7 @@ def test_ghost_bag_that_was_closed_late_accuses_nobody_when_the_seal_is_missing(
     assert {finding.code for finding in said(tree, columns=columns)} == {"ghost-bag"}
     tree.remove(f"{tree.grids['orders'].rack(tree.grids['orders'].first_ns).path}/seal")
     if part:
-        for name in ("LEASEHOLD", "policy/00000001", "trust/00000001", "map/00000001"):
+        for name in ("TENURE", "policy/00000001", "trust/00000001", "map/00000001"):
             tree.remove(name)
     assert not [finding for finding in said(tree, columns=columns) if finding.verdict is Verdict.VIOLATION]
 

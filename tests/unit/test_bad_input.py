@@ -19,7 +19,7 @@ from tests.support.cluster import Site, fast_policy, sites, tree
 from tests.support.spoken import Said, speaker
 from tests.support.values import WITNESS_KEY
 from timeagent.clock import SystemClock
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.keys import public_line
 from timeagent.units import SECOND
 
@@ -43,7 +43,7 @@ EVERY_COMMAND = [READ, PUBLISH, ("lease", "ls"), ("bag", "ls", "log"), ("node", 
 
 
 def spoil_marker(data: bytes) -> Callable[[Site], object]:
-    return lambda site: (site.root / "LEASEHOLD").write_bytes(data)
+    return lambda site: (site.root / "TENURE").write_bytes(data)
 
 
 def spoil(kind: str, change: Callable[[bytes], bytes]) -> Callable[[Site], object]:
@@ -70,7 +70,7 @@ def broken_rule(site: Site) -> None:
 
 
 def other_cluster(site: Site) -> None:
-    (site.root / "LEASEHOLD").write_bytes(Marker(site.cluster_id, WITNESS_KEY.public).encode())
+    (site.root / "TENURE").write_bytes(Marker(site.cluster_id, WITNESS_KEY.public).encode())
 
 
 def other_pin(site: Site) -> None:
@@ -101,9 +101,9 @@ def flipped(data: bytes) -> bytes:
 SPOILED: list[tuple[str, Callable[[Site], object], int, str]] = [
     ("missing directory", lambda site: shutil.rmtree(site.root), 74, "no-root"),
     ("unmounted mount point", emptied, 74, "empty-root"),
-    ("not a root", lambda site: (site.root / "LEASEHOLD").unlink(), 65, "not-a-root"),
+    ("not a root", lambda site: (site.root / "TENURE").unlink(), 65, "not-a-root"),
     ("a file for a directory", a_file, 74, "not-a-directory"),
-    ("marker of another format", spoil_marker(b"leasehold root, format 9\n"), 65, "bad-marker"),
+    ("marker of another format", spoil_marker(b"tenure root, format 9\n"), 65, "bad-marker"),
     ("empty marker", spoil_marker(b""), 65, "bad-marker"),
     ("marker of random bytes", spoil_marker(bytes(range(256))), 65, "bad-marker"),
     ("another cluster's marker", other_cluster, 77, "other-cluster"),
@@ -133,7 +133,7 @@ def test_spoiled_root_or_node_is_named_by_every_command_and_nothing_is_written(
 ) -> None:
     plant(site)
     before = tree(site.root, site.node_dir(), site.tmpfs)
-    with pytest.raises(LeaseholdError) as refused:
+    with pytest.raises(TenureError) as refused:
         site.open()
     assert (refused.value.exit_status, refused.value.code) == (status, code), refused.value
     assert refused.value.hint
@@ -433,7 +433,7 @@ def test_settling_far_ahead_is_refused_and_nearer_says_how_long(site: Site, say:
 
 
 def test_no_root_named_is_refused_by_name(say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    monkeypatch.delenv("TENURE_ROOT", raising=False)
     said = say("read", "log", "--allow-root")
     assert said.is_error(2, "no-root-named")
-    assert "LEASEHOLD_ROOT" in said.err
+    assert "TENURE_ROOT" in said.err

@@ -12,7 +12,7 @@ from appliance.bag.outcome import Committed
 from appliance.bag.packer import Packer, PackState
 from appliance.bag.posix import PosixStorage
 from appliance.formats.paths import DataName
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.bags import INCARNATION, Node
 from tests.support.cluster import sites
 from timeagent.errors import Environment

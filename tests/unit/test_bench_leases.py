@@ -178,7 +178,7 @@ def test_bars_of_an_absent_peer_are_skipped_by_its_name() -> None:
 
 
 def test_a_peer_that_cannot_be_had_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TENURE_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert shutil.which("java") is None
     with pytest.raises(Absent, match="no java on PATH"), peers.zookeeper(tmp_path):

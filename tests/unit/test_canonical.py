@@ -126,8 +126,8 @@ def test_record_that_no_decoder_would_take_is_found_before_it_is_kept() -> None:
 
 
 def test_signed_bytes_are_what_the_document_says() -> None:
-    assert signed_bytes("c", b"xyz") == b"leasehold v1 c\0\0\0\0\0\0\0\0\x03xyz"
-    assert digest("c", b"xyz") == hashlib.sha256(b"leasehold v1 c\0\0\0\0\0\0\0\0\x03xyz").digest()
+    assert signed_bytes("c", b"xyz") == b"tenure v1 c\0\0\0\0\0\0\0\0\x03xyz"
+    assert digest("c", b"xyz") == hashlib.sha256(b"tenure v1 c\0\0\0\0\0\0\0\0\x03xyz").digest()
 
 
 # A context that begins as another one does, and a payload that continues it, are still two different things.

@@ -17,7 +17,7 @@ from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.registers import StoredChain
 from appliance.session.session import Session
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import LeaseLost
@@ -50,7 +50,7 @@ class Said:
     @property
     def objects(self) -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self.out.splitlines()]
-        assert all(each["version"] == 1 and each["schema"].startswith("leasehold.") for each in found)
+        assert all(each["version"] == 1 and each["schema"].startswith("tenure.") for each in found)
         return found
 
 
@@ -99,7 +99,7 @@ def test_init_and_join_set_up_what_publish_and_read_use(
         return capsys.readouterr().out.splitlines()
 
     said = json.loads(init("--node", "one", "--node-dir", str(dirs[0]), "--span", "500ms", "--json")[0])
-    assert said["schema"] == "leasehold.init"
+    assert said["schema"] == "tenure.init"
     assert (said["node"], said["node_dir"], said["root"]) == ("one", str(dirs[0]), str(tmp_path / "r"))
     assert said["takeover_ns"] == 13_250 * MS
     assert said["root_key"].startswith("SHA256:")
@@ -141,7 +141,7 @@ def test_publishing_a_file_under_two_leases_as_json(say: Say, tmp_path: Path) ->
     (tmp_path / "in").write_bytes(b"1\n2\n")
     said = say("publish", "log", str(tmp_path / "in"), "--lease", "b", "--lease", "a", "--lease", "a", "--json")
     assert said.object == {
-        "schema": "leasehold.publish",
+        "schema": "tenure.publish",
         "version": 1,
         "log": "log",
         "committed": 2,
@@ -283,7 +283,7 @@ def test_holding_ends_as_soon_as_the_lease_is_lost(say: Say, monkeypatch: pytest
 
 
 def started(site: Site, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "leasehold", *words, *site.options()]
+    command = [sys.executable, "-m", "tenure", *words, *site.options()]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -303,13 +303,13 @@ def test_interrupted_hold_gives_back_and_stops_orderly(site: Site, number: int, 
 
 
 def test_output_that_cannot_be_written_is_an_input_output_error(site: Site) -> None:
-    command = f"{sys.executable} -m leasehold lease ls --json {' '.join(site.options())}"
+    command = f"{sys.executable} -m tenure lease ls --json {' '.join(site.options())}"
     for ending in (">/dev/full", ">&-"):
         done = subprocess.run(["sh", "-c", f"{command} {ending}"], capture_output=True, text=True, check=False)
         assert done.returncode == 74, done.stderr
         assert "Traceback" not in done.stderr
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m leasehold --help >/dev/full"], capture_output=True, text=True, check=False
+        ["sh", "-c", f"{sys.executable} -m tenure --help >/dev/full"], capture_output=True, text=True, check=False
     )
     assert "Traceback" not in done.stderr
 
@@ -380,9 +380,9 @@ def test_time_takes_what_the_roots_policy_assumes(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr("timeagent.cli.KernelSource.sample", _deaf)
-    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    monkeypatch.delenv("TENURE_ROOT", raising=False)
     if by == "variable":
-        monkeypatch.setenv("LEASEHOLD_ROOT", str(site.root))
+        monkeypatch.setenv("TENURE_ROOT", str(site.root))
     words = ["--root", str(site.root)] if by == "option" else []
     assert main(["time", "now", "--json", *words]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -404,7 +404,7 @@ def test_time_without_a_root_shows_what_is_known_and_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timeagent.cli.KernelSource.sample", _deaf)
-    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    monkeypatch.delenv("TENURE_ROOT", raising=False)
     assert main(["time", "now", "--json"]) == 75
     said = json.loads(capsys.readouterr().out)
     assert {"earliest_ns", "latest_ns", "status", "source"} <= set(said)
@@ -426,7 +426,7 @@ def test_daemon_serves_closes_what_is_due_and_ends_orderly_on_sigterm(say: Say, 
         assert daemon.stderr
         try:
             assert json.loads(daemon.stdout.readline()) == {
-                "schema": "leasehold.node",
+                "schema": "tenure.node",
                 "version": 1,
                 "node": "node1",
                 "shards": [0],

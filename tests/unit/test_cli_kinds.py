@@ -25,7 +25,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def say(site: Site, *words: str, status: int = 0, seconds: int = 110) -> subprocess.CompletedProcess[bytes]:
     """Run the command in a process of its own, stdout and stderr not terminals."""
-    command = [sys.executable, "-m", "leasehold", *words, *site.options()]
+    command = [sys.executable, "-m", "tenure", *words, *site.options()]
     done = subprocess.run(command, capture_output=True, check=False, timeout=seconds)
     assert done.returncode == status, done.stderr.decode()
     return done

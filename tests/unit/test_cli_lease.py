@@ -23,7 +23,7 @@ from appliance.formats.policy import check_policy
 from appliance.formats.witness import Revoked
 from appliance.lease.wire import LeaseView
 from appliance.routes import ShardRoutes
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from tests.support.shards import HOLDER
 from timeagent.clock import SystemClock
@@ -78,7 +78,7 @@ def node(site: Site) -> Iterator[Cluster]:
 
 @pytest.fixture
 def say(site: Site, node: Cluster, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Run a verb of ``leasehold lease``, with nobody at a keyboard."""
+    """Run a verb of ``tenure lease``, with nobody at a keyboard."""
     assert node.routes.host.hosted(0)
 
     def run(*words: str, status: int = 0) -> Said:
@@ -196,7 +196,7 @@ def test_leases_under_a_session_by_hand_are_kept_by_one_renewal_and_given_back_t
 
     assert say("relinquish", "job/1", "--json").object["outcome"] == "relinquished"
     ended = say("relinquish", "job/2", "--whole-session", "--json").object
-    assert ended == {"schema": "leasehold.lease-ended", "version": 1, "domain": "job/2", "outcome": "dropped"}
+    assert ended == {"schema": "tenure.lease-ended", "version": 1, "domain": "job/2", "outcome": "dropped"}
     assert say("show", "job/2", "--json", status=1).object["lease"] is None
     assert "no session lease" in say("acquire", "job/3", "--session", session, status=2).err
 
@@ -347,8 +347,8 @@ def test_watching_streams_what_happens(say: Say, node: Cluster) -> None:
     seen = say("watch", "a", "--seconds", "2s", "--json").objects
     ended.join()
     assert [(each["schema"], each["what"], each["correlation_id"]) for each in seen] == [
-        ("leasehold.lease-change", "held", lease),
-        ("leasehold.lease-change", "over", lease),
+        ("tenure.lease-change", "held", lease),
+        ("tenure.lease-change", "over", lease),
     ]
     assert say("watch", "a", "--seconds", "0").out == "a: nobody has it\n"
 

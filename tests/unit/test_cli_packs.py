@@ -1,4 +1,4 @@
-"""``leasehold bag pack|retain|forecast``, and what ``ls`` and ``show`` say of packed and deleted racks."""
+"""``tenure bag pack|retain|forecast``, and what ``ls`` and ``show`` say of packed and deleted racks."""
 
 from __future__ import annotations
 

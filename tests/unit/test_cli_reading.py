@@ -16,7 +16,7 @@ import pytest
 
 from appliance.bag.closedbags import Gone
 from appliance.cli.reading import _conclude
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_every_settled_message_has_its_cursor(say: Say) -> None:
     publish(say, b"0", b"1", b"2")
     assert [each["cursor"] for each in objects(say("read", "log", "--level", "latest", "--json")[0])] == [None] * 3
     found = objects(say("read", "log", "--settle", "--json")[0])
-    assert [each["schema"] for each in found] == ["leasehold.message"] * 3
+    assert [each["schema"] for each in found] == ["tenure.message"] * 3
     assert say("read", "log", "--after", found[1]["cursor"])[0] == b"2\n"
 
 
@@ -82,7 +82,7 @@ def test_summary_with_json_stands_on_standard_error(say: Say, site: Site) -> Non
     out, err = say("read", "log", "--settle", "--json")
     assert len(objects(out)) == 2
     (summary,) = objects(err)
-    assert (summary["schema"], summary["log"], summary["messages"]) == ("leasehold.read", "log", 2)
+    assert (summary["schema"], summary["log"], summary["messages"]) == ("tenure.read", "log", 2)
     assert summary["rejected"] == {"damaged": 1}
     assert say("read", "log", "--after", summary["cursor"])[0] == b""
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_meant_is_refused_by_name(say: Say, words: tuple[str, ...
 def test_what_retention_deleted_is_said(capfd: pytest.CaptureFixture[str], *, as_json: bool) -> None:
     gone = [Gone(1_700_000_400_000_000_000, 1_700_000_410_000_000_000)]
     options = argparse.Namespace(log="log", json=as_json)
-    _conclude(options, "leasehold.read", {"messages": 0}, {"floor": 2}, gone)
+    _conclude(options, "tenure.read", {"messages": 0}, {"floor": 2}, gone)
     out, err = capfd.readouterr()
     assert out == ""
     if as_json:
@@ -139,7 +139,7 @@ def test_what_retention_deleted_is_said(capfd: pytest.CaptureFixture[str], *, as
 
 
 def tail(site: Site, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "leasehold", "tail", "log", "--settle", "--poll", "50ms", *words, *site.options()]
+    command = [sys.executable, "-m", "tenure", "tail", "log", "--settle", "--poll", "50ms", *words, *site.options()]
     # With a buffer, as users have it: what is seen has been accounted for.
     environment = os.environ | {"PYTHONUNBUFFERED": ""}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
@@ -164,7 +164,7 @@ def test_tail_prints_what_becomes_final_and_ends_clean_when_interrupted(say: Say
         assert json.loads(process.stdout.readline())["payload"] == "3"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-        assert objects(process.stderr.read())[-1]["schema"] == "leasehold.tail"
+        assert objects(process.stderr.read())[-1]["schema"] == "tenure.tail"
 
 
 def test_tail_whose_reader_goes_away_ends_without_a_word(say: Say, site: Site) -> None:

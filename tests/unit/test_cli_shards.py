@@ -1,4 +1,4 @@
-"""``leasehold shards``: what it shows, and new maps from a shell."""
+"""``tenure shards``: what it shows, and new maps from a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from appliance import moves
 from appliance.lease.transport import SocketTransport
 from appliance.routes import ShardRoutes
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from timeagent.keys import Signer, save_private_key
 
@@ -56,7 +56,7 @@ def test_shard_is_given_to_another_node(say: Say, site: Site) -> None:
     assert owners(site) == (2, ("node2", "node2"))
     out, _ = changed(say, site, "move", "1", "node1", "--json")
     said = json.loads(out)
-    assert (said["schema"], said["number"], said["owners"]) == ("leasehold.map-changed", 3, ["node2", "node1"])
+    assert (said["schema"], said["number"], said["owners"]) == ("tenure.map-changed", 3, ["node2", "node1"])
 
 
 def test_map_gets_another_number_of_shards(say: Say, site: Site) -> None:
@@ -128,14 +128,14 @@ def test_leases_are_listed_with_the_shards_that_did_not_answer(site: Site, capfd
         assert one.routes.host.try_host(0, one.map)
         status, out, err = ls()
         assert (status, out) == (69, "")
-        assert "leasehold: nobody has a lease on the shards that answer" in err
-        assert "leasehold: 1 shard of 2 did not answer: 1" in err
+        assert "tenure: nobody has a lease on the shards that answer" in err
+        assert "tenure: 1 shard of 2 did not answer: 1" in err
         assert "shard 1 at node node2 is not running" in err
         status, out, err = ls("--json")
         assert (status, [each["answers"] for each in json.loads(out)["shards"]]) == (69, [True, False])
         with site.open("node2") as two:
             assert two.routes.host.try_host(1, two.map)
-            assert ls() == (0, "", "leasehold: nobody has a lease\n")
+            assert ls() == (0, "", "tenure: nobody has a lease\n")
 
 
 def test_shard_that_does_not_answer_is_said_once(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``leasehold view`` over a real root: the demo's balances, advanced, shown, listed and pruned."""
+"""``tenure view`` over a real root: the demo's balances, advanced, shown, listed and pruned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.demo import bank
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def only(text: str) -> dict[str, Any]:
 def test_balances_are_advanced_shown_listed_and_pruned(say: Say, site: Site) -> None:
     publish(site, bank.Opening("1", "a", 10), bank.Opening("2", "b", 5))
     first = only(say("view", "advance", "balances", "--settle", "--json")[0])
-    assert (first["schema"], first["messages"]) == ("leasehold.view-advance", 2)
+    assert (first["schema"], first["messages"]) == ("tenure.view-advance", 2)
     publish(site, bank.Transfer("3", "a", "b", 4))
     out, _ = say("view", "advance", "balances", "--settle")
     assert out.startswith(first["path"])

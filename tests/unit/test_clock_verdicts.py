@@ -9,7 +9,7 @@ import pytest
 
 import appliance.cli.doctor as command
 from appliance.demo.place import Place, set_up_place
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.mutants import plant
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime

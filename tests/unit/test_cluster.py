@@ -18,7 +18,7 @@ from appliance.formats.paths import chain_path
 from appliance.registers import StoredChain
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from timeagent.clock import SystemClock
-from timeagent.errors import BadRequest, LeaseholdError, LeaseLost, NotTrusted, TryAgain
+from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_one_session_may_be_shared_between_threads(site: Site) -> None:
 
 HOLDER = """
 import sys
-from leasehold import Cluster
+from tenure import Cluster
 with Cluster.open(sys.argv[1], node_dir=sys.argv[2], allow_root=True) as cluster, cluster.session("first") as session:
     with session.acquire("a") as leases:
         session.publish("log", [b"first"], under=leases)
@@ -118,7 +118,7 @@ def test_two_processes_of_one_machine_share_its_shard_and_the_second_takes_over(
 
 FORK = """
 import os, sys
-from leasehold import BadRequest, Cluster, Committed
+from tenure import BadRequest, Cluster, Committed
 with Cluster.open(sys.argv[1], node_dir=sys.argv[2], allow_root=True) as cluster, cluster.session() as session:
     with session.acquire("a") as leases:
         session.publish("log", [b"1"], under=leases)
@@ -259,11 +259,11 @@ def test_superuser_is_refused_unless_allowed() -> None:
 
 
 def test_root_is_named_by_the_call_or_by_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("LEASEHOLD_ROOT", raising=False)
+    monkeypatch.delenv("TENURE_ROOT", raising=False)
     with pytest.raises(BadRequest) as refused:
         root_path(None)
-    assert "LEASEHOLD_ROOT" in refused.value.hint
-    monkeypatch.setenv("LEASEHOLD_ROOT", str(tmp_path))
+    assert "TENURE_ROOT" in refused.value.hint
+    monkeypatch.setenv("TENURE_ROOT", str(tmp_path))
     assert root_path(None) == tmp_path
     assert root_path("/elsewhere").as_posix() == "/elsewhere"
 
@@ -289,7 +289,7 @@ def test_cluster_closes_while_a_session_waits_for_what_another_has(site: Site) -
 
         try:
             told.append(session.acquire("a", timeout_s=3600, given_up=asked))
-        except LeaseholdError as problem:
+        except TenureError as problem:
             told.append(problem.code)
 
     cluster = site.open()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import BadRequest, Fold, MessageBatch
+from tenure import BadRequest, Fold, MessageBatch
 from tests.support.cluster import Site, sites
 
 if TYPE_CHECKING:

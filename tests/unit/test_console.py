@@ -8,7 +8,7 @@ from timeagent.units import INSTANT_MAX
 
 
 def test_json_is_one_line_with_schema_and_version_first(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json("leasehold.example", {"b": 1, "a": None, **instant_fields("at", INSTANT_MAX)}, version=2)
+    print_json("tenure.example", {"b": 1, "a": None, **instant_fields("at", INSTANT_MAX)}, version=2)
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert list(json.loads(out)) == ["schema", "version", "b", "a", "at", "at_ns"]
@@ -28,9 +28,9 @@ def test_data_goes_to_stdout_and_diagnostics_to_stderr(capsys: pytest.CaptureFix
 
 def test_error_is_reported_with_code_and_way_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert report_error(BadTime("no-time", "no source", hint="run chrony")) == 75
-    assert capsys.readouterr() == ("", "leasehold: no source [no-time]\n  way out: run chrony\n")
+    assert capsys.readouterr() == ("", "tenure: no source [no-time]\n  way out: run chrony\n")
     assert report_error(Damaged("bad", "broken")) == 65
-    assert capsys.readouterr() == ("", "leasehold: broken [bad]\n")
+    assert capsys.readouterr() == ("", "tenure: broken [bad]\n")
 
 
 def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

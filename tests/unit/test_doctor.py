@@ -30,7 +30,7 @@ from appliance.doctor.mounts import (
     parse_mountinfo,
 )
 from appliance.health import judge_clock, judge_reached
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from timeagent.errors import Environment
 from timeagent.interval import TimeInterval
@@ -251,7 +251,7 @@ def asked(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[s
     capsys.readouterr()
     status = main(["doctor", str(path), "--json", *words])
     told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "leasehold.doctor"
+    assert told["schema"] == "tenure.doctor"
     assert status == (1 if told["summary"]["FAIL"] else 3 if told["summary"]["UNSURE"] else 0)
     assert all(check["way_out"] for check in told["checks"] if check["verdict"] != "PASS")
     return {check["check"]: check for check in told["checks"]}

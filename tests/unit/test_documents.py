@@ -168,7 +168,7 @@ def test_reader_in_c_compiles_and_agrees(time: str, tmp_path: Path) -> None:
         b"",
         good[:-1],
         good + b"\0",
-        b"LHSU" + good[4:],
+        b"TNSU" + good[4:],
         good[:5] + b"\4" + good[6:],
         good[:7] + b"\1" + good[8:],
     ):

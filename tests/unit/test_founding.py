@@ -158,7 +158,7 @@ def test_directory_where_a_node_lives_is_left_as_it_is(storage: Rooted, tmp_path
     [
         (lambda s: s.files.update({"notes.txt": b""}), "root-not-empty"),
         (lambda s: s.files.update({"policy/00000001": b""}) or s.ensure_directory("policy"), "root-not-empty"),
-        (lambda s: s.files.update({"LEASEHOLD": b""}), "root-exists"),
+        (lambda s: s.files.update({"TENURE": b""}), "root-exists"),
         (lambda s: setattr(s, "missing", True), "no-root"),
     ],
 )
@@ -192,7 +192,7 @@ def test_of_two_who_set_up_at_once_one_wins_and_the_other_undoes_nothing_of_it(s
         init(Slow(storage), tmp_path)
     assert refused.value.code == "root-exists"
     assert read_marker(storage, tmp_path / "root").root_key == ROOT_KEY.public
-    assert set(storage.files) == {"LEASEHOLD", "policy/00000001"}
+    assert set(storage.files) == {"TENURE", "policy/00000001"}
     assert local(tmp_path) == set()
 
 
@@ -259,12 +259,12 @@ def test_admission_that_never_wins_gives_up(storage: Rooted, tmp_path: Path) -> 
         admit(registers, ROOT_KEY, "c", _keys(), NOW_NS)
 
 
-@pytest.mark.parametrize("data", [b"", b"leasehold root, format 2\n", b"junk"])
+@pytest.mark.parametrize("data", [b"", b"tenure root, format 2\n", b"junk"])
 def test_damaged_marker_is_named(storage: Rooted, tmp_path: Path, data: bytes) -> None:
-    storage.files["LEASEHOLD"] = data
+    storage.files["TENURE"] = data
     with pytest.raises(Damaged) as refused:
         read_marker(storage, tmp_path)
-    assert str(tmp_path / "LEASEHOLD") in refused.value.message
+    assert str(tmp_path / "TENURE") in refused.value.message
 
 
 def test_published_records_are_signed_by_the_root_key_alone(storage: Rooted, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ ONE, TWO = pack(Kind.FRAME, b"one"), pack(Kind.FRAME, b"")
 
 
 def test_piece_is_header_payload_and_checksum() -> None:
-    head = b"LHLD" + bytes([Kind.FRAME, 1, 0, 0]) + struct.pack(">I", 3) + b"one"
+    head = b"TNUR" + bytes([Kind.FRAME, 1, 0, 0]) + struct.pack(">I", 3) + b"one"
     assert head + hashlib.sha256(head).digest()[:CHECKSUM_BYTES] == ONE
     assert len(ONE) == OVERHEAD_BYTES + 3
     assert (HEADER_BYTES, CHECKSUM_BYTES) == (12, 16)
@@ -102,7 +102,7 @@ def test_header_that_is_not_ours_is_refused_though_the_checksum_fits(offset: int
 
 
 def test_length_above_the_limit_is_refused_before_it_is_believed() -> None:
-    head = b"LHLD" + bytes([Kind.FRAME, 1, 0, 0]) + struct.pack(">I", PAYLOAD_BYTES_MAX + 1)
+    head = b"TNUR" + bytes([Kind.FRAME, 1, 0, 0]) + struct.pack(">I", PAYLOAD_BYTES_MAX + 1)
     assert str(piece_at(head + bytes(100), 0)).startswith("no header of ours")
     with pytest.raises(BadRequest) as refused:
         pack(Kind.FRAME, bytes(PAYLOAD_BYTES_MAX + 1))
@@ -112,7 +112,7 @@ def test_length_above_the_limit_is_refused_before_it_is_believed() -> None:
 def test_seal_may_be_larger_because_one_that_cannot_be_made_stops_its_log() -> None:
     large = bytes(PAYLOAD_BYTES_MAX + 1)
     assert unpack(pack(Kind.SEAL, large), Kind.SEAL, "seal") == large
-    head = b"LHLD" + bytes([Kind.SEAL, 1, 0, 0]) + struct.pack(">I", SEAL_BYTES_MAX + 1)
+    head = b"TNUR" + bytes([Kind.SEAL, 1, 0, 0]) + struct.pack(">I", SEAL_BYTES_MAX + 1)
     assert str(piece_at(head + bytes(100), 0)).startswith("no header of ours")
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("leasehold", "tui", "auditor", "appliance", "timeagent")
+PACKAGES = ("tenure", "tui", "auditor", "appliance", "timeagent")
 
 # A small house with every edge that pyproject.toml allows by name.
 HOUSE = {
-    "leasehold/__main__.py": "import tui.app\n",
+    "tenure/__main__.py": "import tui.app\n",
     "tui/app.py": "import textual\nimport watchdog\n\nimport auditor.load\n",
     "auditor/load.py": "import appliance.formats.frame\nimport timeagent.keys\n",
     "auditor/index.py": "import apsw\n",
@@ -169,9 +169,9 @@ CALLS = [
     ("timeagent/units.py", "import os\n\nos.rename('a', 'b')\n", "rename"),
     ("tui/app.py", "import shutil\n\nshutil.move('a', 'b')\n", "rename"),
     ("tui/app.py", "import fcntl\n\nfcntl.flock(0, 2)\n", "flock"),
-    ("leasehold/__main__.py", "import random\n\nrandom.random()\n", "chance"),
-    ("leasehold/__main__.py", "import secrets\n\nsecrets.token_bytes(8)\n", "chance"),
-    ("leasehold/__main__.py", "import uuid\n\nuuid.uuid4()\n", "chance"),
+    ("tenure/__main__.py", "import random\n\nrandom.random()\n", "chance"),
+    ("tenure/__main__.py", "import secrets\n\nsecrets.token_bytes(8)\n", "chance"),
+    ("tenure/__main__.py", "import uuid\n\nuuid.uuid4()\n", "chance"),
 ]
 
 

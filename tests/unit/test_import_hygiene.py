@@ -32,17 +32,17 @@ def test_auditor_loads_nothing_of_the_accused(repository: Path) -> None:
         pytest.skip("auditor/cli.py does not exist yet: NOTHING is known about what the judge loads")
     modules = modules_after("import auditor.cli", repository)
     assert "auditor.cli" in modules
-    assert loaded(modules, "textual", "watchdog", "tui", "leasehold", "appliance.bag", "appliance.lease") == []
+    assert loaded(modules, "textual", "watchdog", "tui", "tenure", "appliance.bag", "appliance.lease") == []
 
 
 def test_command_loads_no_family_before_it_is_called(repository: Path) -> None:
-    modules = modules_after("import leasehold.__main__", repository)
-    assert "leasehold.__main__" in modules
+    modules = modules_after("import tenure.__main__", repository)
+    assert "tenure.__main__" in modules
     assert loaded(modules, "textual", "watchdog", "cryptography", "apsw", "numpy", "tui") == []
 
 
 def test_help_loads_no_family(repository: Path) -> None:
-    statement = "import leasehold.__main__ as m\ntry: m.main(['--help'])\nexcept SystemExit: pass"
+    statement = "import tenure.__main__ as m\ntry: m.main(['--help'])\nexcept SystemExit: pass"
     assert loaded(modules_after(statement, repository), "textual", "watchdog", "cryptography") == []
 
 
@@ -66,7 +66,7 @@ def test_every_init_but_the_facade_is_empty(repository: Path) -> None:
 def test_optimised_python_is_refused_at_start(repository: Path, by: str) -> None:
     flags, environment = (["-O"], {}) if by == "flag" else ([], {"PYTHONOPTIMIZE": "1"})
     done = subprocess.run(
-        [sys.executable, *flags, "-m", "leasehold", "--help"],
+        [sys.executable, *flags, "-m", "tenure", "--help"],
         cwd=repository,
         env={**os.environ, **environment},
         capture_output=True,

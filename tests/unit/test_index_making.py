@@ -8,7 +8,7 @@ import pytest
 
 from auditor.planting.stories import small_tree
 from auditor.replay.making import make_index
-from timeagent.errors import Damaged, LeaseholdError
+from timeagent.errors import Damaged, TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def test_bug_in_it_is_a_bug_here_with_its_traceback(tmp_path: Path, planted: Cal
 def test_its_end_by_a_signal_is_no_bug(tmp_path: Path, planted: Callable[[str], None]) -> None:
     small_tree(tmp_path / "tree")
     planted("os.kill(os.getpid(), 9)")
-    with pytest.raises(LeaseholdError) as raised:
+    with pytest.raises(TenureError) as raised:
         make(tmp_path)
     assert raised.value.code == "index-failed"
 

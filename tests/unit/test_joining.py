@@ -13,9 +13,9 @@ from appliance.formats.address import parse_address
 from appliance.joining import Request, ask, asked, decode_request, prepared, request_path
 from appliance.ownkeys import check_own_keys
 from appliance.settings import load_settings
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites
-from timeagent.errors import Damaged, Environment, LeaseholdError, NotTrusted
+from timeagent.errors import Damaged, Environment, NotTrusted, TenureError
 from timeagent.keys import Signer
 from timeagent.trust import Purpose
 
@@ -148,6 +148,6 @@ def test_request_is_read_as_it_was_written() -> None:
     ],
 )
 def test_damaged_request_is_refused(wrong: bytes) -> None:
-    with pytest.raises(LeaseholdError) as refused:
+    with pytest.raises(TenureError) as refused:
         decode_request(wrong, "beta", "tmp/join.beta")
     assert isinstance(refused.value, Damaged) or "bad-public-key" in str(refused.value)

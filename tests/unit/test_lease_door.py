@@ -428,7 +428,7 @@ def test_node_without_an_address_is_named(world: DoorWorld) -> None:
     world.trust.put(entry("node-a"), entry("node-b"))
     answer = refused(world.transport())
     assert answer.code == "no-address"
-    assert "leasehold trust" in answer.hint
+    assert "tenure trust" in answer.hint
 
 
 def test_node_that_moved_is_found_by_the_next_connection(world: DoorWorld, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import leasehold
-import leasehold.__main__ as entry
+import tenure
+import tenure.__main__ as entry
 from release.manual import family
 from timeagent import errors
 from timeagent.console import Command
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def leasehold_command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "leasehold", *words]
+def tenure_command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tenure", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
 
 
@@ -56,7 +56,7 @@ def test_wrong_usage_is_exit_code_2_on_stderr(words: list[str], capsys: pytest.C
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("usage: leasehold")
+    assert err.startswith("usage: tenure")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["publish", "--help"], ["lease", "hold", "-h"], ["time", "now", "-h"]])
@@ -65,7 +65,7 @@ def test_help_is_data(words: list[str], capsys: pytest.CaptureFixture[str]) -> N
         entry.main(words)
     assert ended.value.code == 0
     out, err = capsys.readouterr()
-    assert out.startswith("usage: leasehold")
+    assert out.startswith("usage: tenure")
     assert err == ""
 
 
@@ -84,7 +84,7 @@ def test_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         entry.main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr() == (f"leasehold {version('leasehold')}\n", "")
+    assert capsys.readouterr() == (f"tenure {version('tenure')}\n", "")
 
 
 def test_help_of_a_verb_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +217,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("error", list(ERRORS))
 def test_every_error_has_its_exit_code_its_code_and_its_way_out(
-    error: type[errors.LeaseholdError],
+    error: type[errors.TenureError],
     planted: Callable[[Callable[[argparse.Namespace], int]], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -228,14 +228,14 @@ def test_every_error_has_its_exit_code_its_code_and_its_way_out(
     assert entry.main(["read"]) == ERRORS[error]
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "leasehold: what is wrong [some-code]\n  way out: do this\n"
+    assert err == "tenure: what is wrong [some-code]\n  way out: do this\n"
 
 
 def test_every_error_that_can_be_raised_is_in_the_table() -> None:
-    def below(error: type[errors.LeaseholdError]) -> set[type[errors.LeaseholdError]]:
+    def below(error: type[errors.TenureError]) -> set[type[errors.TenureError]]:
         return {error}.union(*(below(each) for each in error.__subclasses__()))
 
-    assert below(errors.LeaseholdError) - {errors.LeaseholdError} == set(ERRORS)
+    assert below(errors.TenureError) - {errors.TenureError} == set(ERRORS)
 
 
 def test_exit_code_of_a_command_is_passed_on(planted: Callable[[Callable[[argparse.Namespace], int]], None]) -> None:
@@ -251,7 +251,7 @@ def test_interrupt_is_exit_code_130_without_a_traceback(
 
     planted(run)
     assert entry.main(["read"]) == 130
-    assert capsys.readouterr().err == "leasehold: interrupted\n"
+    assert capsys.readouterr().err == "tenure: interrupted\n"
 
 
 @pytest.mark.parametrize(
@@ -275,11 +275,11 @@ def test_what_the_system_refuses_names_the_file_and_the_way_out(
     out, err = capsys.readouterr()
     assert out == ""
     first, second = err.splitlines()
-    assert first == f"leasehold: {said} [input-output]"
+    assert first == f"tenure: {said} [input-output]"
     assert second.startswith("  way out: ")
 
 
-DEFECT = "leasehold: this is a defect of the program, and no answer [defect]"
+DEFECT = "tenure: this is a defect of the program, and no answer [defect]"
 
 
 # 1 means findings, or no: whoever reads exit codes must not take a bug for that.
@@ -311,7 +311,7 @@ def test_family_that_cannot_be_imported_is_a_defect(
 
 def test_defect_keeps_its_code_where_nobody_reads_what_it_says() -> None:
     script = (
-        "import sys, leasehold.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
+        "import sys, tenure.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
         "family.COMMANDS['read'] = console.Command('planted', lambda _: None, lambda _: 1 // 0)\n"
         "sys.stdin.read()\n"
         "sys.exit(entry.main(['read']))\n"
@@ -328,7 +328,7 @@ def test_defect_keeps_its_code_where_nobody_reads_what_it_says() -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_reader_that_goes_away_is_no_traceback(unbuffered: str) -> None:
     script = (
-        "import sys, leasehold.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
+        "import sys, tenure.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
         "def run(_):\n    while True:\n        sys.stdout.write('x' * 65536)\n        sys.stdout.flush()\n"
         "family.COMMANDS['read'] = console.Command('planted', lambda _: None, run)\n"
         "sys.exit(entry.main(['read']))\n"
@@ -346,7 +346,7 @@ def test_reader_that_goes_away_is_no_traceback(unbuffered: str) -> None:
 
 def test_python_without_assertions_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, "-O", "-m", "leasehold", "time", "now"],
+        [sys.executable, "-O", "-m", "tenure", "time", "now"],
         capture_output=True,
         text=True,
         check=False,
@@ -357,7 +357,7 @@ def test_python_without_assertions_is_refused() -> None:
 
 
 def test_it_runs_as_a_module_from_anywhere(tmp_path: Path, repository: Path) -> None:
-    done = leasehold_command("--help", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(repository)})
+    done = tenure_command("--help", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(repository)})
     assert done.returncode == 0
     assert "commands:" in done.stdout
 
@@ -366,25 +366,23 @@ def test_it_runs_as_a_module_from_anywhere(tmp_path: Path, repository: Path) -> 
 
 
 def test_public_names_are_listed_and_every_one_is_there() -> None:
-    assert sorted(leasehold.__all__) == list(leasehold.__all__)
-    assert set(leasehold._HOMES) == set(leasehold.__all__)
-    for name in leasehold.__all__:
-        assert getattr(leasehold, name).__name__ in (name, "Outcome")
+    assert sorted(tenure.__all__) == list(tenure.__all__)
+    assert set(tenure._HOMES) == set(tenure.__all__)
+    for name in tenure.__all__:
+        assert getattr(tenure, name).__name__ in (name, "Outcome")
 
 
 def test_what_leases_are_asked_for_with_is_public() -> None:
-    assert list(leasehold.Mode) == ["X", "S", "IX", "IS", "SIX"]
+    assert list(tenure.Mode) == ["X", "S", "IX", "IS", "SIX"]
 
 
 def test_other_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = leasehold.nonsense
+        _ = tenure.nonsense
 
 
 def test_importing_the_public_package_loads_nothing_heavy(repository: Path) -> None:
-    script = (
-        "import sys, leasehold; print([m for m in ('apsw', 'numpy', 'textual', 'cryptography') if m in sys.modules])"
-    )
+    script = "import sys, tenure; print([m for m in ('apsw', 'numpy', 'textual', 'cryptography') if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=repository, timeout=60
     )

@@ -168,9 +168,9 @@ def test_nonce_is_a_hash_of_the_whole_answer_and_the_rand() -> None:
 
 def rfc_example() -> tuple[Queried, ...]:
     """The example, cut out of the text of the RFC or of draft-ietf-ntp-roughtime-19, which one has to provide."""
-    place = os.environ.get("LEASEHOLD_ROUGHTIME_RFC")
+    place = os.environ.get("TENURE_ROUGHTIME_RFC")
     if not place:
-        pytest.skip("LEASEHOLD_ROUGHTIME_RFC does not name the text of RFC 10049")
+        pytest.skip("TENURE_ROUGHTIME_RFC does not name the text of RFC 10049")
     text = Path(place).read_text(encoding="utf-8")
     text = text[text.rindex("Example Malfeasance Report") :]
     report = "".join(line.strip() for line in text[text.index("{") : text.index("Authors' Addresses")].splitlines())

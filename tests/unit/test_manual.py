@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.__main__ import FAMILIES
 from release import manual
+from tenure.__main__ import FAMILIES
 
 DATE = "2026-11-20"
 
@@ -65,25 +65,25 @@ def missing(word: str, page: str) -> list[str]:
 
 @pytest.mark.parametrize("word", FAMILIES)
 def test_page_of_a_word_has_every_verb_and_option(pages: dict[str, str], word: str) -> None:
-    assert missing(word, pages[f"leasehold-{word}.1"]) == []
+    assert missing(word, pages[f"tenure-{word}.1"]) == []
 
 
 def test_verb_or_option_that_a_page_lacks_is_found(pages: dict[str, str]) -> None:
-    page = pages["leasehold-lease.1"]
+    page = pages["tenure-lease.1"]
     assert missing("lease", page.replace(".SS revoke", ".SS gone")) == ["revoke"]
     assert missing("lease", page.replace(r"\fB\-\-reason\fR", r"\fB\-\-because\fR")) == ["--reason"]
 
 
 def test_page_of_all_has_every_word_and_exit_code(pages: dict[str, str], repository: Path) -> None:
-    page = plain(pages["leasehold.1"])
-    assert [word for word in FAMILIES if f"leasehold-{word}(1)" not in page] == []
+    page = plain(pages["tenure.1"])
+    assert [word for word in FAMILIES if f"tenure-{word}(1)" not in page] == []
     codes = re.findall(r"^\| (\d+) \|", (repository / "docs/exit-codes.md").read_text(), re.MULTILINE)
     assert [code for code in codes if f"\n.TP\n{code}\n" not in page] == []
 
 
 def test_there_is_a_page_for_every_word_and_no_other(pages: dict[str, str]) -> None:
-    words = {f"leasehold-{word}.1" for word in FAMILIES}
-    assert set(pages) == words | {"leasehold.1", "leasehold.7"}
+    words = {f"tenure-{word}.1" for word in FAMILIES}
+    assert set(pages) == words | {"tenure.1", "tenure.7"}
 
 
 def test_page_that_a_unit_names_is_there(pages: dict[str, str], repository: Path) -> None:
@@ -121,16 +121,16 @@ def test_bash_completes_words_verbs_and_options(written: Path) -> None:
         source "$1"; shift
         COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
         compopt() { :; }
-        _shtab_leasehold; printf '%s\\n' "${COMPREPLY[@]}"
+        _shtab_tenure; printf '%s\\n' "${COMPREPLY[@]}"
     """
 
     def offered(*words: str) -> list[str]:
         command = ["bash", "-c", asked, "bash", str(script), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout.split()
 
-    assert offered("leasehold", "do") == ["doctor"]
-    assert offered("leasehold", "lease", "rev") == ["revoke"]
-    assert offered("leasehold", "lease", "revoke", "--rea") == ["--reason"]
+    assert offered("tenure", "do") == ["doctor"]
+    assert offered("tenure", "lease", "rev") == ["revoke"]
+    assert offered("tenure", "lease", "revoke", "--rea") == ["--reason"]
 
 
 LINTERS = {"mandoc": ["mandoc", "-Tlint", "-W", "warning"], "man": ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8"]}

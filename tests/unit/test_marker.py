@@ -10,7 +10,7 @@ RAW = MARKER.encode()
 
 
 def test_marker_is_plain_text_and_read_back() -> None:
-    assert RAW.splitlines()[:2] == [b"leasehold root, format 1", b"cluster 000102030405060708090a0b0c0d0e0f"]
+    assert RAW.splitlines()[:2] == [b"tenure root, format 1", b"cluster 000102030405060708090a0b0c0d0e0f"]
     assert decode_marker(RAW, "f") == MARKER
     assert MARKER.fingerprint == fingerprint(ROOT_KEY.public)
 
@@ -41,7 +41,7 @@ def test_every_flipped_bit_is_noticed_or_names_another_cluster() -> None:
         RAW.replace(b"0a0b", b"xyzw"),
         RAW.replace(b"ssh-ed25519 AAAA", b"ssh-ed25519 AAAB"),
         RAW.replace(b"ssh-ed25519", b"ssh-rsa"),
-        RAW.replace(b"leasehold-root", b"someone"),
+        RAW.replace(b"tenure-root", b"someone"),
         b"\xff" + RAW,
     ],
 )

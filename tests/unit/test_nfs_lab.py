@@ -222,8 +222,8 @@ def test_without_machines_and_without_an_export_that_is_said(monkeypatch: pytest
     ]
 
 
-def test_machines_get_what_leasehold_depends_on_and_nothing_of_the_workshop() -> None:
-    found = dependencies("leasehold")
+def test_machines_get_what_tenure_depends_on_and_nothing_of_the_workshop() -> None:
+    found = dependencies("tenure")
     assert {"apsw", "cryptography", "cffi", "msgspec", "numpy", "textual"} <= set(found)
     assert {"pytest", "mypy", "hypothesis", "greenlet", "duckdb"}.isdisjoint(found)
 

@@ -139,7 +139,7 @@ def test_client_asks_for_the_report_over_the_unix_socket(hand: HandAgent, tmp_pa
     door = Door(bind_unix(tmp_path), hand.agent, local_door=True)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
-    assert b'"leasehold.time.report"' in NonceClient(tmp_path).report()
+    assert b'"tenure.time.report"' in NonceClient(tmp_path).report()
     stopped.set()
     door.wake()
     thread.join(10)

@@ -12,11 +12,11 @@ from appliance.bag.outcome import Committed
 from appliance.node import Node
 from appliance.ownkeys import NOTICE_NS, OwnKeys
 from appliance.trust import revoke_node
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites, tree, wait_until
 from tests.support.values import TIME_KEY
 from timeagent.clock import SystemClock
-from timeagent.errors import BadTime, LeaseholdError, NotTrusted
+from timeagent.errors import BadTime, NotTrusted, TenureError
 from timeagent.keyfiles import stage_keys, take_up
 from timeagent.keys import KeyInUse
 from timeagent.trust import Purpose
@@ -96,7 +96,7 @@ def test_open_cluster_takes_its_next_keys_up_and_without_them_signs_nothing_afte
             assert after == before
             with pytest.raises(BadTime, match="ended at"):
                 cluster.time.token()
-            with pytest.raises(LeaseholdError), session.acquire("a") as leases:
+            with pytest.raises(TenureError), session.acquire("a") as leases:
                 session.publish("log", [b"1"], under=leases)
             wait_until(clock, lambda: "key-ended purpose=witness" in caplog.text)
         else:

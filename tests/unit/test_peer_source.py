@@ -245,7 +245,7 @@ def test_honest_exchange_proves_nothing() -> None:
 def test_command_says_what_a_file_of_evidence_proves(
     contradicted: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = {"schema": "leasehold.time.evidence", "kind": "contradiction", "own_key_id": HERE.id.hex()}
+    record = {"schema": "tenure.time.evidence", "kind": "contradiction", "own_key_id": HERE.id.hex()}
 
     def judged(exchange: dict[str, str], *keys: Signer) -> int:
         words = [str(tmp_path / "evidence.json")]

@@ -16,7 +16,7 @@ from appliance.policy import SPANS, next_policy, publish_policy
 from appliance.policywatch import WatchedPolicy
 from auditor.audit import audit
 from auditor.load import Tree
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, fast_policy, sites
 from timeagent.errors import BadConfiguration, BadTime, TryAgain
 from timeagent.keys import Signer, save_private_key

@@ -15,7 +15,7 @@ from appliance.bag.hands import LocalHands
 from appliance.cli import probe as command
 from appliance.doctor.check import Check, Verdict
 from appliance.doctor.twohands import ABSENCES, TwoHands
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Environment
 
@@ -171,7 +171,7 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[st
     capsys.readouterr()
     status = main(["probe", *words, "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "leasehold.probe"
+    assert told["schema"] == "tenure.probe"
     return status, {check["check"]: check["verdict"] for check in told["checks"]}
 
 
@@ -196,7 +196,7 @@ def test_peer_is_asked_by_ssh(
     )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-    words = ["--peer-command", f"{sys.executable} -m leasehold", "--peer-path", str(root)]
+    words = ["--peer-command", f"{sys.executable} -m tenure", "--peer-path", str(root)]
     status, found = asked(capsys, str(root), "--peer", "beta", *words)
     assert status in (0, 3)
     assert found["one directory"] == "PASS"

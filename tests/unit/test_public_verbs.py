@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, assert_type, get_overloads
 
 import pytest
 
-import leasehold
+import tenure
 from appliance.session.held import Lease
-from leasehold import BadRequest, Cluster, Fold, Leases, Session
-from leasehold.aio import AsyncLeases, AsyncSession
+from tenure import BadRequest, Cluster, Fold, Leases, Session
+from tenure.aio import AsyncLeases, AsyncSession
 from tests.support.cluster import Site, sites
 from timeagent.units import DAY, INSTANT_MAX, MS, SECOND, Span, span_of
 
@@ -213,14 +213,14 @@ def test_names_of_spans_say_their_unit() -> None:
 
 
 def test_package_shows_its_names_before_they_are_loaded() -> None:
-    script = "import leasehold; print(*dir(leasehold))"
+    script = "import tenure; print(*dir(tenure))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert set(leasehold.__all__) <= set(done.stdout.split())
+    assert set(tenure.__all__) <= set(done.stdout.split())
 
 
 def test_help_of_the_package_shows_its_names() -> None:
-    shown = pydoc.render_doc(leasehold, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
-    assert [name for name in leasehold.__all__ if name not in shown] == []
+    shown = pydoc.render_doc(tenure, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    assert [name for name in tenure.__all__ if name not in shown] == []
     assert "Take leases on one or several domains" in shown
 
 

@@ -31,7 +31,7 @@ class Screens:
 
     def run(self, machine: str, text: str) -> str:
         if text.startswith("cat /tmp/quickstart.screen"):
-            return f"  leasehold trust approve {machine} --fingerprint {SHOWN} --root-key FILE\n"
+            return f"  tenure trust approve {machine} --fingerprint {SHOWN} --root-key FILE\n"
         if text.startswith("cat /tmp/quickstart.code"):
             return self._code
         self.typed.append((machine, text))
@@ -45,8 +45,8 @@ def test_readme_sets_up_three_machines(readme: str) -> None:
         texts = [line.text for line in lines if line.machine == machine]
         assert any("apt install" in text for text in texts)
         assert any(f"--node {machine}" in text for text in texts)
-        assert any("leasehold status" in text for text in texts)
-    joined = [line.machine for line in lines if " leasehold join " in line.text]
+        assert any("tenure status" in text for text in texts)
+    joined = [line.machine for line in lines if " tenure join " in line.text]
     approved = [found[1] for line in lines if (found := re.search(r"trust approve (\S+)", line.text))]
     assert joined == approved != []
 
@@ -71,7 +71,7 @@ def test_section_that_cannot_be_followed_is_refused(text: str) -> None:
 
 
 def test_join_that_fails_or_that_nobody_lets_in_is_an_error() -> None:
-    join, approve = Line("b", "sudo leasehold join /r"), Line("a", "leasehold trust approve b --fingerprint SHA256:...")
+    join, approve = Line("b", "sudo tenure join /r"), Line("a", "tenure trust approve b --fingerprint SHA256:...")
     with pytest.raises(RuntimeError, match="ended with 75"):
         list(quickstart.follow([join, approve], Screens("75").run, lambda: None))
     with pytest.raises(RuntimeError, match="does not end"):

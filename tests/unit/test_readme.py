@@ -18,7 +18,7 @@ import pytest
 from appliance.formats.marker import decode_marker
 from appliance.runtime import default_directory
 from appliance.settings import load_settings
-from leasehold.__main__ import FAMILIES
+from tenure.__main__ import FAMILIES
 from tests.support.cluster import Site, sites
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Every ``leasehold ...`` in the shell blocks: pipes apart, comments and variables of the line left out."""
+    """Every ``tenure ...`` in the shell blocks: pipes apart, comments and variables of the line left out."""
     found = []
     for line in "".join(blocks(text, "sh")).splitlines():
         for part in re.split(r"\||&&|;", line):
@@ -41,7 +41,7 @@ def commands(text: str) -> list[list[str]]:
             if words[:2] == ["sudo", "-u"]:
                 words = words[3:]
             for place, word in enumerate(words):
-                if Path(word).name == "leasehold":
+                if Path(word).name == "tenure":
                     found.append(words[place + 1 :])
                     break
     return found
@@ -74,7 +74,7 @@ def test_every_command_shown_parses(readme: str) -> None:
 
 
 def test_command_that_does_not_parse_would_be_found(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = commands("```sh\necho x | .venv/bin/leasehold publish log --leese a  # comment\n```\n")
+    shown = commands("```sh\necho x | .venv/bin/tenure publish log --leese a  # comment\n```\n")
     assert shown == [["publish", "log", "--leese", "a"]]
     with pytest.raises(SystemExit):
         parse(shown[0])
@@ -113,7 +113,7 @@ def test_program_with_a_view_counts_what_is_settled(repository: Path, site: Site
         with session.acquire("account/7") as leases:
             session.publish("ledger", [b"a", b"b"], under=leases)
         cluster.settle("ledger", cluster.time.now().latest)
-    assert run(program, "/srv/leasehold", site, tmp_path).stdout == "2\n"
+    assert run(program, "/srv/tenure", site, tmp_path).stdout == "2\n"
 
 
 def test_program_shown_publishes_and_reads_in_a_fresh_cluster(readme: str, site: Site, tmp_path: Path) -> None:
@@ -130,17 +130,17 @@ def test_program_shown_publishes_and_reads_in_a_fresh_cluster(readme: str, site:
 
 def test_first_five_minutes_run_as_shown(readme: str, tmp_path: Path) -> None:
     """The shell block that begins with a new root, with the place and the superuser changed, run by a shell."""
-    block = next(block for block in blocks(readme, "sh") if "leasehold init" in block)
+    block = next(block for block in blocks(readme, "sh") if "tenure init" in block)
     root, home = tmp_path / "bags", tmp_path / "home"
     home.mkdir()
-    script = block.replace(_PLACE, str(root)).replace(".venv/bin/leasehold", "leasehold")
+    script = block.replace(_PLACE, str(root)).replace(".venv/bin/tenure", "tenure")
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "leasehold").write_text(
+    (tools / "tenure").write_text(
         f"#!/bin/sh\ncase $1 in audit|explain|top|time) ;; *) root=--allow-root ;; esac\n"
-        f'exec {shlex.quote(sys.executable)} -m leasehold "$@" $root\n'
+        f'exec {shlex.quote(sys.executable)} -m tenure "$@" $root\n'
     )
-    (tools / "leasehold").chmod(0o755)
+    (tools / "tenure").chmod(0o755)
     done = subprocess.run(
         ["sh", "-eu", "-c", f"root=; export root; {script}"],
         capture_output=True,
@@ -155,7 +155,7 @@ def test_first_five_minutes_run_as_shown(readme: str, tmp_path: Path) -> None:
             "PYTHONPATH": str(Path(__file__).parents[2]),
         },
     )
-    for marker in tmp_path.glob("bags/LEASEHOLD"):
+    for marker in tmp_path.glob("bags/TENURE"):
         cluster_id = decode_marker(marker.read_bytes(), str(marker)).cluster_id
         for settings in home.rglob("node.toml"):
             shutil.rmtree(default_directory(cluster_id, load_settings(settings.parent).node), ignore_errors=True)

@@ -319,8 +319,8 @@ def test_closed_session_leaves_no_thread_behind(whole: Site) -> None:
     before = set(threading.enumerate())
     with whole.open() as cluster, cluster.session() as session:
         session.acquire("a", recall="finish")
-        assert any(each.name.startswith("leasehold-recalls") for each in threading.enumerate())
-    left = [each for each in threading.enumerate() if each not in before and each.name.startswith("leasehold-recalls")]
+        assert any(each.name.startswith("tenure-recalls") for each in threading.enumerate())
+    left = [each for each in threading.enumerate() if each not in before and each.name.startswith("tenure-recalls")]
     assert left == []
 
 

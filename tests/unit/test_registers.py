@@ -19,7 +19,7 @@ from tests.support.values import CLUSTER, ROOT_KEY, WITNESS_KEY, ceiling_record,
 from timeagent.errors import BadConfiguration, Damaged, Environment, NotTrusted
 
 if TYPE_CHECKING:
-    from timeagent.errors import LeaseholdError
+    from timeagent.errors import TenureError
 
 POLICY = Policy(number=1, cluster_id=CLUSTER)
 
@@ -109,7 +109,7 @@ def policy_file(policy: Policy = POLICY) -> bytes:
     ],
 )
 def test_record_that_is_not_ours_is_an_error_that_names_it(
-    storage: MemoryStorage, data: bytes | None, error: type[LeaseholdError], code: str | None
+    storage: MemoryStorage, data: bytes | None, error: type[TenureError], code: str | None
 ) -> None:
     storage.ensure_directory("policy")
     if data is not None:

@@ -14,7 +14,7 @@ from auditor.cli import COMMANDS
 from auditor.planting.faults_leases import granted_while_held
 from auditor.planting.stories import Story, eventful_tree, small_tree
 from timeagent.console import report_error
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.keys import Signer, public_line
 from timeagent.units import SECOND, rfc3339
 
@@ -30,7 +30,7 @@ def run(*arguments: str | Path) -> int:
     parsed = parser.parse_args([str(argument) for argument in arguments])
     try:
         return COMMANDS["replay"].run(parsed)
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return report_error(problem)
 
 
@@ -60,7 +60,7 @@ def test_json_is_the_same_state_and_the_same_bytes_twice(tmp_path: Path, capsys:
     instant = story.tree.now_ns
     story.done()
     document = shown(capsys, tmp_path, "--at", str(instant))
-    assert (document["schema"], document["version"], document["instant_ns"]) == ("leasehold.replay", 1, instant)
+    assert (document["schema"], document["version"], document["instant_ns"]) == ("tenure.replay", 1, instant)
     (domain,) = document["domains"]
     (held,) = domain["leases"]
     assert (held["phase"], held["expiry_ns"]) == ("held", lease.witness.expiry_ns)

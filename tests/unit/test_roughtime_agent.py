@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from tests.support.roughtime import NOW_S, Witness, ask_twice, chain_of, free_port
 from timeagent.clock import SystemClock
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @contextlib.contextmanager
 def agent(site: Site, node: str, settings: str) -> Iterator[None]:
     (site.node_dir(node) / "time.toml").write_text('chrony = ""\nclockbound = ""\nkernel = false\n' + settings)
-    command = [sys.executable, "-m", "leasehold", "time", "run", *site.options(node)]
+    command = [sys.executable, "-m", "tenure", "time", "run", *site.options(node)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -199,7 +199,7 @@ def test_report_is_judged_offline(
     path.write_bytes(encode_report(chain))
     assert main(["time", "verify", str(path), "--json"]) == status
     told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["verdict"]) == ("leasehold.time.verify.report", verdict)
+    assert (told["schema"], told["verdict"]) == ("tenure.time.verify.report", verdict)
     assert main(["time", "verify", str(path)]) == status
     if status == 0:
         assert {each["public_key"] for each in told["accused"]} == {

@@ -180,7 +180,7 @@ def test_go_client_understands_our_server(port: int, tmp_path: Path) -> None:
             {
                 "servers": [
                     {
-                        "name": "leasehold",
+                        "name": "tenure",
                         "version": "IETF-Roughtime",
                         "publicKeyType": "ed25519",
                         "publicKey": base64.b64encode(LONG_TERM.public).decode(),

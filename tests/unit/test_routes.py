@@ -183,7 +183,7 @@ def test_shard_that_stands_still_is_told_from_one_that_nobody_runs(
             town._page(line, 0, "node-b", "", 1)
         return told.value.hint
 
-    assert hint() == "no process of node-b runs it now: leasehold node run, on node-b"
+    assert hint() == "no process of node-b runs it now: tenure node run, on node-b"
     keepers = {line.path: "process 7 of this machine"}
     monkeypatch.setattr("appliance.routes.kept_by", keepers.get)
     assert (

@@ -39,7 +39,7 @@ tmpfs /srv/my\\040share/run tmpfs rw 0 0
 
 @pytest.fixture
 def tmpfs() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="leasehold-test-", dir="/dev/shm"))
+    place = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
     yield place
     shutil.rmtree(place)
 
@@ -86,7 +86,7 @@ def not_ours(place: Path) -> str:
     return refused.value.message
 
 
-# /dev/shm/leasehold-<uid> can be made by anybody before the daemon comes: who owns it could move the daemon's away.
+# /dev/shm/tenure-<uid> can be made by anybody before the daemon comes: who owns it could move the daemon's away.
 @needs_root
 @pytest.mark.parametrize("made", ["user", "user/node"])
 def test_directory_that_another_user_made_beforehand_is_refused(tmpfs: Path, made: str) -> None:
@@ -177,7 +177,7 @@ def test_path_too_long_for_a_socket_is_refused_before_anything_is_made(tmpfs: Pa
 def test_usual_directory_is_short_and_names_the_user_the_cluster_and_the_node() -> None:
     first, second = default_directory(CLUSTER, "node1"), default_directory(CLUSTER, "node2")
     assert first != second
-    assert f"leasehold-{os.getuid()}" in str(first)
+    assert f"tenure-{os.getuid()}" in str(first)
     assert len(str(shard_socket(first, 9999))) <= 107
 
 

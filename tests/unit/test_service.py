@@ -13,7 +13,7 @@ import pytest
 from appliance.cli import service
 from timeagent.errors import BadRequest, Environment
 
-ROOTS = ("/srv/leasehold", "/", "/a-b/c d", "/mnt/.hidden", "/.x/y", "/über/ß", "//a//b/", "/a:b_c.d/e@f")
+ROOTS = ("/srv/tenure", "/", "/a-b/c d", "/mnt/.hidden", "/.x/y", "/über/ß", "//a//b/", "/a:b_c.d/e@f")
 
 
 @pytest.mark.skipif(shutil.which("systemd-escape") is None, reason="systemd-escape is not installed (Debian: systemd)")
@@ -24,10 +24,10 @@ def test_instance_is_what_systemd_says(root: str) -> None:
 
 
 def test_instance_of_a_plain_path() -> None:
-    assert service.units(Path("/srv/leasehold")) == [
-        "leasehold-time@srv-leasehold.service",
-        "leasehold-node@srv-leasehold.service",
-        "leasehold@srv-leasehold.target",
+    assert service.units(Path("/srv/tenure")) == [
+        "tenure-time@srv-tenure.service",
+        "tenure-node@srv-tenure.service",
+        "tenure@srv-tenure.target",
     ]
 
 
@@ -42,7 +42,7 @@ class Systemctl:
         monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
         monkeypatch.setattr(service, "_RUNNING", place)
         monkeypatch.setattr(service, "_UNIT_PATHS", (str(place),))
-        (place / "leasehold@.target").touch()
+        (place / "tenure@.target").touch()
         self.fails = place / "fails"
 
     def asked(self) -> list[str]:
@@ -59,14 +59,14 @@ def test_units_are_enabled_and_started(systemctl: Systemctl) -> None:
     service.switch_on(Path("/srv/x"))
     assert systemctl.asked() == [
         f"--no-ask-password enable --quiet {' '.join(service.units(Path('/srv/x')))}",
-        "--no-ask-password start leasehold@srv-x.target",
+        "--no-ask-password start tenure@srv-x.target",
     ]
 
 
 def test_units_are_disabled_and_stopped_the_target_first(systemctl: Systemctl) -> None:
     service.switch_off(Path("/srv/x"))
     assert systemctl.asked()[-1].endswith(
-        "stop leasehold@srv-x.target leasehold-node@srv-x.service leasehold-time@srv-x.service"
+        "stop tenure@srv-x.target tenure-node@srv-x.service tenure-time@srv-x.service"
     )
 
 
@@ -92,7 +92,7 @@ def test_machine_without_units_is_told_what_to_run(
 ) -> None:
     monkeypatch.setattr(service, "_RUNNING", tmp_path / "gone")
     service.offered(Path("/srv/x"), wanted=True)
-    assert "leasehold node run --root /srv/x" in capsys.readouterr().err
+    assert "tenure node run --root /srv/x" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become somebody else")

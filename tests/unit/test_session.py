@@ -46,7 +46,7 @@ def test_shard_without_time_is_told_with_the_way_out_for_clocks(site: HandSite) 
     with pytest.raises(ShardUnavailable) as refused:
         site.session().acquire("a", timeout_s=0)
     assert refused.value.code == "bad-time"
-    assert "leasehold time sources" in refused.value.hint
+    assert "tenure time sources" in refused.value.hint
 
 
 # -- renewing ----------------------------------------------------------------------------------------------------------

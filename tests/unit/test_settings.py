@@ -38,7 +38,7 @@ def settings(directory: Path, **changes: object) -> Settings:
     return Settings(**(fields | changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("runtime", [None, Path("/run/leasehold")])
+@pytest.mark.parametrize("runtime", [None, Path("/run/tenure")])
 @pytest.mark.parametrize("peers", [{}, {"node2": Path("/dev/shm/x"), "n-3": Path("/dev/shm/y z")}])
 def test_settings_are_read_back_as_they_were_written(
     tmp_path: Path, runtime: Path | None, peers: dict[str, Path]
@@ -96,7 +96,7 @@ def test_machine_that_has_not_joined_is_told_where_was_looked_and_how_to_join(tm
         find_settings(CLUSTER, Path("/srv/root"), tmp_path)
     assert refused.value.code == "not-joined"
     assert str(tmp_path / "node.toml") in refused.value.message
-    assert refused.value.hint == "run: leasehold join /srv/root"
+    assert refused.value.hint == "run: tenure join /srv/root"
 
 
 def test_usual_places_are_the_systems_and_then_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_usual_places_are_the_systems_and_then_the_users(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "SYSTEM_DIRECTORY", tmp_path / "etc")
     system, own = node_directories(CLUSTER)
     assert system == tmp_path / "etc" / CLUSTER.hex()
-    assert own == tmp_path / ".config" / "leasehold" / CLUSTER.hex()
+    assert own == tmp_path / ".config" / "tenure" / CLUSTER.hex()
     for place, node in ((own, "own"), (system, "system")):
         place.mkdir(parents=True)
         save_settings(settings(place, node=node))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites, tree
 
 if TYPE_CHECKING:

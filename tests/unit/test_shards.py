@@ -75,7 +75,7 @@ def test_shard_of_another_node_is_never_run_here(site: Site) -> None:
         cluster.inspect(1)
     assert refused.value.exit_status == 69
     assert "node2" in refused.value.message
-    assert "leasehold node run" in refused.value.hint
+    assert "tenure node run" in refused.value.hint
 
 
 def test_shard_without_an_address_is_unavailable_by_name(site: Site) -> None:
@@ -86,7 +86,7 @@ def test_shard_without_an_address_is_unavailable_by_name(site: Site) -> None:
         with pytest.raises(ShardUnavailable) as refused:
             session.acquire(domain, timeout_s=0)
         assert refused.value.code == "no-address"
-        assert "leasehold trust move node2" in refused.value.hint
+        assert "tenure trust move node2" in refused.value.hint
         with pytest.raises(ShardUnavailable):
             cluster.inspect(1)
 

@@ -80,7 +80,7 @@ def test_other_lengths_are_refused(length: int) -> None:
 @pytest.mark.parametrize(
     ("offset", "value"),
     [
-        (0, b"LHSU"),  # magic
+        (0, b"TNSU"),  # magic
         (4, b"\0"),  # version
         (4, b"\2"),
         (5, b"\4"),  # status

@@ -116,7 +116,7 @@ def test_floor_further_ahead_than_any_ceiling_is_refused(desk: Desk) -> None:
     with pytest.raises(BadTime) as refused:
         desk.ask()
     assert refused.value.code == "floor-too-far-ahead"
-    assert "leasehold time now" in refused.value.hint
+    assert "tenure time now" in refused.value.hint
 
 
 def test_nothing_is_stamped_from_the_instant_on_at_which_the_lease_may_be_over(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""``leasehold status``: what does not answer is told apart from what is not there, and named with its address."""
+"""``tenure status``: what does not answer is told apart from what is not there, and named with its address."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_daemon_without_time_is_no_reason_to_wait(
     monkeypatch.setattr(daemon, "_asked", lambda *_: (200, body))
     found = line(say("status", "--json", *site.options()), "daemon")
     assert (found["verdict"], "7 s old" in found["reason"]) == ("FAIL", True)
-    assert "leasehold time sources" in found["way_out"]
+    assert "tenure time sources" in found["way_out"]
 
 
 # What begins while the agent stands still makes its own time; what began with it has none: that must be known.
@@ -158,4 +158,4 @@ def test_time_agent_that_stands_still_or_died_is_told(
     assert "the time agent does not answer" in still["reason"]
     assert "start it again" in still["way_out"]
     assert "the time agent cannot be asked" in died["reason"]
-    assert "leasehold time run" in died["way_out"]
+    assert "tenure time run" in died["way_out"]

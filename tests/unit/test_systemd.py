@@ -14,10 +14,10 @@ import pytest
 
 from appliance.formats.policy import Policy
 from appliance.runtime import SERVICE
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from timeagent.units import SECOND, parse_span
 
-SERVICES: Final = ("leasehold-time@.service", "leasehold-node@.service")
+SERVICES: Final = ("tenure-time@.service", "tenure-node@.service")
 INSTANCE: Final = "srv-lease"
 EXPOSURE_MAX: Final = 2.0
 ANALYZE: Final = shutil.which("systemd-analyze")
@@ -37,7 +37,7 @@ def lines(text: str, key: str) -> list[str]:
 def installed(units: Path, place: Path, change: tuple[str, str] = ("", "")) -> Path:
     """The units as they would be for one root, with a command that is there, and with a change."""
     for unit in [*units.glob("*.service"), *units.glob("*.target")]:
-        text = unit.read_text().replace("/usr/bin/leasehold", "/bin/true")
+        text = unit.read_text().replace("/usr/bin/tenure", "/bin/true")
         assert not change[0] or change[0] in text or unit.suffix == ".target"
         (place / unit.name).write_text(text.replace(*change) if change[0] else text)
     return place
@@ -50,7 +50,7 @@ def analyze(*words: str | Path, where: Path) -> subprocess.CompletedProcess[str]
 
 
 @needs_systemd
-@pytest.mark.parametrize("name", [*SERVICES, "leasehold@.target"])
+@pytest.mark.parametrize("name", [*SERVICES, "tenure@.target"])
 def test_systemd_finds_nothing_wrong_with_a_unit(units: Path, tmp_path: Path, name: str) -> None:
     where = installed(units, tmp_path)
     assert ours(analyze("verify", "--man=no", name.replace("@", f"@{INSTANCE}"), where=where)) == []
@@ -59,12 +59,12 @@ def test_systemd_finds_nothing_wrong_with_a_unit(units: Path, tmp_path: Path, na
 @needs_systemd
 def test_wrong_line_in_a_unit_is_found(units: Path, tmp_path: Path) -> None:
     where = installed(units, tmp_path, ("WatchdogSec=", "WatchDogSec="))
-    assert ours(analyze("verify", "--man=no", f"leasehold-node@{INSTANCE}.service", where=where)) != []
+    assert ours(analyze("verify", "--man=no", f"tenure-node@{INSTANCE}.service", where=where)) != []
 
 
 def ours(done: subprocess.CompletedProcess[str]) -> list[str]:
     """What systemd says of our units; it speaks of the machine's own as well."""
-    return [line for line in (done.stdout + done.stderr).splitlines() if "leasehold" in line]
+    return [line for line in (done.stdout + done.stderr).splitlines() if "tenure" in line]
 
 
 def exposure(unit: Path) -> float:
@@ -132,7 +132,7 @@ def test_command_lines_of_the_units_are_taken(units: Path, name: str, capsys: py
     unit = (units / name).read_text()
     for command in lines(unit, "ExecStart") + lines(unit, "ExecStartPre"):
         program, *words = shlex.split(command.replace("%f", "/srv"))
-        assert program == "/usr/bin/leasehold"
+        assert program == "/usr/bin/tenure"
         with pytest.raises(SystemExit) as ended:
             main([*words, "--help"])
         assert ended.value.code == 0
@@ -140,7 +140,7 @@ def test_command_lines_of_the_units_are_taken(units: Path, name: str, capsys: py
         assert all(word in said for word in words if word.startswith("--"))
 
 
-def test_what_the_units_wait_fits_what_leasehold_needs(units: Path) -> None:
+def test_what_the_units_wait_fits_what_tenure_needs(units: Path) -> None:
     agent, node = ((units / name).read_text() for name in SERVICES)
     longest = Policy(number=1, cluster_id=bytes(16)).lease_term_max_ns
     (stop,) = lines(node, "TimeoutStopSec")
@@ -157,7 +157,7 @@ def test_what_the_units_wait_fits_what_leasehold_needs(units: Path) -> None:
 
 
 def test_target_upholds_both_services(units: Path) -> None:
-    (upheld,) = lines((units / "leasehold@.target").read_text(), "Upholds")
+    (upheld,) = lines((units / "tenure@.target").read_text(), "Upholds")
     assert upheld.split() == [name.replace("@", "@%i") for name in SERVICES]
 
 
@@ -166,12 +166,12 @@ def test_target_upholds_both_services(units: Path) -> None:
 def test_user_has_one_number_everywhere_and_owns_its_directories(units: Path, tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     for tool, words in (("systemd-sysusers", []), ("systemd-tmpfiles", ["--create"])):
-        file = units / f"leasehold.{tool.partition('-')[2]}.conf"
+        file = units / f"tenure.{tool.partition('-')[2]}.conf"
         subprocess.run([tool, f"--root={tmp_path}", *words, file], check=True, capture_output=True, timeout=60)
     (entry,) = ((tmp_path / "etc/passwd").read_text()).splitlines()
-    assert entry.split(":")[:4:2] == ["leasehold", "742"]
+    assert entry.split(":")[:4:2] == ["tenure", "742"]
     assert entry.split(":")[3] == "742"
-    for name, mode in (("etc/leasehold", 0o750), (str(SERVICE).lstrip("/"), 0o755)):
+    for name, mode in (("etc/tenure", 0o750), (str(SERVICE).lstrip("/"), 0o755)):
         place = (tmp_path / name).stat()
         assert (place.st_uid, place.st_mode & 0o7777) == (742, mode)
 
@@ -185,6 +185,6 @@ def test_units_keep_what_they_forget_in_a_directory_that_nobody_can_make_beforeh
 
 
 def test_nothing_starts_by_itself(units: Path) -> None:
-    words = [line.split() for line in (units / "90-leasehold.preset").read_text().splitlines() if line[0] != "#"]
-    assert sorted(words) == sorted(["disable", name] for name in [*SERVICES, "leasehold@.target"])
+    words = [line.split() for line in (units / "90-tenure.preset").read_text().splitlines() if line[0] != "#"]
+    assert sorted(words) == sorted(["disable", name] for name in [*SERVICES, "tenure@.target"])
     assert json.dumps(words).count("enable") == 0

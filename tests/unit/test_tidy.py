@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("leasehold", "tui", "auditor", "appliance", "timeagent")
+PACKAGES = ("tenure", "tui", "auditor", "appliance", "timeagent")
 LINES_MAX = 500
 BANNED_WORDS = frozenset({"manager", "managers", "helper", "helpers", "util", "utils", "common"})
 NOT_OURS = frozenset({".git", ".venv", "dist", "__pycache__"})

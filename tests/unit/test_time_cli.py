@@ -1,4 +1,4 @@
-"""``leasehold time``: in process over a hand-driven machine, and once as people call it."""
+"""``tenure time``: in process over a hand-driven machine, and once as people call it."""
 
 import argparse
 import io
@@ -61,7 +61,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_now_shows_the_interval_and_where_it_is_from(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.run("now", "--json") == 0
     assert shown(capsys) == {
-        "schema": "leasehold.time.now",
+        "schema": "tenure.time.now",
         "version": 1,
         "earliest": rfc3339(START_NS - 5 * MS),
         "earliest_ns": START_NS - 5 * MS,
@@ -97,7 +97,7 @@ def test_now_without_a_bound_says_so_and_names_the_way_out(bench: Bench, capsys:
     assert "unsynchronised" in fields["refused"][0]["reason"]
     assert "[no-time]" in err
     assert "--assume-radius" in err
-    assert "leasehold policy set --assumed-radius" in err
+    assert "tenure policy set --assumed-radius" in err
 
 
 def test_stated_radius_is_used_only_without_a_measurement_and_labelled(
@@ -268,8 +268,8 @@ def test_wrong_words_are_a_usage_error(words: tuple[str, ...], capsys: pytest.Ca
 # Whatever this machine's clock is worth: the fields are there, and the exit code says whether they are a bound.
 @pytest.mark.parametrize(("words", "bounded"), [((), None), (("--assume-radius", "250ms"), True)])
 def test_command_shows_the_time_on_any_machine(repository: Path, words: tuple[str, ...], bounded: bool | None) -> None:  # noqa: FBT001
-    environment = {name: value for name, value in os.environ.items() if name != "LEASEHOLD_ROOT"}
-    command = [sys.executable, "-m", "leasehold", "time", "now", "--json", *words]
+    environment = {name: value for name, value in os.environ.items() if name != "TENURE_ROOT"}
+    command = [sys.executable, "-m", "tenure", "time", "now", "--json", *words]
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
     fields = json.loads(done.stdout)
     assert done.returncode == (0 if fields["bounded"] else 75), done.stderr

@@ -35,7 +35,7 @@ def test_fields_are_where_the_table_has_them(section: str) -> None:
     data = encode_page(replace(PAGE, silent_until_ns=77, ahead=TimeInterval(-2, 9)))
     found = {name: data[at : at + size] for at, size, name in rows}
     little = {name: int.from_bytes(value, "little", signed="ahead" in name) for name, value in found.items()}
-    assert found["magic"] == b"LHSTPAGE"
+    assert found["magic"] == b"TNSTPAGE"
     assert (little["version"], little["size"]) == (1, 256)
     assert found["boot"] == PAGE.boot
     assert (little["as_of_boot_ns"], little["as_of_raw_ns"]) == (PAGE.as_of_boot_ns, PAGE.as_of_raw_ns)

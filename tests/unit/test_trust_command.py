@@ -1,4 +1,4 @@
-"""``leasehold trust``: keys are listed, issued, rotated and revoked; what was signed before stays good, for years."""
+"""``tenure trust``: keys are listed, issued, rotated and revoked; what was signed before stays good, for years."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.__main__ import main
+from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from timeagent.interval import TimeInterval
 from timeagent.keyfiles import key_file_name, key_path, load_node_key, stage_keys, take_up

@@ -233,7 +233,7 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
             assert [each["domain"] for each in rest["leases"]] == domains[280:]
             assert rest["more"] is False
             shards = json.loads(shown(place, "/v1/shards")[1])
-            assert shards["schema"] == "leasehold.shards"
+            assert shards["schema"] == "tenure.shards"
             assert [(each["node"], each["here"], each["answers"]) for each in shards["shards"]] == [
                 ("node1", True, True),
                 ("node2", False, False),
@@ -242,10 +242,10 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
             status, metrics = shown(place, "/metrics")
             assert status == 200
             for line in (
-                b'leasehold_shard_leases{shard="0"} 300.0',
-                b'leasehold_shard_up{shard="0"} 1.0',
-                b"leasehold_node_ready 1.0",
-                b'leasehold_http_answers_total{status="200"}',
+                b'tenure_shard_leases{shard="0"} 300.0',
+                b'tenure_shard_up{shard="0"} 1.0',
+                b"tenure_node_ready 1.0",
+                b'tenure_http_answers_total{status="200"}',
             ):
                 assert line in metrics
         for query in ("limit=10001", "limit=-1", "limit=x", "shard=2", "shard=9999999999999", "after=a&shard="):
@@ -282,10 +282,10 @@ def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> No
         )
         told = json.loads(shown(place, "/v1/checks")[1])
         assert ("shard 0", "FAIL") in [(each["check"], each["verdict"]) for each in told["checks"]]
-        assert b'leasehold_check{check="shard 0",verdict="FAIL"} 1.0' in shown(place, "/metrics")[1]
+        assert b'tenure_check{check="shard 0",verdict="FAIL"} 1.0' in shown(place, "/metrics")[1]
         assert shown(place, "/readyz")[0] == 503
-        assert b'leasehold_shard_up{shard="0"} 0.0' in shown(place, "/metrics")[1]
-        assert b"leasehold_node_healthy 0.0" in shown(place, "/metrics")[1]
+        assert b'tenure_shard_up{shard="0"} 0.0' in shown(place, "/metrics")[1]
+        assert b"tenure_node_healthy 0.0" in shown(place, "/metrics")[1]
         assert shown(place, "/v1/leases")[0] == 503
     node.close()
 
@@ -303,7 +303,7 @@ def test_node_without_usable_time_says_why(site: Site, monkeypatch: pytest.Monke
             planted.setattr(cluster.time, "now", refuse)
             (wrong,) = not_well(observed.checks())
             assert wrong.words == "clock: no bound: the time page is 7 s old; 250 ms are allowed"
-            assert "leasehold time sources" in wrong.way_out
+            assert "tenure time sources" in wrong.way_out
             planted.setattr(cluster.time, "now", lambda: TimeInterval.around(SystemClock().realtime_ns(), 30 * MS))
             (wrong,) = not_well(observed.checks())
             assert wrong.words == "clock: known to 30 ms (as this node knows it); the policy allows 20 ms"
@@ -341,8 +341,8 @@ def test_mount_that_is_full_or_does_not_answer_is_no_place_to_ask(site: Site, mo
         assert status == 503
         assert b"FAIL  room: 0.0 GiB left\n  way out: free space" in why
         assert b"FAIL  names: 0 names (inodes) left\n  way out: " in why
-        assert b'leasehold_check{check="room",verdict="FAIL"} 1.0' in shown(place, "/metrics")[1]
-        assert b"leasehold_node_ready 0.0" in shown(place, "/metrics")[1]
+        assert b'tenure_check{check="room",verdict="FAIL"} 1.0' in shown(place, "/metrics")[1]
+        assert b"tenure_node_ready 0.0" in shown(place, "/metrics")[1]
         monkeypatch.undo()
         observed.see_mount(site.root)
         assert shown(place, "/readyz") == (200, b"ok\n")
@@ -364,7 +364,7 @@ def test_door_on_tmpfs_is_there_wherever_else_the_settings_say(site: Site) -> No
         assert connection.getresponse().status == 200
         connection.close()
         assert shown(runtime / HTTP_SOCKET, "/readyz") == (200, b"ok\n")
-        assert b'leasehold_http_answers_total{status="200"} 2.0' in shown(runtime / HTTP_SOCKET, "/metrics")[1]
+        assert b'tenure_http_answers_total{status="200"} 2.0' in shown(runtime / HTTP_SOCKET, "/metrics")[1]
     node.close()
 
 
@@ -394,5 +394,5 @@ def test_full_tmpfs_is_told_by_readiness_and_metrics(site: Site, monkeypatch: py
         monkeypatch.setattr("appliance.observed.room_of", lambda _: Room(TMPFS_BYTES_MIN - 1, None))
         status, why = shown(place, "/readyz")
         assert (status, b"is full" in why) == (503, True)
-        assert b"leasehold_tmpfs_free_bytes 65535.0" in shown(place, "/metrics")[1]
+        assert b"tenure_tmpfs_free_bytes 65535.0" in shown(place, "/metrics")[1]
     node.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadTime, LeaseholdError
+from timeagent.errors import BadTime, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
 from timeagent.units import MS
@@ -43,7 +43,7 @@ class MountSource:
         before = self._machine.realtime_ns()
         try:
             stamped = self._touch()
-        except LeaseholdError as problem:
+        except TenureError as problem:
             raise BadTime("mount-refused", problem.message, hint=problem.hint) from None
         except OSError as problem:
             raise BadTime(

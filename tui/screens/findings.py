@@ -10,7 +10,7 @@ from textual.containers import Container
 
 from auditor.finding import Finding
 from timeagent.console import printable
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 from ..evidence import LEGEND as EVIDENCE_LEGEND
 from ..exporting import Sheet
@@ -62,7 +62,7 @@ class FindingsScreen(TopScreen):
         """Show nothing yet."""
         super().__init__()
         self._wanted = Wanted()
-        self._looked: dict[str, Looked | LeaseholdError] = {}
+        self._looked: dict[str, Looked | TenureError] = {}
         self._asked: str | None = None
         self._archive: Archive | None = None
         self._explaining = False
@@ -146,7 +146,7 @@ class FindingsScreen(TopScreen):
             self.top.work(lambda: look_at(finding, archive), lambda found: self._take(finding, archive, found))
         self._whole()
 
-    def _take(self, finding: Finding, archive: Archive, found: Looked | LeaseholdError) -> None:
+    def _take(self, finding: Finding, archive: Archive, found: Looked | TenureError) -> None:
         if archive is not self._archive:
             return
         if len(self._looked) >= KEPT:
@@ -156,9 +156,9 @@ class FindingsScreen(TopScreen):
         if self._there:
             self._about()
 
-    def _show_chain(self, finding: Finding, known: Looked | LeaseholdError) -> None:
+    def _show_chain(self, finding: Finding, known: Looked | TenureError) -> None:
         table = self.query_one(ChainTable)
-        if isinstance(known, LeaseholdError):
+        if isinstance(known, TenureError):
             table.show_nothing(f"no answer: {known.message}")
         elif self._explaining:
             table.show_text(finding, known.explanation)

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from auditor.replay.words import NAME_THE_COPY
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import rfc3339
 
@@ -226,9 +226,9 @@ class ReplayScreen(TopScreen):
         self._holding.begin()
         self.top.work(lambda: moment_of(timeline, bars, copy, wish), lambda found: self._take(timeline, found))
 
-    def _take(self, timeline: Timeline, found: Moment | LeaseholdError) -> None:
+    def _take(self, timeline: Timeline, found: Moment | TenureError) -> None:
         self._busy = False
-        if self._whole and not isinstance(found, LeaseholdError):
+        if self._whole and not isinstance(found, TenureError):
             if timeline is self.timeline:
                 self._moment = found
                 self.query_one(MomentParts).show(found, self._logs)
@@ -356,7 +356,7 @@ class ReplayScreen(TopScreen):
         self._paint()
         self.top.work(lambda: reading.archive.changed(lens), lambda found: self._otherwise(reading, lens, found))
 
-    def _otherwise(self, reading: Reading, lens: WhatIf, found: tuple[Timeline, Changes] | LeaseholdError) -> None:
+    def _otherwise(self, reading: Reading, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> None:
         if reading is self._reading and reading.take(lens, found) and self._whole:
             self._show_reading(reading)
 

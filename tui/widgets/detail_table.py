@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 from ..columns import Column, cut
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..state import ClusterState
     from ..subjects import Details, Line, Subject
 
-    type LookUp = Callable[[Subject, Callable[[Details | LeaseholdError], None]], None]
+    type LookUp = Callable[[Subject, Callable[[Details | TenureError], None]], None]
     """Asks, and calls back on the screen's thread."""
 
 LEADS: Final = " →"
@@ -41,7 +41,7 @@ class DetailTable(PickTable):
         self.about: Subject | None = None
         self._lines: Sequence[Line] = ()
         self._asked_ns: Instant | None = None
-        self._answer: Details | LeaseholdError | None = None
+        self._answer: Details | TenureError | None = None
         self._words = ""
         self._asked = 0
 
@@ -54,7 +54,7 @@ class DetailTable(PickTable):
         self._asked += 1
         number = self._asked
 
-        def take(found: Details | LeaseholdError) -> None:
+        def take(found: Details | TenureError) -> None:
             if number == self._asked and self.is_mounted:  # of several that were asked, the last counts
                 self._answer = found
                 self._asked_ns = None
@@ -81,7 +81,7 @@ class DetailTable(PickTable):
 
     def _fill(self) -> None:
         found = self._answer
-        if isinstance(found, LeaseholdError):
+        if isinstance(found, TenureError):
             hint = f" {found.hint}" if found.hint else ""
             self.show_lines((), f"no answer: {found.message}.{hint}")
         elif found is not None:

@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input
 
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 from ..replaying import instant_near
 
@@ -53,7 +53,7 @@ class InstantField(Input):
         text = self.value.strip()
         try:
             instant = instant_near(text, self._near) if text else None
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.notify(problem.message, severity="warning", markup=False)
             return
         self.post_message(self.Given(instant))

@@ -44,7 +44,7 @@ class TitleBar(WordsLine):
         badge = "PAUSED" if paused else badge_words(state)
         style = "$text-success" if badge == "LIVE" else "$text-warning"
         cluster = f" {state.cluster_id[:8]}" if state.cluster_id else ""
-        left = f"leasehold top{cluster}"
+        left = f"tenure top{cluster}"
         right = f"{badge}  {time_words(state)}"
         room = max(0, self.size.width - cells_of(left) - cells_of(right) - 4)
         path = state.path

@@ -95,7 +95,7 @@ class Cluster:
         self.map = ShardMap(number=1, cluster_id=self.cluster_id, owners=NODES)
         root_key = Signer(seed("root"))
         trust = TrustRecord(number=1, cluster_id=self.cluster_id, keys=tuple(self._keys()))
-        self.put("LEASEHOLD", Marker(self.cluster_id, root_key.public).encode())
+        self.put("TENURE", Marker(self.cluster_id, root_key.public).encode())
         for kind, record in ((Kind.POLICY, self.policy), (Kind.TRUST, trust), (Kind.MAP, self.map)):
             self.put(f"{kind.name.lower()}/{record_name(1)}", sign(kind, record, root_key))
 

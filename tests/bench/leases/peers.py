@@ -1,7 +1,7 @@
 """The services that one would use instead, started on loopback with their data on tmpfs. Nothing is installed.
 
-Taken from PATH, else unpacked from Debian packages into a cache outside the repository (``LEASEHOLD_BENCH_CACHE``, or
-``~/.cache/leasehold-bench``); Python clients come from PyPI into a virtual environment there. What cannot be had is
+Taken from PATH, else unpacked from Debian packages into a cache outside the repository (``TENURE_BENCH_CACHE``, or
+``~/.cache/tenure-bench``); Python clients come from PyPI into a virtual environment there. What cannot be had is
 ``Absent`` with its reason, and every line that needs it is skipped by that name.
 """
 
@@ -68,8 +68,8 @@ class Peer:
 
 def cache() -> Path:
     """Return the directory where what was fetched stays."""
-    named = os.environ.get("LEASEHOLD_BENCH_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "leasehold-bench"
+    named = os.environ.get("TENURE_BENCH_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "tenure-bench"
 
 
 def _run(words: list[str], why: str, directory: Path | None = None) -> str:

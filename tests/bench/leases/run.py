@@ -325,7 +325,7 @@ def main() -> int:
     print(f"\n{bench.verified} sampled witnesses verified, no double holder; load average {os.getloadavg()[0]:.1f}")
     print("\n".join(lines))
     if options.json:
-        document = {"schema": "leasehold-bench-leases", "version": 1, "numbers": bench.numbers}
+        document = {"schema": "tenure-bench-leases", "version": 1, "numbers": bench.numbers}
         options.json.write_text(json.dumps({**document, "figures": bench.figures, "skipped": bench.skipped}, indent=1))
     return 0 if good else 1
 

@@ -79,12 +79,12 @@ say 'root file system'
 install -m755 "$here/agent.py" root/usr/local/sbin/lab-agent
 install -m755 "$here/usermode-init.sh" root/usr/local/sbin/usermode-init
 install -m755 "$here/identity.sh" root/usr/local/sbin/lab-identity
-install -m755 "$here/leasehold.sh" root/usr/bin/leasehold
+install -m755 "$here/tenure.sh" root/usr/bin/tenure
 install -m644 "$here"/*.service root/etc/systemd/system/
 install -m644 "$here/exports" root/etc/exports
 install -m644 "$here/nfs.conf" root/etc/nfs.conf.d/lab.conf
 units=root/etc/systemd/system
-mkdir -p $units/{sysinit,multi-user}.target.wants root/opt/leasehold root/etc/leasehold root/srv/leasehold root/disk
+mkdir -p $units/{sysinit,multi-user}.target.wants root/opt/tenure root/etc/tenure root/srv/tenure root/disk
 ln -sf ../lab-identity.service $units/sysinit.target.wants/
 ln -sf ../lab-agent.service $units/multi-user.target.wants/
 ln -sf /lib/systemd/system/multi-user.target $units/default.target

@@ -1,4 +1,4 @@
-"""Runs on a node: latency, rate and RPCs of leasehold on the mount beside what one would use instead, in one run.
+"""Runs on a node: latency, rate and RPCs of tenure on the mount beside what one would use instead, in one run.
 
 Interleaved rounds, medians. RPCs are counted by the kernel, for the whole mount, in /proc/self/mountstats: this program
 has the mount of its machine to itself, and what its shard does at its own pace (a ceiling record a second while a lease

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from appliance.cluster import Cluster
 from appliance.demo.teller import Teller, say, told_to_stop
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main() -> int:
         while not told_to_stop():
             try:
                 teller.serve()
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 say(event="interrupted", code=problem.code, reason=problem.message)
             except OSError as problem:
                 say(event="interrupted", code="os-error", reason=str(problem))

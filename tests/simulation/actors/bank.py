@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.outcome import Committed, NotCommitted
 from tests.simulation.actors.session import SessionKit
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Teller:
                 continue
             try:
                 self._serve(kit, leases, source, target)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self._world.scheduler.refused("stops:", problem)
             if kit.chance.random() < 0.95:
                 kit.relinquish(leases)

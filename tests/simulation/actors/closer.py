@@ -8,7 +8,7 @@ from appliance.bag.authority import Contents
 from appliance.bag.closer import NotDue
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Answer, HorizonSeen
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Closing:
     def _tolerant(self, work: object) -> None:
         try:
             work()  # type: ignore[operator]
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self._world.scheduler.refused("gets no answer:", problem)
 
     def _close(self, kit: Kit, log: LogKit) -> None:

@@ -8,7 +8,7 @@ from appliance.formats.framing import Kind
 from appliance.policy import next_policy
 from appliance.policywatch import WatchedPolicy
 from tests.simulation.actors.processes import Kit
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Governor:
                 try:
                     record = next_policy(kit.records.newest_policy(), change)
                     kit.records.publish(Kind.POLICY, record, world.founded.root)
-                except LeaseholdError as problem:
+                except TenureError as problem:
                     world.scheduler.refused("publishes nothing yet:", problem)
                     kit.pause(100 * MS)
                 else:
@@ -49,7 +49,7 @@ def watched(kit: Kit) -> WatchedPolicy:
         try:
             policy = WatchedPolicy(kit.world.founded.registers(kit.storage))
             break
-        except LeaseholdError as problem:
+        except TenureError as problem:
             kit.world.scheduler.refused("finds no policy:", problem)
             kit.pause(50 * MS)
     pace = kit.chance.choice((100, 400, 3_000)) * MS

@@ -9,7 +9,7 @@ import msgspec
 from appliance.formats.framing import Kind
 from tests.simulation.actors.processes import Kit
 from tests.simulation.cluster import NODES
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Mover:
             while True:
                 try:
                     kit.records.publish(Kind.MAP, record, world.founded.root)
-                except LeaseholdError as problem:
+                except TenureError as problem:
                     kit.world.scheduler.refused("moves nothing yet:", problem)
                     kit.pause(100 * MS)
                 else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from appliance.bag.packer import Packer
 from appliance.bag.retention import Retention
 from tests.simulation.actors.processes import Kit
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import DAY
 
 if TYPE_CHECKING:
@@ -40,5 +40,5 @@ class Packing:
                     world.scheduler.note("packs", f"{rack.path}: {report}")
                 if self._deletes and kit.chance.random() < 0.5:
                     world.scheduler.note("deletes", f"{[each.path for each in retention.turn(32)]}")
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 world.scheduler.refused("cannot pack:", problem)

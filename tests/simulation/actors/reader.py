@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import HorizonSeen, LatestRead, SettledRead, key_of
-from timeagent.errors import LeaseholdError, TryAgain
+from timeagent.errors import TenureError, TryAgain
 
 if TYPE_CHECKING:
     from tests.simulation.actors.processes import LogKit
@@ -37,7 +37,7 @@ class Reading:
                     cursor = self._settled(kit, log, cursor)
                 else:
                     self._latest(kit, log)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self._world.scheduler.refused("cannot read:", problem)
 
     def _settled(self, kit: Kit, log: LogKit, cursor: int) -> int:

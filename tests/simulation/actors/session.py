@@ -19,7 +19,7 @@ from tests.simulation.cluster import grid_of
 from tests.simulation.history import Hold, LatestRead, NarrowRead, Turn, Waited, Wrote, key_of
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import SimulatedTransport
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class SessionKit(Kit):
             self.time.sleep(self.policy.renew_period_ns // 4)
             try:
                 self.session.renew_due()
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self.world.scheduler.refused("renews nothing:", problem)
 
     # -- what applications do, with a record of it ---------------------------------------------------------------------
@@ -119,7 +119,7 @@ class SessionKit(Kit):
         term = None if term_ns is None else term_ns / SECOND
         try:
             leases = self.session.acquire(*domains, mode=mode, timeout_s=timeout_ns / SECOND, term_s=term, **options)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self.world.scheduler.refused("gets no lease:", problem)
             history.waits.append(Waited(self.process.name, tuple(domains), began, scheduler.now - began, granted=False))
             return None
@@ -242,7 +242,7 @@ class Application:
             self.taken(kit, leases)
             try:
                 self._use(kit, leases, number)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self._world.scheduler.refused("stops:", problem)
             if kit.chance.random() < self.gives_back:
                 kit.relinquish(leases)
@@ -315,7 +315,7 @@ class Regular:
         try:
             kit.read(self._log, leases)
             kit.publish(self._log, [f"{kit.process.name} {self._world.number()}".encode()], leases)
-        except LeaseholdError as problem:
+        except TenureError as problem:
             self._world.scheduler.refused("stops:", problem)
             kit.relinquish(leases)
             return None

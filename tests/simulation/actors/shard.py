@@ -20,7 +20,7 @@ from tests.simulation.history import Started
 from tests.simulation.network import Endpoint, answer
 from tests.simulation.scheduler import NEVER
 from tests.simulation.store import MemoryStore
-from timeagent.errors import BadTime, Environment, LeaseholdError
+from timeagent.errors import BadTime, Environment, TenureError
 from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
@@ -72,7 +72,7 @@ class Spool:
             taken, self._blocks = self._blocks, []
             try:
                 self._ledger.append(b"".join(taken))
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self._world.scheduler.refused(f"loses {len(taken)} ledger blocks:", problem)
 
 
@@ -160,7 +160,7 @@ class ShardHost:
         while True:
             try:
                 return kit.records.layouts(kit.records.newest_map())
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 self._world.scheduler.refused("finds no maps:", problem)
                 kit.pause(100 * MS)
 

@@ -16,7 +16,7 @@ from appliance.routes import ShardRoutes
 from tests.simulation.history import Calm, Fault
 from tests.simulation.network import NO_NETWORK_MISHAPS, Endpoint, SimulatedTransport, refuse
 from tests.simulation.scheduler import NEVER
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Maps(MapWatch):
             try:
                 newest = kit.records.newest_map()
                 first = Placement(newest, tuple(kit.records.layouts(newest)))
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 kit.world.scheduler.refused("finds no map:", problem)
                 kit.pause(100 * MS)
             else:

@@ -288,7 +288,7 @@ class Daemon:
             lambda: list(street.nodes),
             kit.time,
             kit.policy,
-            lambda name, body: Going(world, process, name.removeprefix("leasehold-"), body),
+            lambda name, body: Going(world, process, name.removeprefix("tenure-"), body),
         )
         door = Door(node, host, tenancy.asked_for)
         world.scheduler.spawn(f"{process.name} door", process, lambda: stand_at(street, door, process))

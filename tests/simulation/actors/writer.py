@@ -9,7 +9,7 @@ from appliance.session.stamping import Ahead, Stamper, WriterState
 from tests.simulation.actors.issuer import Issuer
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Attempt
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Writer:
                 keyring = kit.records.keyring(numbers.trust)
                 leases = (issuer.lease(),)
                 publication = stamper.publication(log.grid, payloads, leases, identity, numbers, keyring)
-            except LeaseholdError as problem:
+            except TenureError as problem:
                 world.scheduler.refused("writes nothing:", problem)
                 continue
             if isinstance(publication, Ahead):

@@ -63,7 +63,7 @@ def pieces(data: bytes) -> list[Piece]:
     while at + _AROUND <= len(data):
         magic, kind, version, zero, length = _HEAD.unpack_from(data, at)
         end = at + _AROUND + length
-        known = magic == b"LHLD" and 1 <= kind <= 11 and version == 1 and not zero
+        known = magic == b"TNUR" and 1 <= kind <= 11 and version == 1 and not zero
         if not known or length > (_SEAL_MAX if kind == SEAL else _PAYLOAD_MAX) or end > len(data):
             break
         if hashlib.sha256(data[at : end - 16]).digest()[:16] != data[end - 16 : end]:
@@ -114,7 +114,7 @@ def ceiling(data: bytes) -> CeilingRecord:
 
 
 def signed_bytes(context: str, payload: bytes) -> bytes:
-    return b"leasehold v1 " + context.encode() + b"\0" + struct.pack(">Q", len(payload)) + payload
+    return b"tenure v1 " + context.encode() + b"\0" + struct.pack(">Q", len(payload)) + payload
 
 
 @lru_cache(maxsize=4_096)
@@ -153,7 +153,7 @@ _TIME: Final = struct.Struct(">4sBBHQQQQQ16s64s")
 def time_of(data: bytes) -> Time:
     need(len(data) == _TIME.size, "a signed time has 128 bytes")
     magic, version, status, flags, midpoint, radius, staleness, _, _, key, signature = _TIME.unpack(data)
-    good = magic == b"LHST" and version == 1 and status <= 3 and flags <= 7
+    good = magic == b"TNST" and version == 1 and status <= 3 and flags <= 7
     good = good and midpoint < 2**63 and radius < 2**62 and staleness < 2**62 and not (flags & 1 and staleness)
     need(good, "no signed time")
     return Time(status, flags, midpoint, radius, key, data[:64], signature)
@@ -271,7 +271,7 @@ def pack_files(data: bytes) -> tuple[PackHead, dict[tuple[str, str], bytes]]:
     magic, version, head_bytes, index_at, bags, files, frames, bag_bytes, name_bytes, digest, check = _TRAILER.unpack(
         trailer
     )
-    need(magic == b"LHPK" and version == 1, "no pack")
+    need(magic == b"TNPK" and version == 1, "no pack")
     need(hashlib.sha256(trailer[:-16]).digest()[:16] == check, "a damaged trailer")
     index = data[index_at : -_TRAILER.size]
     size = 8 * bags + bag_bytes + 52 * files + name_bytes + 44 * frames

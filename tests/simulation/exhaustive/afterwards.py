@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.exhaustive.nodes import BAG, NEXT_BAG, PAST, node
 from tests.simulation.exhaustive.tree import Mount, Tree, TreeWorld
 from tests.support.explorer import Port
-from timeagent.errors import LeaseholdError
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ def read_afterwards(tree: Tree) -> Read | str:
     try:
         here.horizon.settle(BAGS[-1].end_ns)
         return delivered(here.reader.settled())
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return problem.code
 
 

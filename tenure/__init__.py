@@ -1,4 +1,4 @@
-"""leasehold: leases, timestamped messages in closable bags, and their audit, over one shared directory.
+"""tenure: leases, timestamped messages in closable bags, and their audit, over one shared directory.
 
 The names that applications use. Each is loaded when it is first asked for, so that a command of the command line loads
 only what it needs. Everything else is the inside of the house.
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
         BadTime,
         Damaged,
         Environment,
-        LeaseholdError,
         LeaseLost,
         NotTrusted,
         ShardUnavailable,
+        TenureError,
         TryAgain,
         UnknownOutcome,
     )
@@ -46,7 +46,7 @@ _HOMES: Final = {
     "Fold": "appliance.views.fold",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
-    "LeaseholdError": "timeagent.errors",
+    "TenureError": "timeagent.errors",
     "Leases": "appliance.session.leases",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
@@ -87,7 +87,6 @@ __all__ = [
     "Fold",
     "Lease",
     "LeaseLost",
-    "LeaseholdError",
     "Leases",
     "Message",
     "MessageBatch",
@@ -98,6 +97,7 @@ __all__ = [
     "Recall",
     "Session",
     "ShardUnavailable",
+    "TenureError",
     "TimeInterval",
     "TryAgain",
     "Unknown",

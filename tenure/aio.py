@@ -1,4 +1,4 @@
-"""The same names for asyncio: ``from leasehold.aio import AsyncCluster``."""
+"""The same names for asyncio: ``from tenure.aio import AsyncCluster``."""
 
 from appliance.aio import AsyncCluster, AsyncLeases, AsyncSession
 

@@ -1,11 +1,11 @@
-"""The command ``leasehold``: finds the family of the first word, imports it, and turns errors into exit codes."""
+"""The command ``tenure``: finds the family of the first word, imports it, and turns errors into exit codes."""
 
 from __future__ import annotations
 
 import sys
 
 if not __debug__:
-    sys.stderr.write("leasehold: refused to start under python -O: the assertions are part of the program\n")
+    sys.stderr.write("tenure: refused to start under python -O: the assertions are part of the program\n")
     sys.exit(2)
 
 import argparse
@@ -64,7 +64,7 @@ class _Release(argparse.Action):
         """Print the release and end."""
         from importlib.metadata import version
 
-        sys.stdout.write(f"leasehold {version('leasehold')}\n")
+        sys.stdout.write(f"tenure {version('tenure')}\n")
         parser.exit()
 
 
@@ -108,13 +108,13 @@ class Words(argparse.ArgumentParser):
 
 
 def overview() -> argparse.ArgumentParser:
-    """Return the parser of ``leasehold --help``; main() adds the word to it. The manual is made of it too."""
+    """Return the parser of ``tenure --help``; main() adds the word to it. The manual is made of it too."""
     width = max(map(len, FAMILIES))
     words = "\n".join(f"  {word:{width}}  {summary}" for word, (_, summary) in FAMILIES.items())
     parser = argparse.ArgumentParser(
-        prog="leasehold",
+        prog="tenure",
         description="Leases, timestamped messages in closable bags, and their audit, over one shared directory.",
-        epilog=f"commands:\n{words}\n\nleasehold COMMAND --help says more. LEASEHOLD_ROOT names the root.",
+        epilog=f"commands:\n{words}\n\ntenure COMMAND --help says more. TENURE_ROOT names the root.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Release, nargs=0, help="say which release this is, and exit")
@@ -147,7 +147,7 @@ def _command(words: list[str]) -> int:
         return USAGE
     chosen = parser.parse_args(words[:1])
     command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
-    own = Words(prog=f"leasehold {chosen.command}", description=command.summary)
+    own = Words(prog=f"tenure {chosen.command}", description=command.summary)
     command.add_arguments(own)
     _describe_verbs(own)
     return _run(command.run, own.parse_args(words[1:]))
@@ -155,16 +155,16 @@ def _command(words: list[str]) -> int:
 
 def _run(run: object, options: argparse.Namespace) -> int:
     from timeagent.console import note, printable, report_error
-    from timeagent.errors import LeaseholdError
+    from timeagent.errors import TenureError
 
     assert callable(run)
     try:
         status = run(options)
         sys.stdout.flush()
-    except LeaseholdError as problem:
+    except TenureError as problem:
         return report_error(problem)
     except KeyboardInterrupt:
-        note("leasehold: interrupted")
+        note("tenure: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
@@ -173,7 +173,7 @@ def _run(run: object, options: argparse.Namespace) -> int:
     except OSError as problem:
         # What the mount does is classified where it happens; left are our own output, and files that were named.
         where = "" if problem.filename is None else f"{printable(os.fsdecode(problem.filename))}: "
-        note(f"leasehold: {where}{problem.strerror or problem} [input-output]")
+        note(f"tenure: {where}{problem.strerror or problem} [input-output]")
         note("  way out: see whether the path is right, and whether there is room and permission")
         return INPUT_OUTPUT
     assert isinstance(status, int)
@@ -182,7 +182,7 @@ def _run(run: object, options: argparse.Namespace) -> int:
 
 def _defect() -> int:
     """Say that the program is at fault, with the traceback of what is being handled; return the exit code."""
-    said = f"{traceback.format_exc()}leasehold: this is a defect of the program, and no answer [defect]\n"
+    said = f"{traceback.format_exc()}tenure: this is a defect of the program, and no answer [defect]\n"
     with contextlib.suppress(OSError):  # nobody reads it
         sys.stderr.write(said)
         sys.stderr.flush()
@@ -212,7 +212,7 @@ def entry() -> int:
     try:
         return main()
     except KeyboardInterrupt:
-        sys.stderr.write("leasehold: interrupted\n")
+        sys.stderr.write("tenure: interrupted\n")
         return INTERRUPTED
 
 

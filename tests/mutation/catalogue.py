@@ -35,6 +35,7 @@ from tests.faults import test_several_session_mutants as several_session
 from tests.faults import test_store_mutants as store
 from tests.faults import test_tenancy_mutants as tenancy
 from tests.faults import test_view_races as races
+from tests.mutation import reach
 from tests.property import test_auditor_records as shapes
 from tests.simulation.exhaustive import table as exhaustive
 from tests.simulation.mutants import MUTANTS as SIMULATION
@@ -139,11 +140,14 @@ class _Everywhere:
     """A function that is set in one module is set wherever else it is known by name, as if imported only now."""
 
     def __init__(self) -> None:
-        self.modules: list[str] = []
+        self.functions: list[str] = []
 
     def setattr(self, owner: Any, attribute: str, value: object) -> None:  # noqa: ANN401 - a module or a class
         before = getattr(owner, attribute)
-        self.modules.append(getattr(owner, "__module__", owner.__name__))
+        # Of what is no function, or is replaced twice: whoever makes an object of the class.
+        function = reach.named(owner, attribute) or reach.named(owner, "__init__")
+        assert function is not None, f"{owner} {attribute}: no function of ours"
+        self.functions.append(function)
         setattr(owner, attribute, value)
         if not isinstance(owner, ModuleType):
             return  # a method is looked up when it is called
@@ -159,8 +163,8 @@ def names() -> list[str]:
 
 
 def plant_for_good(name: str) -> list[str]:
-    """Plant a mutant in this process, and return the modules in which it is."""
+    """Plant a mutant in this process, and return the functions that it replaces, as ``reach.named`` names them."""
     table, _, mutant = name.partition(": ")
     patch = _Everywhere()
     TABLES[table][mutant](cast("pytest.MonkeyPatch", patch))
-    return patch.modules
+    return patch.functions

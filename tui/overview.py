@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .state import Reach, View
-from .words import Cell, bag_cell, clock_text, clock_words, log_words, radius_words, short_span
+from .words import Cell, bag_cell, clock_text, clock_words, is_idle, log_words, radius_words, short_span
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
@@ -55,9 +55,12 @@ def numbers_words(state: ClusterState) -> str:
         parts.append(f"{answering} of {len(shards)} shards answer")
     if shards:
         parts.append(f"leases {leases_count(state)}")
-    lags = [state.clock.now.midpoint - log.horizon_ns for log in state.logs if log.horizon_ns is not None]
-    if lags:
-        parts.append(f"horizon {short_span(max(0, *lags))} ago")
+    waiting = [log for log in state.logs if log.horizon_ns is not None and not is_idle(log)]
+    if waiting:
+        lag = max(state.clock.now.midpoint - (log.horizon_ns or 0) for log in waiting)
+        parts.append(f"horizon {short_span(max(0, lag))} ago")
+    elif any(is_idle(log) for log in state.logs):
+        parts.append("no message waits")
     return " · ".join(parts)
 
 

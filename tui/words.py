@@ -364,10 +364,22 @@ def bag_cell(bag: BagCell) -> Cell:
     return Cell(BAG_SYMBOLS[bag.state], BAG_TONES[bag.state])
 
 
+UNFINISHED: Final = (BagState.OPEN, BagState.CLOSING)
+
+
+def is_idle(log: LogView) -> bool:
+    """Return whether nothing that was written waits to be closed: then a horizon that stands still is not late.
+
+    Not said of a log whose horizon lies before all bags that are seen here.
+    """
+    if log.horizon_ns is None or any(bag.state in UNFINISHED for bag in log.bags):
+        return False
+    return not log.bags or log.bags[0].start_ns <= log.horizon_ns
+
+
 def overdue_bags(log: LogView, now: TimeInterval) -> int:
     """Return how many bags that somebody wrote to could long have been closed and are not."""
-    unfinished = (BagState.OPEN, BagState.CLOSING)
-    return sum(bag.state in unfinished and now.surely_past(bag.due_ns + OVERDUE_NS) for bag in log.bags)
+    return sum(bag.state in UNFINISHED and now.surely_past(bag.due_ns + OVERDUE_NS) for bag in log.bags)
 
 
 def log_words(log: LogView, now: TimeInterval) -> Cell:
@@ -376,6 +388,8 @@ def log_words(log: LogView, now: TimeInterval) -> Cell:
         return Cell(log.problem, Tone.BAD)
     if log.horizon_ns is None:
         return Cell("horizon ?", Tone.WARN)
+    if is_idle(log):
+        return Cell(f"horizon {clock_text(log.horizon_ns)}, nothing waits")
     overdue = overdue_bags(log, now)
     lag = short_span(max(0, now.midpoint - log.horizon_ns))
     words = f"horizon {clock_text(log.horizon_ns)}, {lag} ago"

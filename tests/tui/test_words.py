@@ -35,7 +35,7 @@ from tui.columns import (
     text_of,
 )
 from tui.health import health
-from tui.overview import leases_count, nothing_words
+from tui.overview import leases_count, nothing_words, numbers_words
 from tui.state import ClusterState, Freshness, NodeView, Origin, Reach
 from tui.words import (
     BAG_LEGEND,
@@ -190,6 +190,19 @@ def test_leases_of_silent_shards_are_not_counted_as_none() -> None:
 
 
 # -- bags and time -----------------------------------------------------------------------------------------------------
+
+
+def test_log_where_nothing_waits_is_idle_and_not_late() -> None:
+    still = log(states="ssccc")
+    assert log_words(still, TimeInterval.around(NOW.midpoint + 9 * MINUTE, MS)).text.endswith(", nothing waits")
+    later_on = state(logs=(still,), clock=clock_view(NOW_NS + 9 * MINUTE))
+    assert "ago" not in numbers_words(later_on)
+    waits = state(logs=(still, log(states="ssoc")), clock=clock_view(NOW_NS + 9 * MINUTE))
+    assert "min ago" in numbers_words(waits)
+    assert still.horizon_ns is not None
+    unseen = replace(still, horizon_ns=still.bags[0].start_ns - 1)  # what lies before may be open
+    assert log_words(unseen, NOW).text.endswith(" ago")
+    assert log_words(replace(still, horizon_ns=None), NOW).text == "horizon ?"
 
 
 def test_bags_that_could_long_be_closed_are_overdue() -> None:

@@ -38,7 +38,7 @@ from .lease.wire import (
     Revoke,
     Unavailable,
 )
-from .session.outliving import check_in_time
+from .session.session import check_in_time
 
 if TYPE_CHECKING:
     import random

@@ -17,8 +17,7 @@ from timeagent.units import MS, SECOND, parse_span, span_text
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from appliance.lease.wire import LeaseView
-    from appliance.session.leases import Leases
-    from appliance.session.session import Session
+    from appliance.session.session import Leases, Session
     from timeagent.units import Instant, Span
 
 EXIT_NO: Final = 1

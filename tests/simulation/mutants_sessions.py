@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.lease import sessionstate
-from appliance.session import held, standings
+from appliance.session import held, session_leases
 from tests.simulation.mutant import Mutant, one
 
 SESSIONS: tuple[Mutant, ...] = (
@@ -15,7 +15,7 @@ SESSIONS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a holder goes on under a lease that was ended alone",
-        one(standings, "Standing.take", "lease.lose('revoked', Reason.REVOKED, told.get(name))", "pass"),
+        one(session_leases, "SessionLease.take", "lease.lose('revoked', LossReason.REVOKED, told.get(name))", "pass"),
         "published",
         "together",
     ),
@@ -24,8 +24,9 @@ SESSIONS: tuple[Mutant, ...] = (
         one(
             held,
             "Lease.expiry_ns",
-            "return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns",
-            "return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns + self.standing.term_ns",
+            "return self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns",
+            "return self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns + "
+            "self.session_lease.term_ns",
         ),
         "published",
         "together",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from appliance.formats import hints
 from appliance.lease import endings, forgotten
 from appliance.nodewriter import batcher, service, shared
-from appliance.session import narrow
+from appliance.session import open_logs
 from tests.simulation.mutant import Mutant, one
 
 SHARING: tuple[Mutant, ...] = (
@@ -73,7 +73,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "hints are believed below their reach",
-        one(narrow, "_reach_ns", "return max(lease.hints.reach_ns(log), lease.own.reach_ns(log))", "return 0"),
+        one(open_logs, "_reach_ns", "return max(lease.hints.reach_ns(log), lease.own.reach_ns(log))", "return 0"),
         "narrow",
         "hinted",
     ),
@@ -96,19 +96,19 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a narrow reading leaves out the own attempts in doubt",
-        one(narrow, "_files", "dict.fromkeys(doubtful)", "{}"),
+        one(open_logs, "_files", "dict.fromkeys(doubtful)", "{}"),
         "narrow",
         "hinted",
     ),
     Mutant(
         "a narrow reading leaves out what was written under the same lease",
-        one(narrow, "_files", "for place in (*places, *lease.own.places):", "for place in places:"),
+        one(open_logs, "_files", "for place in (*places, *lease.own.places):", "for place in places:"),
         "complete",
         "hinted",
     ),
     Mutant(
         "a narrow reading gives messages of other domains",
-        one(narrow, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
+        one(open_logs, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
         "narrow",
         "hinted",
     ),

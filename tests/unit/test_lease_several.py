@@ -56,7 +56,7 @@ def test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease
     grow(site, living, 2 * TERM)
     busy(site)
     for session in living:
-        session.check_held([lease for lease in leases if lease.keeper is session._keeping])
+        session.check_held([lease for lease in leases if lease.keeper is session._renewer])
     living[0].close()
     busy(site)
     living[1].close()
@@ -133,12 +133,12 @@ def test_everybody_who_died_under_a_session_lease_of_one_turn_is_remembered(site
     requests: list[Request] = [
         RenewSession(
             request_id=site.chance.randbytes(16),
-            session_id=lease.standing.session_id,
+            session_id=lease.session_lease.session_id,
             term_ns=TERM,
             expiry_ns_max=site.time.midpoint_ns + 9 * TERM,
         )
         for lease in leases
-        if lease.standing is not None
+        if lease.session_lease is not None
     ]
     site.time.advance(5 * SECOND)
     assert len(transport.call(requests, SECOND)) == 3  # in one turn

@@ -19,7 +19,7 @@ from appliance.formats.paths import LOCK
 from appliance.founding import enroll
 from appliance.node import NEW_LOGS_NS, Node
 from appliance.runtime import shard_socket
-from appliance.session.openlog import LogBook
+from appliance.session.open_logs import LogBook
 from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
 from tests.support.daemons import free_port
 from tests.support.storage import FailingStorage, Fault

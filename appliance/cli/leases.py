@@ -9,7 +9,7 @@ from appliance.cli.byhand import add_by_hand, run_by_hand
 from appliance.cli.leasewatch import add_watch, run_watch
 from appliance.cli.opening import add_cluster_options, open_cluster
 from appliance.formats.lease import Mode
-from appliance.lease.showing import lease_fields
+from appliance.lease.wire import lease_fields
 from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND, parse_span, span_text

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import Ended, Granted, Suspect, Unavailable
+from appliance.lease.client import LeaseEnded, LeaseGranted, LeaseUnavailable, Suspect
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TenureError
 from timeagent.units import MS, SECOND, span_text
 
@@ -246,15 +246,15 @@ class LeaseRenewer:
         with self._lock:
             for lease, answer in answers:
                 match answer:
-                    case Granted():
+                    case LeaseGranted():
                         lease.take(answer.signed, answer.witness)
                         lease.trouble = None
-                    case Ended():
+                    case LeaseEnded():
                         lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                     case _:
-                        if isinstance(answer, Unavailable) and answer.code != "late":
+                        if isinstance(answer, LeaseUnavailable) and answer.code != "late":
                             lease.trouble = LossReason.SHARD_UNREACHABLE
                         _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
 

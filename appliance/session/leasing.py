@@ -23,9 +23,20 @@ import msgspec
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, Result, Suspect, Unavailable
-from appliance.lease.patience import PAUSE_NS_MAX, PAUSE_NS_MIN, Patience
-from appliance.lease.sessionclient import SessionClient
+from appliance.lease.client import (
+    PAUSE_NS_MAX,
+    PAUSE_NS_MIN,
+    AcquireDeadline,
+    Ask,
+    Giving,
+    LeaseDenied,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseUnavailable,
+    Result,
+    Suspect,
+)
+from appliance.lease.session_client import SessionClient
 from appliance.lease.wire import Attend, Recalled, Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
@@ -105,7 +116,7 @@ _log = logging.getLogger(__name__)
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
 
-type _Obstacle = Denied | Ended | Unavailable | Suspect | Refused
+type _Obstacle = LeaseDenied | LeaseEnded | LeaseUnavailable | Suspect | Refused
 
 
 class Routes(Protocol):
@@ -126,7 +137,7 @@ class _AcquireAttempt:
 
     wanted: Mapping[str, Mode]
     term_ns: Span
-    patience: Patience
+    patience: AcquireDeadline
     together: bool = False
     """Under a session lease with each shard."""
     age: Age | None = None
@@ -177,7 +188,7 @@ class Leasing:
         ``together``: under session leases. ``stuck``: gives it up too, asked with its age. Raises TryAgain, BadRequest,
         BadTime.
         """
-        patience = Patience(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
+        patience = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
         attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, patience, together)
         pause = PAUSE_NS_MIN
         while True:
@@ -223,18 +234,20 @@ class Leasing:
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
             obstacles: list[_Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
-                if not isinstance(result, Granted):
+                if not isinstance(result, LeaseGranted):
                     obstacles.append(result)
                 if not _may_ask_again(result):
                     attempt.asks.pop(domain, None)  # there is none where no session lease could be had
-            missing = [domain for domain, result in zip(missing, results, strict=True) if isinstance(result, Denied)]
-            final = next((each for each in obstacles if not isinstance(each, Denied)), None)
+            missing = [
+                domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
+            ]
+            final = next((each for each in obstacles if not isinstance(each, LeaseDenied)), None)
             if final is not None or not obstacles:
                 return final
             if attempt.patience.over() and not attempt.patience.keeps_a_place:
                 return obstacles[0]
             attempt.patience.pause(
-                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, Denied))
+                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, LeaseDenied))
             )
             lost = self._keep(taken)
             if lost is not None:
@@ -254,7 +267,7 @@ class Leasing:
         self.session_leases.asking(shard)
         try:
             session_lease = self.session_leases.ready(shard) if attempt.together else None
-            if isinstance(session_lease, Unavailable):
+            if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt) for domain in domains],
@@ -265,10 +278,10 @@ class Leasing:
                 hints_wanted=phase is Phase.HELD,
                 session_id=None if session_lease is None else session_lease.session_id,
             )
-            granted = (result for result in results if isinstance(result, Granted))
+            granted = (result for result in results if isinstance(result, LeaseGranted))
             taken += (self.session_leases.taken(_lease(shard, each, attempt), each.witness) for each in granted)
             if session_lease is not None and any(
-                isinstance(each, Unavailable) and each.code in _NO_SESSION for each in results
+                isinstance(each, LeaseUnavailable) and each.code in _NO_SESSION for each in results
             ):
                 self.session_leases.retire(session_lease)
             return results
@@ -283,9 +296,9 @@ class Leasing:
         alone = [lease for lease in taken if lease.session_lease is None]
         due = [lease for lease in alone if lease.expiry_ns - now < lease.term_ns - lease.term_ns // 3]
         for lease, result in self.renew(due):
-            if isinstance(result, Granted):
+            if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)
-            elif not isinstance(result, Unavailable):
+            elif not isinstance(result, LeaseUnavailable):
                 return result
         return None
 
@@ -294,7 +307,7 @@ class Leasing:
         for shard, group in self._grouped(leases):
             results = self._client(shard).upgrade(group, term_ns=term_ns, hints_wanted=True)
             for lease, result in zip(group, results, strict=True):
-                if isinstance(result, Granted):
+                if isinstance(result, LeaseGranted):
                     lease.take(result.signed, result.witness, result.hints)
                 else:
                     obstacle = obstacle or result
@@ -304,13 +317,13 @@ class Leasing:
 
     def strengthen(
         self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[Age | None], bool]
-    ) -> Granted | Ended:
+    ) -> LeaseGranted | LeaseEnded:
         """Ask for a stronger mode of a held lease; the caller applies what comes back. Blocks up to the time-out.
 
         It waits for other holders only if nobody waits before it: two holders that wait for each other would for ever.
         Raises TryAgain, BadRequest, BadTime: the lease is as it was then.
         """
-        patience = Patience(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
+        patience = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
         request_id = self._random.randbytes(16)
         client = self._client(lease.shard)
         while True:
@@ -325,10 +338,10 @@ class Leasing:
                 hints_wanted=True,
                 caps=_caps([lease]),
             )
-            if isinstance(result, Granted | Ended):
+            if isinstance(result, LeaseGranted | LeaseEnded):
                 return result
             self._raise_final(result)
-            others_wait = isinstance(result, Denied) and result.place > 1
+            others_wait = isinstance(result, LeaseDenied) and result.place > 1
             if patience.over() or others_wait:
                 raise self._given_up(result, timeout_ns)
             patience.pause(self._random)
@@ -343,7 +356,7 @@ class Leasing:
                     group, term_ns=term_ns, hints=news, caps=_caps(group), give_up_ns=self._first_end(group)
                 )
                 for lease, result in zip(group, results, strict=True):
-                    if isinstance(result, Granted) and lease.correlation_id in news:
+                    if isinstance(result, LeaseGranted) and lease.correlation_id in news:
                         lease.said(news[lease.correlation_id])
                     answers.append((lease, result))
         return answers
@@ -377,7 +390,7 @@ class Leasing:
                     answer = self.session_leases.drop(session_lease, mine, give_up)
                     if answer is not None:
                         for lease in mine:
-                            lease.delivered = isinstance(answer, Ended)
+                            lease.delivered = isinstance(answer, LeaseEnded)
                             del givings[lease]
                 results = self._client(shard).relinquish(list(givings.values()), give_up)
             except TenureError as problem:
@@ -386,7 +399,7 @@ class Leasing:
             for lease, result in zip(givings, results, strict=True):
                 if lease.session_lease is not None:
                     self.session_leases.acknowledge(lease.session_lease, [givings[lease]], [result])
-                lease.delivered = isinstance(result, Ended)
+                lease.delivered = isinstance(result, LeaseEnded)
                 if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
 
@@ -442,7 +455,7 @@ class Leasing:
     def _given_up(self, obstacle: _Obstacle, timeout_ns: Span) -> TryAgain:
         waited = span_text(timeout_ns)
         match obstacle:
-            case Denied():
+            case LeaseDenied():
                 holder = obstacle.holder
                 purpose = f" ({holder.purpose})" if holder.purpose else ""
                 return TryAgain(
@@ -452,7 +465,7 @@ class Leasing:
                     f"number {obstacle.place} of those who wait",
                     hint="allow more time, or ask the holder",
                 )
-            case Unavailable():
+            case LeaseUnavailable():
                 return ShardUnavailable(
                     obstacle.code,
                     f"no lease on {obstacle.domain!r} within {waited}: {obstacle.message}",
@@ -469,7 +482,7 @@ def _may_ask_again(result: Result) -> bool:
 
     What was granted, was given back as useless, or has ended, is over: its request gets nothing any more.
     """
-    return isinstance(result, Denied) or (isinstance(result, Unavailable) and result.code != "late")
+    return isinstance(result, LeaseDenied) or (isinstance(result, LeaseUnavailable) and result.code != "late")
 
 
 def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
@@ -491,7 +504,7 @@ def _giving(lease: Lease, *, abandoned: bool) -> Giving:
     )
 
 
-def _lease(shard: int, granted: Granted, attempt: _AcquireAttempt) -> Lease:
+def _lease(shard: int, granted: LeaseGranted, attempt: _AcquireAttempt) -> Lease:
     witness = granted.witness
     return Lease(
         domain=witness.domain,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.lease import Mode
     from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.wire import Age, Recalled, Wanted
+    from appliance.lease.wire import Age, Recalled, WantedLease
     from timeagent.clock import NodeTime
     from timeagent.units import Span
 
@@ -186,7 +186,7 @@ class RecallListener:
         self._give_back = give_back
         self._background = background
         self._ears: dict[int, _Ear] = {}
-        self._early: dict[bytes, Wanted] = {}
+        self._early: dict[bytes, WantedLease] = {}
         self._stop = Event()
 
     def attend(self, leases: Iterable[Lease]) -> None:

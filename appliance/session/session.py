@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self, overload
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
-from appliance.lease.client import Granted
+from appliance.lease.client import LeaseGranted
 from timeagent.errors import BadRequest, Damaged, TenureError, TryAgain, check_callable, check_type
 from timeagent.units import MS, rfc3339, span_of
 
@@ -270,7 +270,7 @@ class Session:
         wanted = wanted_modes([lease.domain], mode)[lease.domain]
         answer = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
         with self._lock:
-            if isinstance(answer, Granted):
+            if isinstance(answer, LeaseGranted):
                 lease.take(answer.signed, answer.witness, answer.hints)
             else:
                 lease.lose_to(answer)

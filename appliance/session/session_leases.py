@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import Ended, Giving, Unavailable
-from appliance.lease.sessionclient import Stands, SuspectSession
+from appliance.lease.client import Giving, LeaseEnded, LeaseUnavailable
+from appliance.lease.session_client import Stands, SuspectSession
 from appliance.lease.wire import Refused
 from timeagent.errors import TenureError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Witness
-    from appliance.lease.sessionclient import SessionClient, SessionResult
+    from appliance.lease.session_client import SessionClient, SessionResult
     from timeagent.clock import NodeTime
     from timeagent.units import Instant
 
@@ -75,7 +75,7 @@ class SessionLeases:
 
     # -- taking leases under one ---------------------------------------------------------------------------------------
 
-    def ready(self, shard: int) -> SessionLease | Unavailable:
+    def ready(self, shard: int) -> SessionLease | LeaseUnavailable:
         """Return one that is good for longer than a renewal period; begin or renew it where it has to be.
 
         Raises BadTime.
@@ -164,12 +164,12 @@ class SessionLeases:
                 case Stands():
                     if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
                         session_lease.take(result.signed, result.witness, result.revoked)
-                case Ended():
+                case LeaseEnded():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                 case _:
-                    if isinstance(result, Unavailable) and result.code != "late":
+                    if isinstance(result, LeaseUnavailable) and result.code != "late":
                         session_lease.trouble = LossReason.SHARD_UNREACHABLE
                     elif isinstance(result, Refused):
                         self.retire(session_lease)  # renewed no more: its leases run towards its expiry
@@ -239,7 +239,7 @@ class SessionLeases:
             None if last is None else last.chain_head,
             give_up_ns,
         )
-        if not isinstance(result, Ended):
+        if not isinstance(result, LeaseEnded):
             _log.warning("session-drop-unanswered shard=%d result=%s", session_lease.shard, result)
         return result
 
@@ -253,9 +253,9 @@ class SessionLeases:
         """Take note of what became of givings. What the shard refuses is given back without a word about it."""
         with self._lock:
             for giving, result in zip(givings, results, strict=True):
-                if isinstance(result, Ended):
+                if isinstance(result, LeaseEnded):
                     session_lease.owed.pop(giving.correlation_id, None)
-                elif isinstance(result, Unavailable):
+                elif isinstance(result, LeaseUnavailable):
                     session_lease.owed[giving.correlation_id] = giving
                 else:
                     session_lease.owed[giving.correlation_id] = Giving(
@@ -304,14 +304,14 @@ class SessionLeases:
                 self.acknowledge(session_lease, givings, self._client(session_lease.shard).relinquish(givings))
 
 
-def _unavailable(result: SessionResult) -> Unavailable:
+def _unavailable(result: SessionResult) -> LeaseUnavailable:
     """Say why there is no session lease."""
     match result:
-        case Unavailable():
+        case LeaseUnavailable():
             return result
         case SuspectSession():
-            return Unavailable("", "suspect-session", result.reason)
-        case Ended():
-            return Unavailable("", "no-session", f"the session lease has ended: {result.outcome}")
+            return LeaseUnavailable("", "suspect-session", result.reason)
+        case LeaseEnded():
+            return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
-            return Unavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))
+            return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))

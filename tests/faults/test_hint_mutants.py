@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import listedfiles, reader
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.lease import endings, forgotten, whereabouts
+from appliance.lease import domain, state, store
 from appliance.session import leasing, open_logs, session
 from tests.simulation.planting import Planter
 from tests.support.hint_world import HintWorld
@@ -34,18 +34,18 @@ MUTANTS: dict[str, Fault] = {
         "min(one.complete_from_ns, other.complete_from_ns)",
     ),
     "broken holder's hints are kept": (
-        endings,
+        state,
         "broken",
         "remembering(left, None, bounds)",
         "remembering(left, lease.hints, bounds)",
     ),
     "restarted shard claims to know": (
-        forgotten,
-        "Forgotten.memory",
+        store,
+        "Eviction.memory",
         "nothing_known(self.floor_ns)",
         "nothing_known(0)",
     ),
-    "hints where others may write": (whereabouts, "hints_for", "mode.reads_all", "True"),
+    "hints where others may write": (domain, "hints_for", "mode.reads_all", "True"),
     "own messages are forgotten": (open_logs, "_files", "(*places, *lease.own.places)", "places"),
     "one file for frames in several": (session, "Session._account", "outcome.file_name if alone else None", "'x'"),
     "last time of an attempt in doubt is taken for the only one": (
@@ -79,18 +79,18 @@ MUTANTS: dict[str, Fault] = {
 
 NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
     "renewal forgets hints": (
-        (whereabouts, "said", "hints is None", "True"),
+        (domain, "said", "hints is None", "True"),
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "relinquishing forgets what renewals said": (
-        (endings, "relinquished", "joined(lease.hints, command.hints)", "command.hints"),
+        (state, "relinquished", "joined(lease.hints, command.hints)", "command.hints"),
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "unanswered renewal counts as heard": (
         (
             leasing,
             "Leasing.renew",
-            "isinstance(result, Granted) and lease.correlation_id in news",
+            "isinstance(result, LeaseGranted) and lease.correlation_id in news",
             "lease.correlation_id in news",
         ),
         lambda site: unit.test_renewal_without_an_answer_loses_nothing(site, "lost"),
@@ -123,7 +123,7 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
     ),
     "no word about what was written": (
         (
-            endings,
+            state,
             "relinquished",
             "None if command.hints is None else joined(lease.hints, command.hints)",
             "joined(lease.hints, command.hints or lease.hints)",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.lease import answering, endings, recall, state
+from appliance.lease import recall, request_handler, state
 from appliance.session import recalls, session
 from tests.support.cluster import hand_sites
 from tests.support.mutants import plant
@@ -110,15 +110,15 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_listener_is_answered_when_its_time_is_up,
     ),
     "a revoked lease moves no floor": (
-        endings,
+        state,
         "broken",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
         "end_lease(domain, left, lease, ending, bounds.now.midpoint, bounds.now.midpoint)",
         shard_tests.test_revoked_lease_is_over_and_its_successor_lies_above_its_expiry,
     ),
     "the ledger does not say who revoked": (
-        answering,
-        "Answers.answer",
+        request_handler,
+        "RequestHandler.answer",
         "self._revocations.note(turn, request, entries)",
         "pass",
         shard_tests.test_ledger_says_who_revoked_and_why_once,
@@ -131,8 +131,8 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_only_the_grant_that_is_named_is_revoked,
     ),
     "any reason goes into the ledger": (
-        answering,
-        "Answers.answer",
+        request_handler,
+        "RequestHandler.answer",
         "(refused := holder_refused(request, request.by)) is not None",
         "(refused := None) is not None",
         shard_tests.test_reason_that_is_no_plain_text_is_refused,

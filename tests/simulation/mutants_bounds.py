@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import forgotten
+from appliance.lease import store
 from appliance.session import lease_renewer, leasing, session
 from tests.simulation.mutant import Mutant, one
 
@@ -10,8 +10,8 @@ BOUNDS: tuple[Mutant, ...] = (
     Mutant(
         "what is evicted leaves the shard floor where it is",
         one(
-            forgotten,
-            "Forgotten.evict",
+            store,
+            "Eviction.evict",
             "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
             "self.floor_ns",
         ),
@@ -20,13 +20,13 @@ BOUNDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is evicted leaves the shard's settle_to where it is",
-        one(forgotten, "Forgotten.evict", "max(self.settle_to_ns, memory.settle_to_ns)", "self.settle_to_ns"),
+        one(store, "Eviction.evict", "max(self.settle_to_ns, memory.settle_to_ns)", "self.settle_to_ns"),
         "witnesses",
         "evictions",
     ),
     Mutant(
         "a domain that comes back does not know the shard floor",
-        one(forgotten, "Forgotten.memory", "fence=0, floor_ns=self.floor_ns", "fence=0, floor_ns=0"),
+        one(store, "Eviction.memory", "fence=0, floor_ns=self.floor_ns", "fence=0, floor_ns=0"),
         "witnesses",
         "evictions",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.lease import ceiling, domain, endings, presence, shard, state
+from appliance.lease import ceiling, connection, domain, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, recalls, session, stamping
 from tests.simulation.mutant import Mutant, one
@@ -34,20 +34,20 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the floor is not cumulative",
-        one(endings, "end_lease", "max(before.floor_ns, floor)", "floor"),
+        one(state, "end_lease", "max(before.floor_ns, floor)", "floor"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "settle_to is forgotten by the next ending",
-        one(endings, "end_lease", "max(before.settle_to_ns, settle_to)", "settle_to"),
+        one(state, "end_lease", "max(before.settle_to_ns, settle_to)", "settle_to"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "a broken lease moves no floor",
         one(
-            endings,
+            state,
             "broken",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
             "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
@@ -58,7 +58,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a broken lease moves no settle_to",
         one(
-            endings,
+            state,
             "broken",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
@@ -362,7 +362,7 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what the dead took tentatively is theirs until it runs out",
-        one(presence, "Presence.gone", ">= GRACE_NS", ">= 10 * GRACE_NS"),
+        one(connection, "TentativeLeaseReaper.gone", ">= GRACE_NS", ">= 10 * GRACE_NS"),
         "waits",
         "takers",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.formats import hints
-from appliance.lease import endings, forgotten
+from appliance.lease import state, store
 from appliance.nodewriter import batcher, service, shared
 from appliance.session import open_logs
 from tests.simulation.mutant import Mutant, one
@@ -67,7 +67,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "hints of a holder that died count as all that it wrote",
-        one(endings, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
+        one(state, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
         "narrow",
         "hinted",
     ),
@@ -90,7 +90,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that begins claims to know where everything is",
-        one(forgotten, "Forgotten.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
+        one(store, "Eviction.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
         "narrow",
         "hinted",
     ),

@@ -17,9 +17,9 @@ from appliance.formats.policy import Policy, check_policy
 from appliance.formats.shardmap import ShardMap
 from appliance.founding import enroll, found_cluster, publish_map
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
+from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.whereabouts import HINT_BYTES_MAX
 from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
 from appliance.settings import ROOT_KEY, Settings, save_settings

@@ -12,7 +12,7 @@ from appliance.bag.outcome import Committed
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended
-from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, Wanted
+from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, WantedLease
 from appliance.session.held import Loss, LossReason
 from appliance.session.stamping import Publication
 from tests.support.cluster import HandSite, Site, hand_sites, sites
@@ -353,7 +353,7 @@ def test_who_waits_gives_way_only_to_an_older_one_that_goes_on_waiting_for_what_
             last[0] = next(looks, last[0])
             oldest = Age(first_try_ns=last[0], request_id=bytes(16)) if last[0] else None
             by = theirs[0].signed.witness().holder
-            wanted = Wanted(
+            wanted = WantedLease(
                 domain="a", correlation_id=own.correlation_id, mode=Mode.X, by=by, since_ns=0, oldest=oldest
             )
             return Recalled(request_id=bytes(16), run=bytes(8), heard=0, wanted=(wanted,))

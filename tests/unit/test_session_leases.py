@@ -10,8 +10,7 @@ from appliance.bag.outcome import Committed, Unknown
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import SignedWitness, Witness
-from appliance.lease.sessionwire import BeginSession, DropSession, RenewSession
-from appliance.lease.wire import Acquire, Relinquish, Renew, Request, Revoke
+from appliance.lease.wire import Acquire, BeginSession, DropSession, Relinquish, Renew, RenewSession, Request, Revoke
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest, LeaseLost, TryAgain

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.lease.sessionwire import DropSession
-from appliance.lease.wire import Acquire, Relinquish, Revoke
+from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, HandTransport, hand_sites
 from tests.support.session_world import LOG

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from .bag.outcome import Outcome
     from .bag.reader import Message
     from .formats.lease import Mode
-    from .session.held import Lease
-    from .session.leases import Leases
-    from .session.losses import Listener, Loss
-    from .session.session import Session
+    from .session.held import Lease, Listener, Loss
+    from .session.session import Leases, Session
 
 WAITS_MAX: Final = 64
 """How many ``acquire`` wait at once; more of them wait for one of these to end."""

@@ -22,23 +22,26 @@ from .formats.names import check_domain, check_purpose
 from .formats.sessionlease import SessionWitness
 from .formats.witness import SignedWitness
 from .lease.client import ATTEMPTS
-from .lease.sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
 from .lease.wire import (
     PAGE_LEASES_MAX,
     Acquire,
     Age,
+    BeginSession,
     Denied,
+    DropSession,
     Granted,
     Inspect,
+    LeasePage,
     Over,
-    Page,
     Refused,
     Relinquish,
     Renew,
+    RenewSession,
     Revoke,
+    SessionGranted,
     Unavailable,
 )
-from .session.outliving import check_in_time
+from .session.session import check_in_time
 
 if TYPE_CHECKING:
     import random
@@ -102,7 +105,7 @@ class ByHand:
         """
         request = Inspect(after_domain="", leases_max=PAGE_LEASES_MAX, session_id=session_id)
         page = self._asked(request, domain=domain)
-        assert isinstance(page, Page), page
+        assert isinstance(page, LeasePage), page
         return list(page.leases)
 
     def renew_session(self, view: LeaseView, term_ns: Span) -> SessionWitness | None:

@@ -46,7 +46,7 @@ from .policywatch import WatchedPolicy
 from .registers import Registers
 from .routes import ShardRoutes
 from .runtime import ensure_runtime, group_id, runtime_of, writer_socket
-from .session.openlog import LogBook
+from .session.open_logs import LogBook
 from .session.session import Session
 from .settings import Settings, Sharing, find_settings
 from .shards import ShardHost

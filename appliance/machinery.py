@@ -9,9 +9,9 @@ from __future__ import annotations
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Protocol
 
-from .lease.chainthread import ChainThread
-from .lease.spool import LedgerSpool
+from .lease.ceiling import CeilingExtender
 from .lease.store import LeaseStore
+from .lease.witness_ledger import LedgerSpool
 from .runtime import LocalLock, daemon_lock
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class Machinery:
         """Return an empty database for a shard. Raises Environment."""
         return LeaseStore(self._runtime / f"shard-{shard:04d}.db")
 
-    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> ChainThread:
+    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
         """Return a chain whose mount work keeps no request waiting."""
-        return ChainThread(right, time, policy)
+        return CeilingExtender(right, time, policy)
 
     def spool(self, ledger: StoredLedger) -> LedgerSpool:
         """Return the queue by which blocks reach a run's ledger."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from .lease.door import Door
+    from .lease.listeners import TlsListener
     from .observed import Observed
     from .ownkeys import OwnKeys
     from .releases import Releases
@@ -40,7 +40,7 @@ class NodeCollector(Collector):
         version: str,
         observed: Observed,
         host: ShardHost,
-        door: Door | None = None,
+        door: TlsListener | None = None,
         trust: TrustWatch | None = None,
         releases: Releases | None = None,
         keys: OwnKeys | None = None,

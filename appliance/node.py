@@ -16,7 +16,7 @@ from .bag.packing import Packing
 from .doctor.check import not_well
 from .givingway import kept_by
 from .lease import tls
-from .lease.door import Door
+from .lease.listeners import TlsListener
 from .metrics import NodeCollector, exposition
 from .nodewriter.server import NodeWriterServer
 from .observed import AT_ONCE, Observed, pages
@@ -69,7 +69,7 @@ class Node:
         self._cluster = cluster
         self._notifier = notifier or Notifier()
         self._version = version
-        self._door: Door | None = None
+        self._door: TlsListener | None = None
         self._door_thread: Thread | None = None
         self._webs: list[WebDoor] = []
         self._observed: Observed | None = None
@@ -152,7 +152,7 @@ class Node:
             ends = tls.OwnEnds(
                 lambda key: tls.server_context(key, tls.certificate(key.public, release=version)), cluster.keys.tls
             )
-            self._door = Door(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
+            self._door = TlsListener(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
             self._door_thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
             self._door_thread.start()
         self._releases = Releases(

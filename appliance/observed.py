@@ -18,9 +18,8 @@ from .bag.probe import room_of
 from .doctor.check import Verdict, failed, not_well, worst
 from .givingway import kept_by
 from .health import judge_awaited_shard, judge_clock, judge_mount, judge_own_shard, judge_space, judge_tmpfs
-from .lease.showing import lease_fields, shard_fields
 from .lease.transport import UnixTransport
-from .lease.wire import PAGE_LEASES_MAX, Inspect, Page
+from .lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, lease_fields, shard_fields
 from .runtime import shard_socket
 from .webdoor import JSON, Answer
 
@@ -152,7 +151,7 @@ class Observed:
         except BadTime:
             return None
 
-    def page(self, shard: int, after: str, leases_max: int) -> Page:
+    def page(self, shard: int, after: str, leases_max: int) -> LeasePage:
         """Ask a shard of this node for a page. Raises ShardUnavailable."""
         if self._host.hosted(shard) is None:
             raise ShardUnavailable("not-running", f"shard {shard} does not run here now")
@@ -161,7 +160,7 @@ class Observed:
             (reply,) = line.call([Inspect(after_domain=after, leases_max=leases_max)], ASK_NS)
         finally:
             line.close()
-        if not isinstance(reply, Page):
+        if not isinstance(reply, LeasePage):
             raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
         return reply
 

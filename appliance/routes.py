@@ -31,7 +31,7 @@ from .lease.wire import (
     ClockTold,
     Hello,
     Inspect,
-    Page,
+    LeasePage,
     Refused,
     Unavailable,
 )
@@ -307,7 +307,7 @@ class ShardRoutes:
             return problem.code
         return "runs"
 
-    def _first_page(self, shard: int, leases_max: int, domain: str | None = None) -> tuple[str, Page]:
+    def _first_page(self, shard: int, leases_max: int, domain: str | None = None) -> tuple[str, LeasePage]:
         """Ask the owner; where it does not answer, whoever linked the newest record of the chain.
 
         That one is asked first from then on, as long as it answers: an owner that stands still takes all the patience
@@ -331,7 +331,7 @@ class ShardRoutes:
             self._stand_ins[shard] = newest.number, runner
             return runner, page
 
-    def _page_at(self, shard: int, node: str, leases_max: int, domain: str | None) -> Page:
+    def _page_at(self, shard: int, node: str, leases_max: int, domain: str | None) -> LeasePage:
         with contextlib.closing(self._to_look(shard, node)) as line:
             return self._page(line, shard, node, "", leases_max, domain)
 
@@ -363,7 +363,7 @@ class ShardRoutes:
         after: str,
         leases_max: int,
         domain: str | None = None,
-    ) -> Page:
+    ) -> LeasePage:
         try:
             (reply,) = line.call(
                 [Inspect(after_domain=after, leases_max=leases_max, domain=domain)],
@@ -377,7 +377,7 @@ class ShardRoutes:
             ) from None
         if isinstance(reply, Unavailable):
             raise ShardUnavailable(reply.code, f"shard {shard} at node {node} says not now: {reply.message}")
-        if not isinstance(reply, Page):
+        if not isinstance(reply, LeasePage):
             raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
         return reply
 

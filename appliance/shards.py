@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from .formats.ceiling import CeilingRecord
     from .formats.policy import PolicyNumbers
     from .formats.shardmap import ShardMap
-    from .lease.ceiling import Stop
-    from .lease.chainthread import ChainThread
-    from .lease.spool import LedgerSpool
+    from .lease.ceiling import CeilingExtender, Stop
     from .lease.store import LeaseStore
+    from .lease.witness_ledger import LedgerSpool
     from .ownkeys import OwnKeys
     from .pulse import Pulse
     from .registers import Registers
@@ -81,7 +80,7 @@ class HostedShard:
         shard: Shard,
         store: LeaseStore,
         server: ShardServer,
-        chain: ChainThread,
+        chain: CeilingExtender,
         spool: LedgerSpool,
         guard: Lock,
         machinery: Machinery,
@@ -372,7 +371,7 @@ class ShardHost:
         identity: ShardIdentity,
         shard_map: ShardMap,
         store: LeaseStore,
-        chain: ChainThread,
+        chain: CeilingExtender,
         signer: KeyInUse,
         spool: LedgerSpool,
     ) -> HostedShard:

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import SECOND
 
-from .lease.threshold import BACKLOG, Threshold, Visitor
+from .lease.listeners import BACKLOG, BoundedListener, Visitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from .formats.address import Address
-    from .lease.transport import Counter as BootClock
+    from .lease.transport import BootClock
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def _bad(status: int, why: str) -> _Bad:
     return _Bad(Answer(status, f"{why}\n".encode()))
 
 
-class WebDoor(Threshold[Visitor]):
+class WebDoor(BoundedListener[Visitor]):
     """Answers visitors until it is closed."""
 
     def __init__(

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
-    from appliance.session.held import Lease
-    from appliance.session.leases import Leases
-    from appliance.session.recall import Recall
-    from appliance.session.session import Session
+    from appliance.session.held import Lease, Recall
+    from appliance.session.session import Leases, Session
     from appliance.views.fold import Fold
     from timeagent.errors import (
         BadConfiguration,
@@ -47,14 +45,14 @@ _HOMES: Final = {
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
     "TenureError": "timeagent.errors",
-    "Leases": "appliance.session.leases",
+    "Leases": "appliance.session.session",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
     "Mode": "appliance.formats.lease",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
-    "Recall": "appliance.session.recall",
+    "Recall": "appliance.session.held",
     "Session": "appliance.session.session",
     "ShardUnavailable": "timeagent.errors",
     "TimeInterval": "timeagent.interval",

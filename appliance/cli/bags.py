@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from appliance.bag.survey import BagView, RackView
     from appliance.cluster import Cluster
     from appliance.formats.paths import Bag
-    from appliance.session.openlog import OpenLog
+    from appliance.session.open_logs import OpenLog
     from timeagent.units import Instant, Span
 
 EXIT_NO: Final = 1

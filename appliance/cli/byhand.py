@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.byhand import NO_PROCESS
 from appliance.cli.opening import add_cluster_options
 from appliance.formats.lease import LeaseOutcome, Mode
-from appliance.lease.showing import lease_fields
+from appliance.lease.wire import lease_fields
 from timeagent.console import bound_fields, instant_fields, note, print_json, say
 from timeagent.errors import BadRequest
 from timeagent.units import parse_span, rfc3339, span_text

@@ -9,7 +9,7 @@ from appliance.cli.byhand import add_by_hand, run_by_hand
 from appliance.cli.leasewatch import add_watch, run_watch
 from appliance.cli.opening import add_cluster_options, open_cluster
 from appliance.formats.lease import Mode
-from appliance.lease.showing import lease_fields
+from appliance.lease.wire import lease_fields
 from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND, parse_span, span_text
@@ -17,8 +17,7 @@ from timeagent.units import MS, SECOND, parse_span, span_text
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from appliance.lease.wire import LeaseView
-    from appliance.session.leases import Leases
-    from appliance.session.session import Session
+    from appliance.session.session import Leases, Session
     from timeagent.units import Instant, Span
 
 EXIT_NO: Final = 1

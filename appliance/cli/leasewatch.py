@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.showing import lease_fields
+from appliance.lease.wire import lease_fields
 from timeagent.console import instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, parse_span, rfc3339

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from appliance.bag.follow import Wait
     from appliance.bag.message import Message, Position
     from appliance.cluster import Cluster
-    from appliance.session.openlog import OpenLog
+    from appliance.session.open_logs import OpenLog
 
 _FORMS: Final = """\
 A payload is printed as it is, with a newline after it. One that holds newlines itself looks like several then: say

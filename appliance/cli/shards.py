@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.opening import add_cluster_options, open_cluster, root_key
-from appliance.lease.showing import shard_fields
+from appliance.lease.wire import shard_fields
 from timeagent.console import Command, counted, instant_fields, note, print_json, say
 from timeagent.errors import ShardUnavailable
 from timeagent.units import span_text

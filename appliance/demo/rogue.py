@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-import appliance.lease.answering
+import appliance.lease.request_handler
 import appliance.session.stamping
 from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
@@ -83,7 +83,7 @@ def forged_witness(root: str, node_dir: str) -> None:
     """Write one message under a witness that no shard signed."""
     stamping = appliance.session.stamping
     stamping._refuse_untrusted = lambda *_: None  # noqa: SLF001 - a forger does not ask
-    stamping.Stamper._judging = lambda self, newest, *_: self._numbered(newest)  # type: ignore[method-assign]  # noqa: SLF001 - nor which policy
+    stamping.FrameStamper._judging = lambda self, newest, *_: self._numbered(newest)  # type: ignore[method-assign]  # noqa: SLF001 - nor which policy
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster,
         cluster.session("forger") as session,
@@ -133,9 +133,9 @@ def decide_early(domain: str, state: State, command: Command, bounds: Bounds) ->
 
 def give_away() -> None:
     """Have every shard of this process decide by decide_early."""
-    answering = vars(appliance.lease.answering)
-    assert answering["decide"] is decide, "what is replaced here must be what a shard decides by"
-    answering["decide"] = decide_early
+    handler = vars(appliance.lease.request_handler)
+    assert handler["decide"] is decide, "what is replaced here must be what a shard decides by"
+    handler["decide"] = decide_early
 
 
 def early_grant(root: str, node_dir: str) -> None:

@@ -24,8 +24,7 @@ from timeagent.errors import LeaseLost, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from appliance.session.leases import Leases
-    from appliance.session.session import Session
+    from appliance.session.session import Leases, Session
     from timeagent.units import Instant, Span
 
 AMOUNT_MAX: Final = 40

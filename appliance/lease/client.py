@@ -1,8 +1,16 @@
 """The holder's side: ask one shard for leases, and judge what it says (docs/protocol/lease.md, "The holder").
 
-Every request is asked up to three times under the same id when no answer comes. A witness is believed unless it breaks
-what the holder knows itself (``judging.Come``). Results are values, one for each thing asked for, in order; only
-BadTime, and BadRequest for a call over its limits, are raised.
+Every request is asked up to three times under the same id when no answer comes. Results are values, one for each thing
+asked for, in order; only BadTime, and BadRequest for a call over its limits, are raised.
+
+A witness is believed unless it breaks what the holder knows itself (``ReplyVerifier``). All witnesses of an answer
+share a few heads, and all that were asked for together one signed time: what the clocks say of each other is judged
+once for each pair of these, and only the expiry for each witness.
+
+A holder waits for a lease in calls that the shard holds back, one after the other, until its time is up
+(``AcquireDeadline``). One call waits no longer than an attempt may take. Then it is made again under the same request
+id, which has kept its place meanwhile: so a shard that has died, or an answer that was lost, is noticed soon. A shard
+without anybody to hold an answer back for (a call inside one process) answers at once; then a pause is made.
 """
 
 from __future__ import annotations
@@ -14,20 +22,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from timeagent.canonical import decode, decode_all
 from timeagent.errors import Damaged, ShardUnavailable
-from timeagent.units import rfc3339, span_text
+from timeagent.rules import r2_holds
+from timeagent.units import MS, rfc3339, span_text
 
 from ..formats.hints import Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from ..formats.witness import SignedWitness, Witness
+from ..formats.witness import SignedWitness, Witness, decode_entries
 from . import wire
-from .judging import Come, opened, opened_alone
-from .patience import Patience
-from .wire import PROTOCOL_VERSION, REQUESTS_MAX, Age, Refused, Welcome
+from .wire import REQUESTS_MAX, Age, Refused
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
@@ -37,8 +45,138 @@ if TYPE_CHECKING:
     from ..formats.policy import PolicyNumbers
     from ..formats.sessionlease import SessionWitness
     from ..formats.witness import Revoked
-    from .judging import Opened
     from .transport import Transport
+    from .wire import Reply
+
+
+PAUSE_NS_MIN: Final[Span] = 5 * MS
+PAUSE_NS_MAX: Final[Span] = 250 * MS
+"""Who is not waited for asks again after this at the latest: a lease may be relinquished before its expiry."""
+
+
+class AcquireDeadline:
+    """The time that is left for one wait. Reads the boot clock only to count it down."""
+
+    def __init__(
+        self, time: NodeTime, policy: PolicyNumbers, timeout_ns: Span, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Begin to wait. Once ``given_up`` is true, no time is left."""
+        self._time = time
+        self._given_up = given_up
+        self._slice_ns = policy.attempt_timeout_ns
+        self._until_ns = time.boot_ns() + timeout_ns
+        self._called_ns = 0
+        self._waited_ns = 0
+        self._kept_ns = 0
+        self._pause_ns = PAUSE_NS_MIN
+
+    def left_ns(self) -> Span:
+        """Return how much time is left."""
+        return 0 if self._given_up() else max(0, self._until_ns - self._time.boot_ns())
+
+    def over(self) -> bool:
+        """Whether no time is left."""
+        return self.left_ns() == 0
+
+    def next_call(self) -> tuple[Span, Span]:
+        """Return how long the next call may wait, and how long its place is to be kept afterwards: 0 for the last."""
+        left = self.left_ns()
+        self._called_ns, self._waited_ns = self._time.boot_ns(), min(left, self._slice_ns)
+        self._kept_ns = self._slice_ns if self._waited_ns < left else 0
+        return self._waited_ns, self._kept_ns
+
+    @property
+    def keeps_a_place(self) -> bool:
+        """Whether the last call asked for its place to be kept: one more, without waiting, gives it up."""
+        return self._kept_ns > 0
+
+    def pause(self, chance: random.Random, earliest_ns: Instant | None = None) -> None:
+        """Sleep if the last call was answered before its time, longer each time. ``earliest_ns``: no longer than that.
+
+        A little longer by chance, so that those who wait do not come all at once.
+        """
+        if self._time.boot_ns() - self._called_ns >= self._waited_ns // 2 > 0:
+            self._pause_ns = PAUSE_NS_MIN
+            return
+        pause = self._pause_ns
+        if earliest_ns is not None:
+            pause = min(max(earliest_ns - self._time.now().midpoint, PAUSE_NS_MIN), pause)
+        self._pause_ns = min(2 * self._pause_ns, PAUSE_NS_MAX)
+        self._time.sleep(min(pause + chance.randrange(pause // 4 + 1), self.left_ns()))
+
+
+type Opened = tuple[SignedWitness, Witness]
+
+
+class ReplyVerifier:
+    """An answer that has come: when, by this holder's own clock. For one thread, and for this answer alone."""
+
+    __slots__ = ("_clocks", "_expiry_max_ns", "_heads", "_token", "now")
+
+    def __init__(self, now: TimeInterval, token: SignedTime, policy: PolicyNumbers) -> None:
+        """Take what the clock said when it had come."""
+        self.now = now
+        self._token = token
+        self._expiry_max_ns = now.latest + policy.granted_ns_max
+        self._heads: dict[bytes, SignedTime] = {}
+        self._clocks: dict[tuple[int, int], str | None] = {}
+        """By the objects: whoever asks has them until the answer is judged."""
+
+    def head_time(self, signed: SignedWitness, where: str) -> SignedTime:
+        """Return the shard's signed time of a witness. Raises Damaged."""
+        found = self._heads.get(signed.head)
+        if found is None:
+            found = self._heads[signed.head] = signed.batch_head(where).signed_time(where)
+        return found
+
+    def suspicion(self, expiry_ns: Instant, head_time: SignedTime, before: SignedTime) -> str | None:
+        """Return why this holder must refuse a witness, or None.
+
+        ``before`` was signed before the request was sent, the witness before it had come: R2 holds between each two of
+        the three, or a clock is out of its bounds. The expiry is no later than any honest shard's clock could make it.
+        """
+        both = id(head_time), id(before)
+        if both not in self._clocks:
+            self._clocks[both] = self._contradiction(head_time, before)
+        why = self._clocks[both]
+        if why is None and expiry_ns > self._expiry_max_ns:
+            return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(self._expiry_max_ns)}"
+        return why
+
+    def _contradiction(self, head_time: SignedTime, before: SignedTime) -> str | None:
+        if not r2_holds(before, head_time):
+            return (
+                f"the shard signed at {rfc3339(head_time.interval.latest)} at the latest what was asked for "
+                f"at {rfc3339(before.interval.earliest)} at the earliest"
+            )
+        if not r2_holds(head_time, self._token):
+            return (
+                f"the shard signed at {rfc3339(head_time.interval.earliest)} at the earliest what was here "
+                f"at {rfc3339(self._token.interval.latest)} at the latest"
+            )
+        return None
+
+
+def opened(replies: Sequence[Reply]) -> list[Opened | None]:
+    """Return each granted reply's witness, read together; None where there is none, or something is wrong with any."""
+    raw = [each.signed for each in replies if isinstance(each, wire.Granted)]
+    nothing: list[Opened | None] = [None] * len(replies)
+    try:
+        signed = decode_all(SignedWitness, raw)
+        entries = decode_entries([each.entry for each in signed])
+    except Damaged:
+        return nothing  # each is looked at alone
+    if not all(isinstance(each, Witness) for each in entries):
+        return nothing
+    both = iter(zip(signed, entries, strict=True))
+    return [next(both) if isinstance(each, wire.Granted) else None for each in replies]  # type: ignore[misc]
+
+
+def opened_alone(raw: bytes, where: str) -> Opened:
+    """Return one witness. Raises Damaged, naming ``where``."""
+    signed = decode(SignedWitness, raw, where)
+    return signed, signed.witness(where)
+
 
 ATTEMPTS: Final = 3
 _HINT_BYTES_MAX: Final = 128 * 1024
@@ -87,7 +225,7 @@ class Giving(msgspec.Struct, frozen=True, gc=False):
     """Nothing can be said about what was written: it ends as if it were broken."""
 
 
-class Granted(msgspec.Struct, frozen=True, gc=False):
+class LeaseGranted(msgspec.Struct, frozen=True, gc=False):
     """The lease is granted, upgraded or renewed."""
 
     signed: SignedWitness
@@ -96,7 +234,7 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
     """About what others wrote before, where that was asked for; None: nothing is known."""
 
 
-class Denied(msgspec.Struct, frozen=True, gc=False):
+class LeaseDenied(msgspec.Struct, frozen=True, gc=False):
     """Another has the domain. ``earliest_ns``: when it can be had, unless it is relinquished before."""
 
     domain: str
@@ -109,7 +247,7 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
     """The place in the queue: 1 is next."""
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class LeaseEnded(msgspec.Struct, frozen=True, gc=False):
     """The lease is over. ``unknown``: the shard knows nothing of it (any more)."""
 
     domain: str
@@ -119,7 +257,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     """Who revoked it and why, as its shard says, unsigned."""
 
 
-class Unavailable(msgspec.Struct, frozen=True, gc=False):
+class LeaseUnavailable(msgspec.Struct, frozen=True, gc=False):
     """Not now. With code ``no-answer`` it may have happened: ask again with the same ``ask``, or name the lease."""
 
     domain: str
@@ -137,7 +275,7 @@ class Suspect:
     witness: Witness
 
 
-type Result = Granted | Denied | Ended | Unavailable | Suspect | Refused
+type Result = LeaseGranted | LeaseDenied | LeaseEnded | LeaseUnavailable | Suspect | Refused
 
 
 class LeaseClient:
@@ -211,7 +349,7 @@ class LeaseClient:
         useless = [
             before.witness
             for before, after in zip(found, results, strict=True)
-            if isinstance(before, Granted | Suspect) and not isinstance(after, Granted)
+            if isinstance(before, LeaseGranted | Suspect) and not isinstance(after, LeaseGranted)
         ]
         if useless:
             self.relinquish([Giving(each.domain, each.correlation_id) for each in useless])
@@ -232,13 +370,13 @@ class LeaseClient:
         that has died, or an answer that is lost, is noticed. Where an answer comes at once, a pause is made.
         """
         ask = self.ask(domain, mode=mode) if isinstance(domain, str) else domain
-        patience = Patience(self._time, self._policy, wait_ns)
+        patience = AcquireDeadline(self._time, self._policy, wait_ns)
         while True:
             wait, keep = patience.next_call()
             (result,) = self.acquire([ask], phase=phase, term_ns=term_ns, wait_ns=wait, keep_ns=keep)
-            if not isinstance(result, Denied | Unavailable) or patience.over():
+            if not isinstance(result, LeaseDenied | LeaseUnavailable) or patience.over():
                 return result
-            earliest = result.earliest_ns if isinstance(result, Denied) else None
+            earliest = result.earliest_ns if isinstance(result, LeaseDenied) else None
             patience.pause(self._randomness, earliest)
 
     def renew(
@@ -333,22 +471,6 @@ class LeaseClient:
         ]
         return self._exchange(requests, [each.domain for each in givings], give_up_ns=give_up_ns)
 
-    def inspect(self, after_domain: str = "", leases_max: int = wire.PAGE_LEASES_MAX) -> wire.Page | Unavailable:
-        """Return a page of the shard's leases, unsigned, for people."""
-        replies = self._call([wire.Inspect(after_domain=after_domain, leases_max=leases_max)])
-        if isinstance(replies, str):
-            return Unavailable("", "no-answer", replies)
-        (reply,) = replies
-        return reply if isinstance(reply, wire.Page) else _not_told(reply)
-
-    def hello(self, cluster_id: bytes) -> Welcome | Refused | Unavailable:
-        """Ask who serves the shard; Refused if it is of another cluster or speaks another version."""
-        replies = self._call([wire.Hello(version=PROTOCOL_VERSION, cluster_id=cluster_id)])
-        if isinstance(replies, str):
-            return Unavailable("", "no-answer", replies)
-        (reply,) = replies
-        return reply if isinstance(reply, Welcome | Refused) else _not_told(reply)
-
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _exchange(
@@ -368,7 +490,7 @@ class LeaseClient:
             replies = self._call(part, wait_ns, give_up_ns)
             if isinstance(replies, str):
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
-                results += [Unavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
+                results += [LeaseUnavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
                 continue
             come = self._come() if any(isinstance(reply, wire.Granted) for reply in replies) else None
             parts = zip(replies, opened(replies), domains[start:end], asks[start:end], strict=True)
@@ -381,9 +503,9 @@ class LeaseClient:
                     results.append(self._judge(reply, domain, ask))
         return results
 
-    def _come(self) -> Come:
+    def _come(self) -> ReplyVerifier:
         """Read the clock once for all witnesses of an answer that has come."""
-        return Come(self._time.now(), self._time.token(), self._policy)
+        return ReplyVerifier(self._time.now(), self._time.token(), self._policy)
 
     def _call(
         self, requests: list[wire.Request], wait_ns: Span = 0, give_up_ns: Instant | None = None
@@ -409,26 +531,28 @@ class LeaseClient:
     def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None) -> Result:
         match reply:
             case wire.Denied():
-                return Denied(
-                    domain,
-                    reply.reason,
-                    reply.holder,
-                    reply.since_ns,
-                    reply.until_ns,
-                    reply.earliest_ns,
-                    reply.place,
+                return LeaseDenied(
+                    domain, reply.reason, reply.holder, reply.since_ns, reply.until_ns, reply.earliest_ns, reply.place
                 )
             case wire.Over():
-                return Ended(domain, reply.outcome, reply.ending, reply.revoked)
+                return LeaseEnded(domain, reply.outcome, reply.ending, reply.revoked)
             case Refused():
                 return reply
             case wire.Unavailable():
-                return Unavailable(domain, reply.code, reply.message, ask)
+                return LeaseUnavailable(domain, reply.code, reply.message, ask)
             case _:
-                return Unavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask)
+                return LeaseUnavailable(
+                    domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask
+                )
 
     def _judge_witness(
-        self, reply: wire.Granted, both: Opened | None, domain: str, ask: Ask | None, before: SignedTime, come: Come
+        self,
+        reply: wire.Granted,
+        both: Opened | None,
+        domain: str,
+        ask: Ask | None,
+        before: SignedTime,
+        come: ReplyVerifier,
     ) -> Result:
         """Believe a witness, or say why not. ``before``: this node's signed time before the request was sent."""
         where = f"the shard's witness on {domain!r}"
@@ -436,33 +560,26 @@ class LeaseClient:
             signed, witness = both or opened_alone(reply.signed, where)
             head_time = come.head_time(signed, where)
         except Damaged as problem:
-            return Unavailable(domain, "answer-damaged", problem.message, ask)
+            return LeaseUnavailable(domain, "answer-damaged", problem.message, ask)
         if witness.domain != domain or witness.holder != self._holder:
             reason: str | None = (
                 f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
             )
         else:
             reason = come.suspicion(witness.expiry_ns, head_time, before)
-        return Granted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
+        return LeaseGranted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
 
     def _too_late(self, witness: Witness | SessionWitness, now: TimeInterval) -> bool:
         return not now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
 
     def _unless_late(self, result: Result, ask: Ask | None, now: TimeInterval) -> Result:
-        if isinstance(result, Granted) and self._too_late(result.witness, now):
+        if isinstance(result, LeaseGranted) and self._too_late(result.witness, now):
             why = (
                 f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
                 f"{rfc3339(result.witness.expiry_ns)}"
             )
-            return Unavailable(result.witness.domain, "late", why, ask)
+            return LeaseUnavailable(result.witness.domain, "late", why, ask)
         return result
-
-
-def _not_told(reply: wire.Reply) -> Unavailable:
-    """Return what it comes to when a shard does not say who it is, or what it has."""
-    if isinstance(reply, wire.Unavailable):
-        return Unavailable("", reply.code, reply.message)
-    return Unavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
 
 
 def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:

@@ -1,11 +1,20 @@
-"""One client of a server: what came in and is no whole frame yet, what it has not read yet, and what it may do.
+"""One client of a server: what it sent and has not read, what it may do, its calls of a turn, and that it has gone.
 
 Everything that a client can make a server keep is bounded here: bytes not yet a frame, bytes not yet read, requests a
 second, time that nothing moves. Works the same over a plain socket and over TLS; never blocks.
+
+Answers of a connection go out in the order of its calls (``RequestBatch``). Most calls are answered in their turn, and
+nothing of them is kept; the others wait at their connection until their answers are complete (``PendingCall``).
+
+A tentative lease may be ended at any time, because nothing was written under it. So what a holder has taken tentatively
+is withdrawn when the connections are gone over which it asked, and none has come in their place for a while
+(``TentativeLeaseReaper``). A held lease does not depend on a connection.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
 import socket
 import ssl
@@ -14,26 +23,35 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from timeagent.errors import Environment
 from timeagent.units import MINUTE, SECOND
 
+from ..formats.lease import Phase
 from .wire import (
     LENGTH_BYTES,
     NO_REQUEST,
     REQUEST_FRAME_BYTES_MAX,
     Acquire,
     Attend,
+    Hello,
     Refused,
+    Relinquish,
+    Renew,
     Upgrade,
+    Withdraw,
     body_length,
     encode_answer,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from timeagent.units import Span
 
-    from .wire import Encoded, Reply, Request
+    from ..formats.lease import Holder
+    from .wire import Encoded, Reply, Request, Task
+
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is received at once. With twice as much each receiving maps fresh pages, and takes nine times as long."""
@@ -46,7 +64,7 @@ _SO_PEERGROUPS: Final = 59
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What one client, and all of them, may ask of a server."""
 
     connections_max: int = 512
@@ -89,7 +107,7 @@ class Peer:
     tokens: float = 0.0
     filled_ns: int = 0
 
-    def fill(self, now: int, limits: Limits) -> None:
+    def fill(self, now: int, limits: ClientLimits) -> None:
         """Add what may be asked since the last time."""
         gained = (now - self.filled_ns) * limits.requests_per_second / SECOND
         self.tokens = min(float(limits.burst), self.tokens + gained)
@@ -97,13 +115,13 @@ class Peer:
 
 
 @dataclass(slots=True, eq=False)
-class Owed:
+class PendingCall:
     """A call of which some answer is held back."""
 
     connection: Connection
     replies: list[Reply | Encoded | None]
     missing: int
-    waiters: list[HeldBack] = field(default_factory=list)
+    waiters: list[DeferredReply] = field(default_factory=list)
 
     def fill(self, replies: Sequence[Reply | Encoded | None]) -> None:
         """Take what was answered at once. What a waiter has got meanwhile stays."""
@@ -113,12 +131,12 @@ class Owed:
 
 
 @dataclass(slots=True, eq=False)
-class HeldBack:
+class DeferredReply:
     """Who waits for one answer of a call: the shard's waiter."""
 
-    owed: Owed
+    owed: PendingCall
     position: int
-    answered: Callable[[Owed], None]
+    answered: Callable[[PendingCall], None]
     """Called after the answer has come, from whichever thread called the shard."""
 
     @property
@@ -145,7 +163,7 @@ class Connection:
     unsent: bytearray = field(default_factory=bytearray)
     events: int = select.EPOLLIN
     """What the loop is told of; 0: of nothing."""
-    owed: deque[Owed] = field(default_factory=deque)
+    owed: deque[PendingCall] = field(default_factory=deque)
     """Calls whose answers are not complete, and those behind them: answers go out in the order of the calls."""
     leaving: bool = False
     """It gets what waits for it, and is closed then."""
@@ -272,15 +290,176 @@ def permitted(user: int, groups: Iterable[int], *, own_user: int, group: int | N
 
 
 def held_back(
-    connection: Connection, call: Sequence[Request], limits: Limits, answered: Callable[[Owed], None]
-) -> Owed | None:
+    connection: Connection, call: Sequence[Request], limits: ClientLimits, answered: Callable[[PendingCall], None]
+) -> PendingCall | None:
     """Return where the answers of a call are gathered, if it lets the shard hold any back; counted with its peer."""
-    owed: Owed | None = None
+    owed: PendingCall | None = None
     for position, request in enumerate(call):
         if isinstance(request, Acquire | Upgrade | Attend) and request.wait_ns:
             if connection.peer.waiting >= limits.waiters_per_peer:
                 break
-            owed = owed or Owed(connection, [None] * len(call), len(call))
-            owed.waiters.append(HeldBack(owed, position, answered))
+            owed = owed or PendingCall(connection, [None] * len(call), len(call))
+            owed.waiters.append(DeferredReply(owed, position, answered))
             connection.peer.waiting += 1
     return owed
+
+
+GRACE_NS: Final[Span] = 2 * SECOND
+"""How long a holder may be without a connection: longer than a client needs that lost an answer and asks again."""
+
+DOMAINS_MAX: Final = 4096
+"""How many domains are remembered of one holder: what it took tentatively before has been upgraded, or runs out."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What a holder took tentatively, and over which connections that are open."""
+
+    domains: dict[str, None] = field(default_factory=dict)
+    connections: set[Connection] = field(default_factory=set)
+    left_ns: int = 0
+
+
+class TentativeLeaseReaper:
+    """The holders that have asked one server for tentative leases. For one thread."""
+
+    def __init__(self) -> None:
+        """Know of nobody."""
+        self._asked: dict[Holder, _Asked] = {}
+        self._over: dict[Connection, set[Holder]] = {}
+        self._left: dict[Holder, None] = {}
+
+    def heard(self, connection: Connection, call: Sequence[Request]) -> None:
+        """Take note of who asks for what over a connection."""
+        for request in call:
+            if isinstance(request, Acquire) and request.phase is Phase.TENTATIVE:
+                asked = self._asked.setdefault(request.holder, _Asked())
+                asked.connections.add(connection)
+                asked.domains[request.domain] = None
+                if len(asked.domains) > DOMAINS_MAX:
+                    del asked.domains[next(iter(asked.domains))]
+                self._over.setdefault(connection, set()).add(request.holder)
+                self._left.pop(request.holder, None)
+
+    def left(self, connection: Connection, now: int) -> None:
+        """Take note that a connection is closed."""
+        for holder in self._over.pop(connection, ()):
+            asked = self._asked[holder]
+            asked.connections.discard(connection)
+            if not asked.connections:
+                asked.left_ns = now
+                self._left[holder] = None
+
+    def gone(self, now: int) -> list[Task]:
+        """Return what has to be withdrawn of those who have been away for too long; they are not known any more."""
+        over = [holder for holder in self._left if now - self._asked[holder].left_ns >= GRACE_NS]
+        for holder in over:
+            del self._left[holder]
+        return [Withdraw(holder=holder, domains=tuple(self._asked.pop(holder).domains)) for holder in over]
+
+
+def ordinary(call: Sequence[Request]) -> bool:
+    """Whether there is nothing in a call that a server has to remember: no Hello, nothing tentative, nobody waits."""
+    for request in call:
+        kind = type(request)
+        if kind is Acquire:
+            if request.wait_ns or request.phase is not Phase.HELD:  # type: ignore[union-attr]
+                return False
+        elif kind is not Relinquish and kind is not Renew:
+            return False
+    return True
+
+
+class RequestBatch:
+    """The calls of one turn, in the order in which they came."""
+
+    __slots__ = ("_answered", "_greeted", "_limits", "_presence", "calls", "requests", "waiters")
+
+    def __init__(
+        self, limits: ClientLimits, presence: TentativeLeaseReaper, answered: Callable[[PendingCall], None]
+    ) -> None:
+        """Begin without any. ``answered``: called when an answer has come that was held back."""
+        self._limits = limits
+        self._presence = presence
+        self._answered = answered
+        self._greeted = False
+        self.requests: list[Request] = []
+        self.calls: list[tuple[Connection, int, PendingCall | None]] = []
+        """Whose call, how many requests, and where its answers are gathered if the shard may hold any back."""
+        self.waiters: dict[int, DeferredReply] = {}
+        """By position among the requests."""
+
+    def take(self, connection: Connection, call: list[Request]) -> None:
+        """Take a connection's next call."""
+        owed = None
+        if not ordinary(call):
+            self._presence.heard(connection, call)
+            owed = held_back(connection, call, self._limits, self._answered)
+            if owed is not None:
+                self.waiters.update({len(self.requests) + each.position: each for each in owed.waiters})
+            self._greeted = self._greeted or any(isinstance(request, Hello) for request in call)
+        self.requests += call
+        self.calls.append((connection, len(call), owed))
+
+    def frames(self, replies: Sequence[Encoded | Reply | None]) -> tuple[dict[Connection, bytes], list[Connection]]:
+        """Return what goes out at once; and who has answers at the connection. Those whose Hello is refused leave."""
+        out: dict[Connection, bytes] = {}
+        behind: list[Connection] = []
+        start = 0
+        for connection, count, owed in self.calls:
+            answer = replies[start : start + count]
+            if owed is None and not connection.owed:
+                frame = encode_answer(answer)  # type: ignore[arg-type]  # nobody waits for any of them
+                out[connection] = out[connection] + frame if connection in out else frame
+            else:
+                waiting = owed or PendingCall(connection, [None] * count, count)
+                waiting.fill(answer)
+                connection.owed.append(waiting)
+                behind.append(connection)
+            if self._greeted and self._hello_refused(start, answer):
+                connection.leaving = True  # another version, another cluster: nothing it says means what it seems to
+            start += count
+        return out, behind
+
+    def _hello_refused(self, start: int, answer: Sequence[Encoded | Reply | None]) -> bool:
+        call = self.requests[start : start + len(answer)]
+        return any(isinstance(each, Hello) for each in call) and any(isinstance(each, Refused) for each in answer)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return what tells one file from another under the same name."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+class UnixListener:
+    """A listening socket, and its file."""
+
+    def __init__(self, path: Path, group: int | None) -> None:
+        """Listen. A socket that an earlier run left is removed. ``group``: may connect too. Raises Environment."""
+        self._path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            path.unlink(missing_ok=True)
+            self.socket.bind(str(path))
+            path.chmod(0o600)
+            if group is not None:
+                os.chown(path, -1, group)
+                path.chmod(0o660)
+            self.socket.listen(128)
+            self._bound = _identity(path)
+        except OSError as problem:
+            self.socket.close()
+            raise Environment(
+                "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
+            ) from None
+
+    def unlink(self) -> None:
+        """Remove the file, unless another server has bound its own under the same name meanwhile."""
+        with contextlib.suppress(OSError):
+            if _identity(self._path) == self._bound:
+                self._path.unlink()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.socket.close()

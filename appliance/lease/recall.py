@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from timeagent.units import SECOND
 
 from ..formats.lease import Phase, conflicts
 from .domain import Free, Grant, Taken
-from .wire import Recalled, Unavailable, Upgrade, Wanted
+from .wire import Recalled, Unavailable, Upgrade, WantedLease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from ..formats.lease import Holder, Mode
     from ..formats.witness import Ended
-    from .domain import Command, Lease, State
-    from .queue import Waiter
-    from .wire import Attend, Denied
+    from .domain import Command, LeaseState, State
+    from .wire import Attend, Denied, Reply
+
 
 ATTEND_NS_MAX: Final = 60 * SECOND
 """How long one call is held back at most."""
@@ -42,7 +42,7 @@ ATTENDERS_MAX: Final = 16_384
 """How many holders one shard tells; who comes then is answered at once, and asks again later."""
 
 
-def asked_back(state: State, command: Command) -> tuple[Lease, ...]:
+def asked_back(state: State, command: Command) -> tuple[LeaseState, ...]:
     """Return the leases that have to go before a denied request can have what it asks for. Pure.
 
     A tentative one is not among them: its holder is about to make it held, or to give up, and an older request ends it.
@@ -74,7 +74,7 @@ class _Recall:
 
     number: int
     holder: Holder
-    wanted: Wanted
+    wanted: WantedLease
     told_ns: Instant = 0
 
 
@@ -148,11 +148,11 @@ class Recalls:
         first = next((when for lease, when in zip(asked, told, strict=True) if lease.holder == denied.holder), 0)
         return msgspec.structs.replace(denied, recalled_ns=first) if first else denied
 
-    def _want(self, domain: str, lease: Lease, mode: Mode, by: Holder, now: Instant) -> Instant:
+    def _want(self, domain: str, lease: LeaseState, mode: Mode, by: Holder, now: Instant) -> Instant:
         known = self._of.get(lease.correlation_id)
         if known is None:
             self._number += 1
-            wanted = Wanted(domain=domain, correlation_id=lease.correlation_id, mode=mode, by=by, since_ns=now)
+            wanted = WantedLease(domain=domain, correlation_id=lease.correlation_id, mode=mode, by=by, since_ns=now)
             known = self._of[lease.correlation_id] = _Recall(self._number, lease.holder, wanted)
             self._by_holder.setdefault(lease.holder, _Theirs()).add(lease.correlation_id, known)
         listener = self._listeners.get(lease.holder)
@@ -262,3 +262,16 @@ class Recalls:
         for each in (self._listeners, self._by_waiter, self._of, self._by_holder, self._ready):
             each.clear()
         self._timers.clear()
+
+
+class Waiter(Protocol):
+    """A call whose answer is held back."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody hears the answer any more: the connection is closed."""
+        ...
+
+    def answer(self, reply: Reply) -> None:
+        """Take the answer. Called once at most; never blocks."""
+        ...

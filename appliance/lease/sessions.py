@@ -13,13 +13,11 @@ import msgspec
 
 from ..formats.lease import LeaseOutcome, Phase
 from ..formats.sessionlease import SessionWitness
-from . import sessionstate
+from . import session_state
 from .domain import Break, Grant, Taken
-from .sessionstate import ENDED_ALONE, in_sessions
-from .sessionwire import BeginSession, DropSession, RenewSession
-from .turn import StagedSession, holder_refused
-from .waiting import LaterSession
-from .wire import Over, Refused, Unavailable, Upgrade
+from .session_state import ENDED_ALONE, in_sessions
+from .turn import LaterSession, StagedSession, holder_refused
+from .wire import BeginSession, DropSession, Over, Refused, RenewSession, Unavailable, Upgrade
 
 if TYPE_CHECKING:
     import random
@@ -29,10 +27,9 @@ if TYPE_CHECKING:
 
     from ..formats.witness import Ended
     from .domain import Command, Decision, State
-    from .sessionstate import Answered, Session
+    from .session_state import Answered, SessionState
     from .store import LeaseStore
-    from .turn import Staged, Turn
-    from .waiting import Draft
+    from .turn import Draft, Staged, Turn
     from .wire import Acquire
 
 SESSIONS_MAX: Final = 65_536
@@ -63,13 +60,13 @@ class Sessions:
                 session = self._find(turn, request.session_id)
                 if session is None:
                     return _unknown(request.request_id)
-                after, answer = sessionstate.renewed(session, request, turn.bounds)
+                after, answer = session_state.renewed(session, request, turn.bounds)
                 return self._granted(turn, after, answer)
             case DropSession():
                 session = self._find(turn, request.session_id)
                 if session is None:
                     return _unknown(request.request_id)
-                after, reply = sessionstate.dropped(session, request, turn.bounds)
+                after, reply = session_state.dropped(session, request, turn.bounds)
                 self._put(turn, after)
                 return reply
 
@@ -80,7 +77,7 @@ class Sessions:
         known = known or self._store.session_rows.begun_by(request.request_id)
         if known is not None:
             self._stage(turn, known)
-            after, answer = sessionstate.renewed(turn.sessions[known.session_id].now, request, turn.bounds)
+            after, answer = session_state.renewed(turn.sessions[known.session_id].now, request, turn.bounds)
             return self._granted(turn, after, answer)
         self.sweep(turn)
         staged = turn.sessions.values()
@@ -88,20 +85,20 @@ class Sessions:
         if self._store.sessions + new - gone >= SESSIONS_MAX:
             why = f"the shard has {SESSIONS_MAX} session leases out"
             return Unavailable(request_id=request.request_id, code="busy", message=why)
-        session, witness = sessionstate.begun(request, self._randomness.randbytes(8), turn.bounds)
+        session, witness = session_state.begun(request, self._randomness.randbytes(8), turn.bounds)
         if session is None or not isinstance(witness, SessionWitness):
             assert not isinstance(witness, SessionWitness)
             return witness
         turn.sessions[session.session_id] = StagedSession(None, session)
         return self._later(turn, session, witness)
 
-    def _granted(self, turn: Turn, after: Session, answer: Answered) -> Draft:
+    def _granted(self, turn: Turn, after: SessionState, answer: Answered) -> Draft:
         if not isinstance(answer, SessionWitness):
             return answer
         self._put(turn, after)
         return self._later(turn, after, answer)
 
-    def _later(self, turn: Turn, session: Session, witness: SessionWitness) -> Draft:
+    def _later(self, turn: Turn, session: SessionState, witness: SessionWitness) -> Draft:
         turn.entries.append(witness)
         return LaterSession(session.answered, len(turn.entries) - 1, leases=session.leases)
 
@@ -128,15 +125,15 @@ class Sessions:
         under = in_sessions(staged.state)
         if not under:
             return ()
-        sessions: dict[bytes, Session] = {}
+        sessions: dict[bytes, SessionState] = {}
         for lease in under:
             assert lease.session_id is not None
             session = self._find(turn, lease.session_id)
             assert session is not None, "a session lease is remembered as long as leases under it are"
             if isinstance(command, Grant | Upgrade | Break):
-                session = self._put(turn, sessionstate.expired(session, turn.bounds))
+                session = self._put(turn, session_state.expired(session, turn.bounds))
             sessions[lease.session_id] = session
-        state, ended = sessionstate.as_of(domain, staged.state, sessions, turn.bounds)
+        state, ended = session_state.as_of(domain, staged.state, sessions, turn.bounds)
         if not ended:
             # Only expiries have changed: that is in the session's row, and no reason to write this one.
             staged.before = state if staged.state is staged.before else staged.before
@@ -209,7 +206,7 @@ class Sessions:
         for session_id in self._store.session_rows.past(turn.bounds.now.earliest, limit):
             session = self._find(turn, session_id)
             assert session is not None
-            self._put(turn, sessionstate.expired(session, turn.bounds))
+            self._put(turn, session_state.expired(session, turn.bounds))
 
     def dead(self, turn: Turn) -> list[str]:
         """Return domains, some of which may have leases whose session is over: the next few, in order."""
@@ -224,7 +221,7 @@ class Sessions:
             if staged.now is not staged.before:
                 self._store.put_session(staged.before, staged.now)
 
-    def _find(self, turn: Turn, session_id: bytes) -> Session | None:
+    def _find(self, turn: Turn, session_id: bytes) -> SessionState | None:
         """Return a session lease as it is in this turn."""
         staged = turn.sessions.get(session_id)
         if staged is None:
@@ -234,13 +231,13 @@ class Sessions:
             staged = self._stage(turn, session)
         return staged.now
 
-    def _stage(self, turn: Turn, session: Session) -> StagedSession:
+    def _stage(self, turn: Turn, session: SessionState) -> StagedSession:
         staged = turn.sessions.get(session.session_id)
         if staged is None:
             staged = turn.sessions[session.session_id] = StagedSession(session, session)
         return staged
 
-    def _put(self, turn: Turn, session: Session) -> Session:
+    def _put(self, turn: Turn, session: SessionState) -> SessionState:
         staged = turn.sessions[session.session_id]
         if session.over is not None and staged.now.over is None:
             turn.entries.append(session.over)

@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import BadTime, Environment
 
 from ..formats.witness import Stopped
-from .answering import Answers
 from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
-from .domain import Bounds, Break
-from .forgotten import Forgotten
-from .inspection import Inspected
-from .notary import Notary
-from .plainturn import EVERY_DOMAIN, PlainTurns, no_witness, replies
+from .domain import HINT_BYTES_MAX, Bounds, Break
+from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
 from .recall import Recalls
+from .request_handler import Inspected, RequestHandler
 from .sessions import Sessions
-from .sessionwire import DropSession
-from .turn import Turn
-from .waiting import WaitingRoom, finished
-from .whereabouts import HINT_BYTES_MAX
+from .store import Eviction
+from .turn import Turn, finished
+from .waiting import WaitingRoom
 from .wire import (
     Acquire,
     AskClock,
+    DropSession,
     Hello,
     Inspect,
     Relinquish,
@@ -41,6 +38,7 @@ from .wire import (
     Upgrade,
     decode_reply,
 )
+from .witness_ledger import BatchSigner
 
 if TYPE_CHECKING:
     import random
@@ -55,12 +53,12 @@ if TYPE_CHECKING:
     from ..formats.shardmap import ShardMap
     from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
-    from .plainturn import Drafts
-    from .ports import LedgerSink
-    from .queue import Waiter
+    from .fast_path import Drafts
+    from .recall import Waiter
     from .store import LeaseStore
-    from .waiting import Draft
+    from .turn import Draft
     from .wire import Encoded
+    from .witness_ledger import LedgerSink
 
 DOMAINS_MAX: Final = 1_000_000
 """How many domains a shard remembers: about three hundred bytes each."""
@@ -105,12 +103,12 @@ class Shard:
         self._time = time
         self._policy = policy
         self._hint_bytes_max = hint_bytes_max
-        self._forgotten = Forgotten(store, policy, domains_max)
+        self._forgotten = Eviction(store, policy, domains_max)
         self._signer = signer
-        self._notary = Notary(identity, signer, chain, ledger)
+        self._notary = BatchSigner(identity, signer, chain, ledger)
         self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
         self._sessions = Sessions(store, randomness)
-        self._answers = Answers(
+        self._answers = RequestHandler(
             identity,
             shard_map,
             randomness,
@@ -121,7 +119,7 @@ class Shard:
             shown=Inspected(identity, chain, store, self._notary, self._sessions, self._waiting, time),
         )
         answers = self._answers
-        self._plain = PlainTurns(store, randomness, answers.holders.good, answers.refused_new, answers.answer)
+        self._plain = FastPath(store, randomness, answers.holders.good, answers.refused_new, answers.answer)
         self._stopped: StoppedOrderly | None = None
         self._end_is_told = False
 

@@ -5,7 +5,8 @@ ledger has to say about leases that ended, and the answer. It reads no clock and
 can happen. Nothing in a state ever falls: fence, floor and settle_to only grow.
 
 No two leases of a domain are in modes that conflict: a grant, and a change to a stronger mode, ends those that are in
-its way, or is denied and ends nothing.
+its way, or is denied and ends nothing. Each ending ("The end of a lease") brings a floor and a settle_to, which never
+lower what was: the watermark where the holder gave its word, the expiry where it did not.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
 
+from timeagent.errors import Damaged
+from timeagent.rules import r1_holds
+from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from ..formats.lease import LeaseOutcome, Mode, Phase, conflicts, covers
-from ..formats.witness import Witness, WitnessKind
-from . import endings
+from ..formats.hints import joined
+from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
+from ..formats.witness import Ended, Witness, WitnessKind, others_digest
 from .domain import (
     HOLDERS_MAX,
     Again,
@@ -29,20 +33,166 @@ from .domain import (
     Decision,
     Free,
     Grant,
-    Lease,
+    LeaseState,
     Memory,
     Nothing,
     Past,
     State,
     Taken,
+    remembering,
+    said,
 )
-from .whereabouts import said
-from .wire import Acquire, Age, Denied, Reason, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
+from .wire import Acquire, Age, Denied, Over, Reason, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from timeagent.units import Instant
+
+
+def over_of(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> Over:
+    """Say how that lease ended, if it is the last one that did."""
+    last = memory.last_ended
+    if last is not None and last.correlation_id == correlation_id:
+        return Over(request_id=request_id, outcome=last.outcome, ending=last)
+    return Over(request_id=request_id, outcome=LeaseOutcome.UNKNOWN, ending=None)
+
+
+def past_of(memory: Memory) -> Past:
+    """Return what a witness says of the leases that ended before it."""
+    last, setter = memory.last_ended, memory.floor_set_by
+    if setter is not None and last is not None and setter.correlation_id == last.correlation_id:
+        setter = None
+    if not memory.before_last:
+        return Past(last_ended=last, floor_set_by=setter, others=0, others_digest=None)
+    named = None if setter is None else setter.correlation_id
+    rest = [each for each in memory.before_last if each.ending.correlation_id != named]
+    return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
+
+
+def dated(leases: tuple[LeaseState, ...], memory: Memory) -> tuple[LeaseState, ...]:
+    """Keep with each lease what its witnesses say of the past: a lease beside it ends, and the memory changes."""
+    now = past_of(memory)
+    return tuple(msgspec.structs.replace(each, past=now) if each.past is None else each for each in leases)
+
+
+def end_lease(
+    domain: str, state: Taken, lease: LeaseState, ending: Ending, floor: Instant, settle_to: Instant
+) -> tuple[State, Ended]:
+    """End a lease; floor and settle_to are what it brings, never lower than what was."""
+    before = state.memory
+    gone = before.before_last
+    if before.last_ended is not None and gone is not None:
+        last = Ended(
+            domain=domain, ending=before.last_ended, floor_ns=before.floor_ns, settle_to_ns=before.settle_to_ns
+        )
+        gone = (*gone, last)
+    memory = Memory(
+        fence=before.fence,
+        floor_ns=max(before.floor_ns, floor),
+        settle_to_ns=max(before.settle_to_ns, settle_to),
+        previous_id=before.previous_id,
+        last_ended=ending,
+        floor_set_by=ending if floor > before.floor_ns else before.floor_set_by,
+        ended_request=lease.granted_by,
+        before_last=gone or (),
+        hints=before.hints,
+    )
+    ended = Ended(domain=domain, ending=ending, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns)
+    if len(state.leases) == 1:
+        return Free(memory=memory), ended
+    rest = tuple(each for each in dated(state.leases, before) if each.correlation_id != lease.correlation_id)
+    return Taken(memory=memory, leases=rest), ended
+
+
+def broken(
+    domain: str, state: Taken, over: list[LeaseState], bounds: Bounds, outcome: LeaseOutcome = LeaseOutcome.EXPIRED
+) -> tuple[State, tuple[Ended, ...]]:
+    """End leases without their holders. Nothing was written under a tentative one, so it moves nothing."""
+    left: State = state
+    ended: list[Ended] = []
+    for lease in over:
+        assert isinstance(left, Taken)
+        if lease.phase is Phase.TENTATIVE:
+            left, entry = end_lease(domain, left, lease, _unwritten(lease, LeaseOutcome.WITHDRAWN, bounds), 0, 0)
+        else:
+            ending = _unwritten(lease, outcome, bounds)
+            left, entry = end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)
+            left = remembering(left, None, bounds)
+        ended.append(entry)
+    return left, tuple(ended)
+
+
+def _unwritten(lease: LeaseState, outcome: LeaseOutcome, bounds: Bounds) -> Ending:
+    return Ending(
+        correlation_id=lease.correlation_id,
+        outcome=outcome,
+        ended_ns=bounds.now.midpoint,
+        watermark_ns=None,
+        watermark_time=None,
+        messages=0,
+        chain_head=None,
+    )
+
+
+def relinquished(domain: str, state: Taken, lease: LeaseState, command: Relinquish, bounds: Bounds) -> Decision:
+    """End a lease by its holder's word."""
+    if command.abandoned and lease.phase is Phase.HELD:
+        ending = _unwritten(lease, LeaseOutcome.ABANDONED, bounds)
+        left, ended = end_lease(domain, state, lease, ending, lease.expiry_ns, lease.expiry_ns)
+        left = remembering(left, None, bounds)
+        return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (ended,))
+    if command.watermark_time is None and command.watermark_ns in (None, lease.lowest_ns, lease.floor_ns):
+        if command.messages or command.chain_head is not None:
+            why = f"{command.messages} messages on {domain!r} have no watermark"
+            return Decision(state, _refused(command, "watermark-missing", why, "say the highest timestamp written"))
+        outcome = LeaseOutcome.RELINQUISHED if lease.phase is Phase.HELD else LeaseOutcome.WITHDRAWN
+        left, ended = end_lease(domain, state, lease, _unwritten(lease, outcome, bounds), 0, 0)
+        left = remembering(left, lease.hints, bounds)
+        return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (ended,))
+    problem = _watermark_refused(lease, command, bounds)
+    if problem is not None:
+        return Decision(state, problem)
+    ending = Ending(
+        correlation_id=lease.correlation_id,
+        outcome=LeaseOutcome.RELINQUISHED,
+        ended_ns=bounds.now.midpoint,
+        watermark_ns=command.watermark_ns,
+        watermark_time=command.watermark_time,
+        messages=command.messages,
+        chain_head=command.chain_head,
+    )
+    left, ended = end_lease(domain, state, lease, ending, command.watermark_ns or 0, 0)
+    hints = None if command.hints is None else joined(lease.hints, command.hints)
+    left = remembering(left, hints, bounds)
+    return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (ended,))
+
+
+def _watermark_refused(lease: LeaseState, command: Relinquish, bounds: Bounds) -> Refused | None:
+    watermark, raw = command.watermark_ns, command.watermark_time
+    if lease.phase is Phase.TENTATIVE:
+        return _refused(command, "tentative-written", "nothing is written under a tentative lease", "upgrade it first")
+    if watermark is None or raw is None:
+        return _refused(command, "watermark-incomplete", "a watermark and its signed time go together", "send both")
+    if watermark <= lease.lowest_ns:
+        why = f"the watermark {rfc3339(watermark)} is not above the floor {rfc3339(lease.lowest_ns)} that was given"
+        return _refused(command, "watermark-below-floor", why, "write above the floor only")
+    if watermark >= lease.expiry_ns:
+        why = f"the watermark {rfc3339(watermark)} is not below the expiry {rfc3339(lease.expiry_ns)}"
+        return _refused(command, "watermark-not-below-expiry", why, "write below the expiry only")
+    try:
+        token = SignedTime.decode(raw, "the watermark's signed time")
+    except Damaged as problem:
+        return _refused(command, "watermark-time-damaged", problem.message, "send the frame's signed time")
+    if not r1_holds(watermark, token, bounds.r1_tolerance_ns):
+        why = f"the watermark {rfc3339(watermark)} is not within its signed time {rfc3339(token.midpoint_ns)}"
+        return _refused(command, "watermark-breaks-r1", why, "send the signed time of the message itself")
+    return None
+
+
+def _refused(command: Upgrade | Renew | Relinquish, code: str, message: str, hint: str) -> Refused:
+    """Refuse what breaks a rule: value, rule, way out."""
+    return Refused(request_id=command.request_id, code=code, message=message, hint=hint)
 
 
 _NOTHING: Final = Nothing()
@@ -58,13 +208,13 @@ def decide(domain: str, state: State, command: Command, bounds: Bounds) -> Decis
         case Upgrade() | Renew() | Relinquish() | Revoke():
             lease = named(state, command.correlation_id)
             if lease is None:
-                return Decision(state, endings.over_of(state.memory, command.request_id, command.correlation_id))
+                return Decision(state, over_of(state.memory, command.request_id, command.correlation_id))
             assert isinstance(state, Taken)
             return _decide_named(domain, state, lease, command, bounds)
     assert_never(command)
 
 
-def named(state: State, correlation_id: bytes) -> Lease | None:
+def named(state: State, correlation_id: bytes) -> LeaseState | None:
     """Return the lease of a grant, if it is out."""
     match state:
         case Free():
@@ -78,15 +228,15 @@ def named(state: State, correlation_id: bytes) -> Lease | None:
 
 
 def _decide_named(
-    domain: str, state: Taken, lease: Lease, command: Upgrade | Renew | Relinquish | Revoke, bounds: Bounds
+    domain: str, state: Taken, lease: LeaseState, command: Upgrade | Renew | Relinquish | Revoke, bounds: Bounds
 ) -> Decision:
     match command:
         case Relinquish():
-            return endings.relinquished(domain, state, lease, command, bounds)
+            return relinquished(domain, state, lease, command, bounds)
         case Revoke():
             # Its holder may write until the expiry: floor and settle_to say so, and whoever comes next waits for that.
-            left, ended = endings.broken(domain, state, [lease], bounds, LeaseOutcome.REVOKED)
-            return Decision(left, endings.over_of(left.memory, command.request_id, lease.correlation_id), ended)
+            left, ended = broken(domain, state, [lease], bounds, LeaseOutcome.REVOKED)
+            return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), ended)
         case Upgrade() | Renew() if command.request_id == lease.answered:
             return Decision(state, _again(domain, state, lease, command, bounds))
         case Upgrade():
@@ -107,7 +257,7 @@ def _decide_break(domain: str, state: State, command: Break, bounds: Bounds) -> 
     ]
     if not over:
         return Decision(state, _NOTHING)
-    left, ended = endings.broken(domain, state, over, bounds)
+    left, ended = broken(domain, state, over, bounds)
     return Decision(left, _NOTHING, ended)
 
 
@@ -122,7 +272,7 @@ def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> 
             return Decision(state, _again(domain, state, lease, request, bounds))
     if request.request_id == memory.ended_request:
         assert memory.last_ended is not None
-        return Decision(state, endings.over_of(memory, request.request_id, memory.last_ended.correlation_id))
+        return Decision(state, over_of(memory, request.request_id, memory.last_ended.correlation_id))
     in_the_way = [each for each in leases if conflicts(each.mode, request.mode)]
     denied = _denied(domain, request.request_id, in_the_way, request.age, bounds)
     if denied is None and command.ahead is not None:
@@ -132,20 +282,20 @@ def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> 
     if len(leases) - len(in_the_way) >= HOLDERS_MAX:
         why = f"there are {len(leases)} leases on {domain!r}, as many as one domain can have"
         return Decision(state, Unavailable(request_id=request.request_id, code="busy", message=why))
-    left, ended = endings.broken(domain, state, in_the_way, bounds) if isinstance(state, Taken) else (state, ())
+    left, ended = broken(domain, state, in_the_way, bounds) if isinstance(state, Taken) else (state, ())
     granted = _grant(domain, left, command, bounds)
     if granted is None:
         return Decision(state, _cannot_grant(command, state, bounds))
     return Decision(granted.state, granted.answer, ended)
 
 
-def _breakable(lease: Lease, age: Age, bounds: Bounds) -> bool:
+def _breakable(lease: LeaseState, age: Age, bounds: Bounds) -> bool:
     """Whether a request of that age may end this lease: it is surely past, or tentative and of a younger request."""
     wounds = lease.phase is Phase.TENTATIVE and age < lease.age
     return wounds or bounds.now.surely_past(lease.expiry_ns)
 
 
-def _denied(domain: str, request_id: bytes, in_the_way: list[Lease], age: Age, bounds: Bounds) -> Denied | None:
+def _denied(domain: str, request_id: bytes, in_the_way: list[LeaseState], age: Age, bounds: Bounds) -> Denied | None:
     """Name the lease that will be in the way for longest, if any may not be broken."""
     blocking = [each for each in in_the_way if not _breakable(each, age, bounds)]
     if not blocking:
@@ -162,7 +312,7 @@ def _denied(domain: str, request_id: bytes, in_the_way: list[Lease], age: Age, b
     )
 
 
-def _behind(domain: str, request: Acquire, ahead: Ahead, leases: Sequence[Lease], bounds: Bounds) -> Denied | None:
+def _behind(domain: str, request: Acquire, ahead: Ahead, leases: Sequence[LeaseState], bounds: Bounds) -> Denied | None:
     """Send a request to the end of the queue, unless it is older than all in it and somebody has this tentatively.
 
     Who has something tentatively may be waiting for what the request has, and the first of the queue for both: the
@@ -197,8 +347,8 @@ def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decisio
         if not bounds.now.surely_before(command.expiry_ns) or command.expiry_ns > bounds.signed_ns_max:
             return None
         expiry = command.expiry_ns
-    past = endings.past_of(memory)
-    lease = Lease(
+    past = past_of(memory)
+    lease = LeaseState(
         mode=request.mode,
         phase=request.phase,
         holder=request.holder,
@@ -249,20 +399,20 @@ def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:
 # -- renewal and upgrade -----------------------------------------------------------------------------------------------
 
 
-def _renew(domain: str, state: Taken, lease: Lease, command: Renew, bounds: Bounds) -> Decision:
+def _renew(domain: str, state: Taken, lease: LeaseState, command: Renew, bounds: Bounds) -> Decision:
     if lease.session_id is not None:
         why = f"the lease on {domain!r} is under session lease {lease.session_id.hex()}, and has no expiry of its own"
-        return Decision(state, endings.refused(command, "in-session", why, "renew the session lease"))
+        return Decision(state, _refused(command, "in-session", why, "renew the session lease"))
     expiry = _later_expiry(lease, command, bounds)
     if expiry is None:
         return Decision(state, _no_later_expiry(domain, lease, command, bounds))
     hints = said(state, lease, command.hints, bounds)
     renewed = msgspec.structs.replace(lease, expiry_ns=expiry, answered=command.request_id, hints=hints)
-    past = renewed.past or endings.past_of(state.memory)
+    past = renewed.past or past_of(state.memory)
     return Decision(_with(state, renewed), _witness(domain, renewed, past, WitnessKind.RENEWAL))
 
 
-def _upgrade(domain: str, state: Taken, lease: Lease, command: Upgrade, bounds: Bounds) -> Decision:
+def _upgrade(domain: str, state: Taken, lease: LeaseState, command: Upgrade, bounds: Bounds) -> Decision:
     """Make a tentative lease held, or change a held one to a stronger mode, with a fence of its own."""
     mode = lease.mode if command.mode is None else command.mode
     refused = _upgrade_refused(domain, lease, mode, command)
@@ -276,10 +426,10 @@ def _upgrade(domain: str, state: Taken, lease: Lease, command: Upgrade, bounds: 
     fence = lease.fence if mode is lease.mode else _fence(state.memory, bounds)
     if expiry is None or fence > bounds.ceiling_ns:
         return Decision(state, _no_later_expiry(domain, lease, command, bounds))
-    left, ended = endings.broken(domain, state, in_the_way, bounds)
+    left, ended = broken(domain, state, in_the_way, bounds)
     assert isinstance(left, Taken), "the lease itself is left"
     memory = left.memory
-    past = endings.past_of(memory)
+    past = past_of(memory)
     upgraded = msgspec.structs.replace(
         lease,
         mode=mode,
@@ -297,21 +447,21 @@ def _upgrade(domain: str, state: Taken, lease: Lease, command: Upgrade, bounds: 
     return Decision(_with(left, upgraded), _witness(domain, upgraded, past, WitnessKind.UPGRADE), ended)
 
 
-def _upgrade_refused(domain: str, lease: Lease, mode: Mode, command: Upgrade) -> Refused | None:
+def _upgrade_refused(domain: str, lease: LeaseState, mode: Mode, command: Upgrade) -> Refused | None:
     if lease.phase is Phase.TENTATIVE:
         if mode is lease.mode:
             return None
         why = f"the lease on {domain!r} is tentative in mode {lease.mode}; mode {mode} was asked for"
-        return endings.refused(command, "tentative-mode", why, "make it held first")
+        return _refused(command, "tentative-mode", why, "make it held first")
     if mode is lease.mode:
-        return endings.refused(command, "already-held", f"the lease on {domain!r} is held already", "renew it")
+        return _refused(command, "already-held", f"the lease on {domain!r} is held already", "renew it")
     if not covers(mode, lease.mode):
         why = f"the lease on {domain!r} is held in mode {lease.mode}, which {mode} does not include"
-        return endings.refused(command, "mode-not-stronger", why, "ask for a mode that includes both")
+        return _refused(command, "mode-not-stronger", why, "ask for a mode that includes both")
     return None
 
 
-def _later_expiry(lease: Lease, command: Upgrade | Renew, bounds: Bounds) -> Instant | None:
+def _later_expiry(lease: LeaseState, command: Upgrade | Renew, bounds: Bounds) -> Instant | None:
     """No witness ever states an earlier expiry than the one before: readers may hold either."""
     expiry = lease.expiry_ns
     if lease.session_id is None:
@@ -320,15 +470,15 @@ def _later_expiry(lease: Lease, command: Upgrade | Renew, bounds: Bounds) -> Ins
 
 
 def _again(
-    domain: str, state: State, lease: Lease, command: Acquire | Upgrade | Renew, bounds: Bounds
+    domain: str, state: State, lease: LeaseState, command: Acquire | Upgrade | Renew, bounds: Bounds
 ) -> Again | Unavailable:
     """Repeat what the lease's newest witness says, as a renewal to the same expiry; it may be past."""
     if lease.expiry_ns > bounds.signed_ns_max:
         return _no_later_expiry(domain, lease, command, bounds)
-    return Again(_witness(domain, lease, lease.past or endings.past_of(state.memory), WitnessKind.RENEWAL))
+    return Again(_witness(domain, lease, lease.past or past_of(state.memory), WitnessKind.RENEWAL))
 
 
-def _no_later_expiry(domain: str, lease: Lease, command: Acquire | Upgrade | Renew, bounds: Bounds) -> Unavailable:
+def _no_later_expiry(domain: str, lease: LeaseState, command: Acquire | Upgrade | Renew, bounds: Bounds) -> Unavailable:
     message = (
         f"the lease on {domain!r} stays as it is, until {rfc3339(lease.expiry_ns)}: no later expiry can be "
         f"granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
@@ -336,7 +486,7 @@ def _no_later_expiry(domain: str, lease: Lease, command: Acquire | Upgrade | Ren
     return Unavailable(request_id=command.request_id, code="no-later-expiry", message=message)
 
 
-def _with(state: Taken, lease: Lease) -> Taken:
+def _with(state: Taken, lease: LeaseState) -> Taken:
     """Replace a lease by what it has become."""
     if len(state.leases) == 1:
         return Taken(memory=state.memory, leases=(lease,))
@@ -348,7 +498,7 @@ def _with(state: Taken, lease: Lease) -> Taken:
 # -- what witnesses say ------------------------------------------------------------------------------------------------
 
 
-def _witness(domain: str, lease: Lease, past: Past, kind: WitnessKind) -> Witness:
+def _witness(domain: str, lease: LeaseState, past: Past, kind: WitnessKind) -> Witness:
     return Witness(
         kind=kind,
         domain=domain,

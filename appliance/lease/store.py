@@ -6,6 +6,8 @@ a state need not be in the file to count: the newest are kept beside it, and wri
 question about many rows is asked: a lease that is taken and given back costs one row then, not two. A full tmpfs is
 therefore in no turn's way: what cannot be written stays beside the file, and new domains have to wait (``full``) until
 there is room, or some that were next to each other are forgotten (``crowded``): whole pages become free by that only.
+
+``Eviction`` states what holds for every domain that is not remembered: the shard floor, which evicting raises.
 """
 
 from __future__ import annotations
@@ -19,11 +21,9 @@ import apsw
 
 from timeagent.errors import Environment
 
-from ..formats.hints import NOTHING_WRITTEN
+from ..formats.hints import NOTHING_WRITTEN, nothing_known
 from .domain import Free, Memory, State, Taken, hint_bytes
-from .plain import expanded
-from .rows import Rows
-from .sessionrows import SessionRows
+from .rows import SessionRows, StateRows, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-    from .plain import Plain
-    from .sessionstate import Session
+    from ..formats.policy import PolicyNumbers
+    from .rows import Plain
+    from .session_state import SessionState
+
 
 UNWRITTEN_MAX: Final = 12_288
 """How many states may be missing in the file when a turn begins. With more, all that are missing then are written, over
@@ -81,7 +83,7 @@ class LeaseStore:
             left.unlink(missing_ok=True)
         self._connection = self._opened(path)
         self._execute = self._connection.execute
-        self._rows = Rows()
+        self._rows = StateRows()
         self.session_rows = SessionRows(self._execute)
         self._recent: dict[str, _Kept] = {}
         self._older: dict[str, _Kept] = {}
@@ -415,7 +417,7 @@ class LeaseStore:
 
     # -- session leases ------------------------------------------------------------------------------------------------
 
-    def put_session(self, before: Session | None, after: Session) -> None:
+    def put_session(self, before: SessionState | None, after: SessionState) -> None:
         """Write a session lease, as it was read (None: it is new) and as it is. Forget one that is over without leases.
 
         The leases of one that is over are not out any more, though they are in states still.
@@ -459,3 +461,40 @@ class LeaseStore:
 
 def _leases_in(state: State) -> int:
     return 0 if isinstance(state, Free) else len(state.leases)
+
+
+class Eviction:
+    """The shard floor, and its settle_to: neither is ever lowered."""
+
+    __slots__ = ("_policy", "_store", "domains_max", "floor_ns", "settle_to_ns")
+
+    def __init__(self, store: LeaseStore, policy: PolicyNumbers, domains_max: int) -> None:
+        """Remember up to ``domains_max`` domains in ``store``."""
+        self._store = store
+        self._policy = policy
+        self.domains_max = domains_max
+        self.floor_ns: Instant = 0
+        self.settle_to_ns: Instant = 0
+
+    def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
+        """Take the numbers that the chain states for a run that begins."""
+        self.floor_ns, self.settle_to_ns = floor_ns, settle_to_ns
+        self._store.begin(floor_ns, settle_to_ns)
+
+    def memory(self) -> Memory:
+        """Return what a domain has that is not remembered."""
+        hints = nothing_known(self.floor_ns)
+        return Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)
+
+    def evict(self, count: int, earliest: Instant, *, crowded: bool = False) -> None:
+        """Evict so many domains, or as many as are free and long past; the shard floor covers them from now on.
+
+        ``earliest``: the least that the time may be. ``crowded``: of those for which the store had no room last, and of
+        all between them.
+        """
+        policy = self._policy
+        old = earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)
+        for domain, memory in self._store.idle(old, count, crowded=crowded):
+            self._store.forget(domain, memory)
+            self.floor_ns = max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)
+            self.settle_to_ns = max(self.settle_to_ns, memory.settle_to_ns)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from timeagent.keys import KeyInUse, Signer
 
     from ..formats.shardmap import ShardMap
-    from .ports import ChainPort
+    from .ceiling import ChainPort
 
 LOOKS_MAX: Final = 6
 """How often a chain is looked at in one call: its owner may extend it meanwhile."""

@@ -15,7 +15,7 @@ import hashlib
 import os
 import ssl
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from timeagent.keys import KeyInUse, Signer
+
+    from ..formats.address import Address
+
 
 _ISSUER_SEED: Final = hashlib.sha256(b"tenure: the issuer that anybody can be").digest()
 _FROM: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -171,3 +174,28 @@ def _shown[T](connection: ssl.SSLSocket, part: Callable[[x509.Certificate], T]) 
             f"the other end's certificate cannot be read: {type(problem).__name__}: {str(problem)[:200]!a}",
             hint="it is no node of a cluster",
         ) from None
+
+
+class Trust(Protocol):
+    """The newest trust record that is known here. Thread-safe; never touches the mount, never blocks."""
+
+    @property
+    def number(self) -> int:
+        """Return the record's number."""
+        ...
+
+    def node_of(self, key_id: bytes) -> str | None:
+        """Return whose TLS key this is, whatever its validity, or None."""
+        ...
+
+    def refuses(self, key_id: bytes) -> str | None:
+        """Return why nobody may be at the other end of a connection with this TLS key now, or None if it is good."""
+        ...
+
+    def address_of(self, node: str) -> Address | None:
+        """Return where a node answers other nodes, or None where no good key of it says so."""
+        ...
+
+    def look(self) -> None:
+        """Have the newest record read soon: somebody showed a key that is not known yet."""
+        ...

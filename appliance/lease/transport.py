@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from timeagent.units import Span
 
-    from .ports import Trust
     from .shard import Shard
+    from .tls import Trust
     from .wire import Reply, Request
 
 _CHUNK_BYTES = 64 * 1024
@@ -60,7 +60,7 @@ class Transport(Protocol):
         ...
 
 
-class Counter(Protocol):
+class BootClock(Protocol):
     """A clock, as far as a time-out needs one."""
 
     def boot_ns(self) -> int:
@@ -93,7 +93,7 @@ class SocketTransport(ABC):
     A call may be held back by the shard; others of this process must not wait behind it.
     """
 
-    def __init__(self, clock: Counter, greeting: Hello | None) -> None:
+    def __init__(self, clock: BootClock, greeting: Hello | None) -> None:
         """Take what every new connection begins with. Connects to nothing yet."""
         self._clock = clock
         self._greeting = greeting
@@ -222,7 +222,7 @@ class SocketTransport(ABC):
 class UnixTransport(SocketTransport):
     """A shard of this machine. Who may connect is the socket's business: its user, the superuser, its group."""
 
-    def __init__(self, path: Path, clock: Counter, greeting: Hello | None = None) -> None:
+    def __init__(self, path: Path, clock: BootClock, greeting: Hello | None = None) -> None:
         """Take the socket's path. Connects to nothing yet."""
         super().__init__(clock, greeting)
         self.path = path
@@ -246,7 +246,7 @@ class TlsTransport(SocketTransport):
     """A shard of another node, by TCP and TLS: the other end must show that node's key, and so must this one."""
 
     def __init__(
-        self, node: str, context: ssl.SSLContext | tls.OwnEnds, trust: Trust, clock: Counter, greeting: Hello
+        self, node: str, context: ssl.SSLContext | tls.OwnEnds, trust: Trust, clock: BootClock, greeting: Hello
     ) -> None:
         """Take the node: its address and its keys are looked up in the trust record for every new connection."""
         super().__init__(clock, greeting)

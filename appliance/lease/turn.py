@@ -15,18 +15,19 @@ from ..formats.names import check_node, check_purpose
 from ..formats.sessionlease import SessionWitness
 from ..formats.witness import Ended, Revoked
 from .domain import hint_bytes
-from .waiting import LaterSession
-from .wire import Over, Refused
+from .wire import Acquire, Granted, Over, Refused, Reply, SessionGranted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from timeagent.signedtime import SignedTime
 
+    from ..formats.hints import Hints
     from ..formats.lease import Holder
     from ..formats.witness import Entry
     from .domain import Bounds, State
-    from .sessionstate import Session
-    from .sessionwire import BeginSession
-    from .wire import Acquire, Revoke
+    from .session_state import SessionState
+    from .wire import BeginSession, Revoke
 
 
 _HOLDERS_KNOWN: Final = 4096
@@ -48,8 +49,8 @@ class Staged(msgspec.Struct):
 class StagedSession(msgspec.Struct):
     """A session lease in this turn: as it was read (None: there was none), and as it will be written."""
 
-    before: Session | None
-    now: Session
+    before: SessionState | None
+    now: SessionState
 
 
 class Turn(msgspec.Struct):
@@ -133,3 +134,34 @@ class Revocations(dict[bytes, Revoked]):
             assert isinstance(witness, SessionWitness)
             return replace(answer, revoked=tuple(self[name] for name in witness.ended if name in self))
         return answer
+
+
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """A reply that waits for the turn's signature."""
+
+    request_id: bytes
+    entry: int
+    hints: Hints | None = None
+
+
+class LaterSession(msgspec.Struct, frozen=True, gc=False):
+    """A reply about a session lease that waits for the turn's signature."""
+
+    request_id: bytes
+    entry: int
+    leases: int
+    revoked: tuple[Revoked, ...] = ()
+
+
+type Draft = Reply | Later | LaterSession
+
+
+def finished(draft: Draft, witness: Callable[[int], bytes]) -> Reply:
+    """Return the reply of a draft, now that the turn is signed. ``witness``: an encoded one, by its entry."""
+    if isinstance(draft, Later):
+        return Granted(request_id=draft.request_id, signed=witness(draft.entry), hints=draft.hints)
+    if isinstance(draft, LaterSession):
+        return SessionGranted(
+            request_id=draft.request_id, signed=witness(draft.entry), leases=draft.leases, revoked=draft.revoked
+        )
+    return draft

@@ -9,20 +9,66 @@ from __future__ import annotations
 
 import struct
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, array_head
+from timeagent.console import bound_fields, instant_fields
 from timeagent.errors import BadRequest, Damaged
 
 from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import Revoked
-from .sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class BeginSession(Record, frozen=True, tag="begin-session"):
+    """Get a session lease: leases that name it in their acquire are kept by its renewals."""
+
+    request_id: Bytes16
+    holder: Holder
+    term_ns: U64
+    expiry_ns_max: U64
+
+
+class RenewSession(Record, frozen=True, tag="renew-session"):
+    """Move the expiry of a session lease, and so that of every lease under it."""
+
+    request_id: Bytes16
+    session_id: Bytes16
+    term_ns: U64
+    expiry_ns_max: U64
+
+
+class DropSession(Record, frozen=True, tag="drop-session"):
+    """Give a session lease back with every lease under it: they were over for the holder before this was sent.
+
+    The holder's word is about all of them together. Only when every attempt under any of them has a known outcome.
+    """
+
+    request_id: Bytes16
+    session_id: Bytes16
+    watermark_ns: U64 | None
+    """The highest timestamp written under any of them; None where nothing was written."""
+    watermark_time: Token | None
+    messages: U64
+    chain_head: Bytes32 | None
+
+
+class SessionGranted(Record, frozen=True, tag="session-granted"):
+    """A session lease is granted or renewed, with its proof."""
+
+    request_id: Bytes16
+    signed: bytes
+    """An encoded SignedWitness."""
+    leases: U64
+    """How many leases are out under it, as the shard counts: where the holder knows of fewer, an answer was lost."""
+    revoked: tuple[Revoked, ...] = ()
+    """Unsigned: of the leases that the witness names as ended, who revoked them and why, where the shard remembers."""
+
 
 PROTOCOL_VERSION: Final = 1
 REQUEST_FRAME_BYTES_MAX: Final = 1024 * 1024
@@ -278,7 +324,7 @@ class Unavailable(Record, frozen=True, tag="unavailable"):
     message: str
 
 
-class Wanted(Record, frozen=True):
+class WantedLease(Record, frozen=True):
     """A lease that somebody asks for."""
 
     domain: Domain
@@ -297,7 +343,7 @@ class Recalled(Record, frozen=True, tag="recalled"):
     request_id: Bytes16
     run: Bytes8
     heard: U64
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedLease, ...]
     stopping: bool = False
     """The shard stops in good order: it asks for all leases back."""
 
@@ -349,7 +395,7 @@ class ShardNumbers(Record, frozen=True):
     """How many session leases are out."""
 
 
-class Page(Record, frozen=True, tag="page"):
+class LeasePage(Record, frozen=True, tag="page"):
     """The answer to Inspect. ``more``: ask again from behind the last domain."""
 
     numbers: ShardNumbers
@@ -373,7 +419,9 @@ class ClockTold(Record, frozen=True, tag="clock"):
     """The node's current signed time: how its clock stands, and in which clock epoch. None: it signs nothing now."""
 
 
-type Reply = Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page | ClockTold
+type Reply = (
+    Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | LeasePage | ClockTold
+)
 
 type Encoded = bytes
 """A reply as it stands in the frame of an answer."""
@@ -399,10 +447,10 @@ _requests: Final = msgspec.msgpack.Decoder(
     ]
 )
 _reply: Final = msgspec.msgpack.Decoder(
-    Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page | ClockTold
+    Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | LeasePage | ClockTold
 )
 _replies: Final = msgspec.msgpack.Decoder(
-    list[Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | Page | ClockTold]
+    list[Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | LeasePage | ClockTold]
 )
 
 
@@ -469,3 +517,42 @@ def body_length(head: bytes | bytearray | memoryview, limit: int, offset: int = 
     if length > limit:
         raise Damaged("frame-too-large", f"a frame of {length} bytes exceeds the limit of {limit}")
     return int(length)
+
+
+def lease_fields(view: LeaseView) -> dict[str, Any]:
+    """Return a lease as JSON shows it."""
+    return {
+        "domain": view.domain,
+        "mode": view.mode,
+        "phase": view.phase,
+        "node": view.holder.node,
+        "process": view.holder.process,
+        "purpose": view.holder.purpose,
+        "correlation_id": view.correlation_id.hex(),
+        "fence": view.fence,
+        **instant_fields("granted", view.granted_ns),
+        **instant_fields("expiry", view.expiry_ns),
+        **bound_fields("floor", view.floor_ns),
+        **bound_fields("settle_to", view.settle_to_ns),
+        "waiting": view.waiting,
+        "session_id": None if view.session_id is None else view.session_id.hex(),
+    }
+
+
+def shard_fields(numbers: ShardNumbers) -> dict[str, Any]:
+    """Return how a shard stands as JSON shows it."""
+    return {
+        "node": numbers.node,
+        "release": numbers.release,
+        "incarnation": numbers.incarnation.hex(),
+        **instant_fields("since", numbers.since_ns),
+        "leases": numbers.leases,
+        "domains": numbers.domains,
+        "sessions": numbers.sessions,
+        "ceiling_number": numbers.ceiling_number,
+        **instant_fields("ceiling", numbers.ceiling_ns),
+        **bound_fields("floor", numbers.floor_ns),
+        **bound_fields("settle_to", numbers.settle_to_ns),
+        "batches": numbers.batches,
+        "ledger_blocks_lost": numbers.blocks_lost,
+    }

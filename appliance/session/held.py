@@ -1,31 +1,170 @@
-"""``Lease``: the holder's side of one lease: its newest witness, and what was written under it."""
+"""``Lease``: the holder's side of one lease: its newest witness, what was written under it, and how it is lost.
+
+A loss is found by whoever looks first: the renewal thread, or a call that uses the lease. It is told after every lock
+is let go, once to each listener, in the thread that found it. ``Recall`` says what is done when another asks for the
+lease; ``SessionLease`` is the lease that keeps others alive with one renewal.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from enum import StrEnum
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, joined
 from appliance.formats.lease import LeaseOutcome
+from appliance.lease.client import Giving, LeaseEnded
 from timeagent.errors import LeaseLost, check_callable
 from timeagent.units import rfc3339, span_of
 
-from .losses import UNKNOWN, Loss, Outlook, Reason
-from .recall import Recall
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from appliance.formats.hints import Place
-    from appliance.formats.lease import Mode
+    from appliance.formats.lease import Holder, Mode
+    from appliance.formats.sessionlease import SessionWitness
     from appliance.formats.witness import Revoked, SignedWitness, Witness
-    from appliance.lease.client import Ended
     from appliance.lease.wire import Age
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Seconds, Span
 
-    from .losses import Listener, Losses
-    from .standings import Standing
+
+class Recall(StrEnum):
+    """What a session does with a lease that another asks for."""
+
+    IGNORE = "ignore"
+    """It is kept until its holder gives it back."""
+    YIELD = "yield"
+    """So too, but it is given back where its session and an older request may wait for each other (``Circle``)."""
+    FINISH = "finish"
+    """Its holder is told, and it is given back when the holder has finished: at the end of its block."""
+    FLUSH = "flush"
+    """Its holder's functions are called, in a thread, and may publish under it; then it is given back."""
+    RELINQUISH = "relinquish"
+    """It is given back at once: nothing more is begun under it."""
+
+
+KEPT: Final = frozenset({Recall.IGNORE, Recall.YIELD})
+"""With these nothing is done when another asks: nobody listens for it."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class LossReason(StrEnum):
+    """Why a lease is over against its holder's will."""
+
+    EXPIRED = "expired"
+    """It was not renewed in time: the process, or its renewal thread, stood still."""
+    HOLD_CAP = "hold cap"
+    """It was held for as long as it was taken for (``hold_ns_max``)."""
+    NO_PROGRESS = "no progress"
+    """Its holder did not get on (``progress_within_ns``), so it was not renewed."""
+    REVOKED = "revoked"
+    """An operator has ended it: ``Loss.by`` says who and why."""
+    BROKEN = "broken"
+    """Its shard has ended it, or does not know it any more."""
+    SHARD_UNREACHABLE = "shard unreachable"
+    """It expired while its shard did not answer."""
+    CLOCK_UNSAFE = "clock unsafe"
+    """It expired, or may have, while this node had no bounded time; or its shard's witness contradicts this clock."""
+    RECALLED = "recalled"
+    """Another asked for it, and it is given back, as was chosen when it was taken."""
+
+
+UNKNOWN: Final = frozenset({LossReason.SHARD_UNREACHABLE, LossReason.CLOCK_UNSAFE})
+"""What leaves it open whether the shard still has a lease that is not over here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One lost lease. ``ended``: the same as the lease's: the last word of the error's code."""
+
+    lease: Lease
+    reason: LossReason
+    ended: str
+    by: Holder | None = None
+    """Who revoked it, and as the purpose why; None where nobody did, or its shard does not remember."""
+
+    def __str__(self) -> str:
+        """Return it in words, without the domain."""
+        return self.reason + (f" by {self.by.node}/{self.by.process}: {self.by.purpose}" if self.by else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a holder knows of its lease at an instant."""
+
+    state: Literal["held", "unknown", "over"]
+    """``unknown``: the last renewal failed, so nobody here can tell what its shard knows of it."""
+    good_ns: Span
+    """How long it may still be used, whatever its shard does: 0 if it is over."""
+    reason: LossReason | None
+    """Why it is unknown, or over against its holder's will."""
+
+
+type Listener = Callable[[Loss], None]
+
+
+class Losses:
+    """What was lost in one session, and the listeners. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        """Know of nothing."""
+        self._lock = Lock()
+        self._found: deque[Loss] = deque()
+        self._of_all: list[Listener] = []
+        self._of_one: dict[Lease, list[Listener]] = {}
+        self._told: set[Lease] = set()
+
+    def found(self, loss: Loss) -> None:
+        """Take note, under whatever lock: nobody is told yet."""
+        self._found.append(loss)
+
+    def listen(self, listener: Listener) -> None:
+        """Tell it of every loss from now on."""
+        with self._lock:
+            self._of_all.append(listener)
+
+    def listen_to(self, lease: Lease, listener: Listener) -> None:
+        """Tell it if this lease is lost: at once, if others have been told already, or it is not kept any more."""
+        with self._lock:
+            coming = any(each.lease is lease for each in tuple(self._found))
+            told = lease in self._told or (lease.loss is not None and not coming)
+            if not told:
+                self._of_one.setdefault(lease, []).append(listener)
+        if told and lease.loss is not None:
+            _tell(listener, lease.loss)
+
+    def forget(self, leases: list[Lease]) -> None:
+        """Drop what is known of leases that were given back."""
+        with self._lock:
+            for lease in leases:
+                self._of_one.pop(lease, None)
+                self._told.discard(lease)
+
+    def tell(self) -> None:
+        """Tell everybody of what was found. Call it without any lock."""
+        while self._found:
+            with self._lock:
+                if not self._found:
+                    return
+                loss = self._found.popleft()
+                self._told.add(loss.lease)
+                listeners = [*self._of_one.pop(loss.lease, ()), *self._of_all]
+            for listener in listeners:
+                _tell(listener, loss)
+
+
+def _tell(listener: Listener, loss: Loss) -> None:
+    try:
+        listener(loss)
+    except Exception:  # noqa: BLE001 - whatever an application's function raises
+        # The other leases still have to be renewed, and the other listeners told: the lease itself stays lost by name.
+        _log.exception("lost-listener-failed domain=%s reason=%s", loss.lease.domain, loss.reason)
 
 
 class Keeper(Protocol):
@@ -92,7 +231,7 @@ class Lease:
     progress_within_ns: Span | None = None
     """It is renewed only if its holder has got on within this span."""
     progress_boot_ns: int = 0
-    trouble: Reason | None = None
+    trouble: LossReason | None = None
     """Why the last renewal failed, if it did."""
     keeper: Keeper | None = field(default=None, repr=False)
     recall: Recall = Recall.IGNORE
@@ -102,7 +241,7 @@ class Lease:
     recall_listeners: tuple[Callable[[Lease], object], ...] = field(default=(), repr=False)
     sticky_ns: Span | None = None
     """How long the session keeps it unused when its user gives it back; None: it goes back to its shard."""
-    standing: Standing | None = field(default=None, repr=False)
+    session_lease: SessionLease | None = field(default=None, repr=False)
     """The session lease under which it was taken: then that one's expiry is its own."""
     asked_term_ns: Span | None = None
     """The term that its user asked for; None: no term."""
@@ -111,7 +250,7 @@ class Lease:
     @property
     def expiry_ns(self) -> Instant:
         """When it expires, unless it, or its session lease, is renewed."""
-        return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns
+        return self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns
 
     def take(self, signed: SignedWitness, witness: Witness, hints: Hints | None = None) -> None:
         """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
@@ -120,7 +259,7 @@ class Lease:
         has a higher fence.
         """
         assert witness.correlation_id == self.correlation_id
-        later = self.standing is not None or witness.expiry_ns >= self.own_expiry_ns
+        later = self.session_lease is not None or witness.expiry_ns >= self.own_expiry_ns
         if later and witness.fence >= self.fence:
             self.signed = signed
             self.own_expiry_ns = witness.expiry_ns
@@ -145,18 +284,18 @@ class Lease:
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 
-    def lose_to(self, answer: Ended) -> None:
+    def lose_to(self, answer: LeaseEnded) -> None:
         """Be over as its shard says."""
         revoked = answer.outcome is LeaseOutcome.REVOKED
-        self.lose(str(answer.outcome), Reason.REVOKED if revoked else Reason.BROKEN, answer.revoked)
+        self.lose(str(answer.outcome), LossReason.REVOKED if revoked else LossReason.BROKEN, answer.revoked)
 
     def end_if_over(self, now: TimeInterval, margin_ns: Span) -> None:
         """Be lost unless it is surely still valid with the margin to spare."""
         if self.ended is None and not now.surely_before(self.usable_until_ns(margin_ns)):
             capped = self.until_ns is not None and self.expiry_ns >= self.until_ns
-            self.lose("expired", Reason.HOLD_CAP if capped else self.trouble or Reason.EXPIRED)
+            self.lose("expired", LossReason.HOLD_CAP if capped else self.trouble or LossReason.EXPIRED)
 
-    def lose(self, ended: str, reason: Reason, revoked: Revoked | None = None) -> None:
+    def lose(self, ended: str, reason: LossReason, revoked: Revoked | None = None) -> None:
         """Be over, against the holder's will. What has ended before stays what it is."""
         if self.ended is None:
             self.ended = ended
@@ -175,7 +314,7 @@ class Lease:
 
         Asks only the clock, and what the last renewal brought. Raises BadTime.
         """
-        good, trouble = self.remaining_ns(), self.trouble if self.standing is None else self.standing.trouble
+        good, trouble = self.remaining_ns(), self.trouble if self.session_lease is None else self.session_lease.trouble
         if not good:
             return Outlook("over", 0, None if self.loss is None else self.loss.reason)
         return Outlook("unknown", good, trouble) if trouble in UNKNOWN else Outlook("held", good, None)
@@ -240,3 +379,41 @@ class Lease:
     def said(self, hints: Hints) -> None:
         """Take note that the shard has heard this."""
         self._said = hints
+
+
+@dataclass(slots=True, eq=False)
+class SessionLease:
+    """One session lease, as this process has it. Changed under the session's lock only."""
+
+    shard: int
+    session_id: bytes
+    signed: SignedWitness
+    """Its newest witness, which frames carry beside those of the leases, and the one that states ``expiry_ns``."""
+    expiry_ns: Instant
+    term_ns: Span
+    leases: dict[bytes, Lease] = field(default_factory=dict)
+    """Those that are held under it, by correlation id."""
+    owed: dict[bytes, Giving] = field(default_factory=dict)
+    """What was given back, and not acknowledged."""
+    over: bool = False
+    """Nothing is taken under it any more."""
+    trouble: LossReason | None = None
+    """Why the last renewal failed, if it did."""
+
+    def take(self, signed: SignedWitness, witness: SessionWitness, revoked: Sequence[Revoked] = ()) -> None:
+        """Adopt a newer witness. The leases that it names as ended are lost first: it is not used with them."""
+        told = {each.correlation_id: each for each in revoked}
+        for name in witness.ended:
+            lease = self.leases.pop(name, None)
+            if lease is not None:
+                lease.lose("revoked", LossReason.REVOKED, told.get(name))
+        if witness.expiry_ns >= self.expiry_ns:
+            self.signed, self.expiry_ns = signed, witness.expiry_ns
+        self.trouble = None
+
+    def lose(self, ended: str, reason: LossReason) -> None:
+        """Be over, with all leases under it, against the holder's will."""
+        self.over = True
+        for lease in self.leases.values():
+            lease.lose(ended, reason)
+        self.leases.clear()

@@ -4,10 +4,15 @@ Several domains are taken all or none: first all tentatively, shard by shard in 
 shard all at once, then all upgraded. A set waits for a domain with what it has taken before. An older set breaks what a
 younger one has tentatively, and passes it in a queue: that one gives back the rest and tries again with the age that it
 had. So the oldest waits for nobody but those who hold, and no circle of sets waits for ever.
+
+A session that ends while one of its threads waits for a lease must not be granted it behind its own back: the shard
+would have a lease out that nobody gives back, and who stops the shard in good order would wait until it expires. So
+whoever asks is told to give up, gives back what came all the same, and is waited for (``PendingAcquires``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -18,22 +23,33 @@ import msgspec
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.formats.names import check_domain
-from appliance.lease.client import Ask, Denied, Ended, Giving, Granted, Result, Suspect, Unavailable
-from appliance.lease.patience import PAUSE_NS_MAX, PAUSE_NS_MIN, Patience
-from appliance.lease.sessionclient import SessionClient
+from appliance.lease.client import (
+    PAUSE_NS_MAX,
+    PAUSE_NS_MIN,
+    AcquireDeadline,
+    Ask,
+    Giving,
+    LeaseDenied,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseUnavailable,
+    Result,
+    Suspect,
+)
+from appliance.lease.session_client import SessionClient
 from appliance.lease.wire import Attend, Recalled, Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
-from timeagent.units import rfc3339, span_text
+from timeagent.units import MS, rfc3339, span_text
 
 from .held import Lease
-from .standings import Standings
+from .session_leases import SessionLeases
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.lease.transport import Transport
@@ -41,12 +57,66 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
 
+
+ATTEMPTS_WAITED_FOR: Final = 6
+"""How many time-outs of an attempt whoever asks is waited for: the call that is held back, and giving back."""
+
+_LOOK_NS: Final = 5 * MS
+
+
+class PendingAcquires:
+    """The threads of one session that ask. Shares the session's lock."""
+
+    def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
+        """Nobody asks yet."""
+        self._time = time
+        self._policy = policy
+        self._lock = lock
+        self._count = 0
+        self.over = False
+        """Whether nobody may ask any more."""
+
+    @contextlib.contextmanager
+    def under_way(self, given_up: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+        """Count who asks; what is handed on says when to give up: ``given_up`` does, or nobody may ask any more.
+
+        Raises BadRequest, ``session-closed``, also in the place of whatever else came of asking meanwhile.
+        """
+        with self._lock:
+            self.check()
+            self._count += 1
+        try:
+            yield lambda: self.over or given_up()
+        except Exception:
+            self.check()
+            raise
+        finally:
+            with self._lock:
+                self._count -= 1
+
+    def check(self) -> None:
+        """Raise BadRequest if nobody may ask any more."""
+        if self.over:
+            raise BadRequest("session-closed", "this session is closed", hint="begin another one")
+
+    def end(self) -> None:
+        """Let nobody ask any more. Idempotent; does not wait."""
+        with self._lock:
+            self.over = True
+
+    def wait(self) -> None:
+        """Wait for those who ask to have given up: as long as that may take, and no longer."""
+        until = self._time.boot_ns() + ATTEMPTS_WAITED_FOR * self._policy.attempt_timeout_ns
+        while self._count and self._time.boot_ns() < until:
+            self._time.sleep(_LOOK_NS)
+
+
 _log = logging.getLogger(__name__)
 
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
 
-type _Obstacle = Denied | Ended | Unavailable | Suspect | Refused
+type _Obstacle = LeaseDenied | LeaseEnded | LeaseUnavailable | Suspect | Refused
 
 
 class Routes(Protocol):
@@ -62,12 +132,12 @@ class Routes(Protocol):
 
 
 @dataclass(slots=True)
-class _Quest:
+class _AcquireAttempt:
     """One acquire: the questions that are still open keep their ids, the set keeps its age."""
 
     wanted: Mapping[str, Mode]
     term_ns: Span
-    patience: Patience
+    patience: AcquireDeadline
     together: bool = False
     """Under a session lease with each shard."""
     age: Age | None = None
@@ -101,7 +171,7 @@ class Leasing:
             purpose=purpose,
         )
         self._clients: dict[int, SessionClient] = {}
-        self.standings = Standings(time, policy, self._client, lock)
+        self.session_leases = SessionLeases(time, policy, self._client, lock)
 
     def acquire(
         self,
@@ -118,25 +188,25 @@ class Leasing:
         ``together``: under session leases. ``stuck``: gives it up too, asked with its age. Raises TryAgain, BadRequest,
         BadTime.
         """
-        patience = Patience(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(quest.age))
-        quest = _Quest(dict(sorted(wanted.items())), term_ns, patience, together)
+        patience = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
+        attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, patience, together)
         pause = PAUSE_NS_MIN
         while True:
-            got = self._try(quest)
+            got = self._try(attempt)
             if isinstance(got, list):
                 return got
             self._raise_final(got)
-            left = quest.patience.left_ns()
+            left = attempt.patience.left_ns()
             if left <= 0:
                 raise self._given_up(got, timeout_ns)
             self._time.sleep(min(self._random.randint(pause // 2, pause), left))
             pause = min(2 * pause, PAUSE_NS_MAX)
 
-    def _try(self, quest: _Quest) -> list[Lease] | _Obstacle:
+    def _try(self, attempt: _AcquireAttempt) -> list[Lease] | _Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
         taken: list[Lease] = []
         try:
-            obstacle = self._take_all(quest, taken)
+            obstacle = self._take_all(attempt, taken)
         except BaseException:
             self.relinquish(taken)
             raise
@@ -145,36 +215,40 @@ class Leasing:
             return obstacle
         return taken
 
-    def _take_all(self, quest: _Quest, taken: list[Lease]) -> _Obstacle | None:
+    def _take_all(self, attempt: _AcquireAttempt, taken: list[Lease]) -> _Obstacle | None:
         """Take shard after shard: everybody in this order, so that few sets get into each other's way."""
-        phase = Phase.TENTATIVE if len(quest.wanted) > 1 else Phase.HELD
-        for shard, group in self._by_shard(quest.wanted):
-            obstacle = self._take_group(shard, group, phase, quest, taken)
+        phase = Phase.TENTATIVE if len(attempt.wanted) > 1 else Phase.HELD
+        for shard, group in self._by_shard(attempt.wanted):
+            obstacle = self._take_group(shard, group, phase, attempt, taken)
             if obstacle is not None:
                 return obstacle
-        return self._upgrade(taken, quest.term_ns) if phase is Phase.TENTATIVE else None
+        return self._upgrade(taken, attempt.term_ns) if phase is Phase.TENTATIVE else None
 
     def _take_group(
-        self, shard: int, domains: Sequence[str], phase: Phase, quest: _Quest, taken: list[Lease]
+        self, shard: int, domains: Sequence[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
     ) -> _Obstacle | None:
         """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken."""
         missing = list(domains)
         while True:
-            wait, keep = quest.patience.next_call()
-            results = self._take(shard, missing, phase, quest, wait, keep, taken)
+            wait, keep = attempt.patience.next_call()
+            results = self._take(shard, missing, phase, attempt, wait, keep, taken)
             obstacles: list[_Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
-                if not isinstance(result, Granted):
+                if not isinstance(result, LeaseGranted):
                     obstacles.append(result)
                 if not _may_ask_again(result):
-                    quest.asks.pop(domain, None)  # there is none where no session lease could be had
-            missing = [domain for domain, result in zip(missing, results, strict=True) if isinstance(result, Denied)]
-            final = next((each for each in obstacles if not isinstance(each, Denied)), None)
+                    attempt.asks.pop(domain, None)  # there is none where no session lease could be had
+            missing = [
+                domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
+            ]
+            final = next((each for each in obstacles if not isinstance(each, LeaseDenied)), None)
             if final is not None or not obstacles:
                 return final
-            if quest.patience.over() and not quest.patience.keeps_a_place:
+            if attempt.patience.over() and not attempt.patience.keeps_a_place:
                 return obstacles[0]
-            quest.patience.pause(self._random, max(each.earliest_ns for each in obstacles if isinstance(each, Denied)))
+            attempt.patience.pause(
+                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, LeaseDenied))
+            )
             lost = self._keep(taken)
             if lost is not None:
                 return lost
@@ -184,47 +258,47 @@ class Leasing:
         shard: int,
         domains: Sequence[str],
         phase: Phase,
-        quest: _Quest,
+        attempt: _AcquireAttempt,
         wait_ns: Span,
         keep_ns: Span,
         taken: list[Lease],
     ) -> list[Result]:
         """Ask a shard once for each domain. What is granted is taken."""
-        self.standings.asking(shard)
+        self.session_leases.asking(shard)
         try:
-            standing = self.standings.ready(shard) if quest.together else None
-            if isinstance(standing, Unavailable):
-                return [msgspec.structs.replace(standing, domain=domain) for domain in domains]
+            session_lease = self.session_leases.ready(shard) if attempt.together else None
+            if isinstance(session_lease, LeaseUnavailable):
+                return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             results = self._client(shard).acquire(
-                [self._ask(shard, domain, quest) for domain in domains],
+                [self._ask(shard, domain, attempt) for domain in domains],
                 phase=phase,
-                term_ns=quest.term_ns,
+                term_ns=attempt.term_ns,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
                 hints_wanted=phase is Phase.HELD,
-                session_id=None if standing is None else standing.session_id,
+                session_id=None if session_lease is None else session_lease.session_id,
             )
-            granted = (result for result in results if isinstance(result, Granted))
-            taken += (self.standings.taken(_lease(shard, each, quest), each.witness) for each in granted)
-            if standing is not None and any(
-                isinstance(each, Unavailable) and each.code in _NO_SESSION for each in results
+            granted = (result for result in results if isinstance(result, LeaseGranted))
+            taken += (self.session_leases.taken(_lease(shard, each, attempt), each.witness) for each in granted)
+            if session_lease is not None and any(
+                isinstance(each, LeaseUnavailable) and each.code in _NO_SESSION for each in results
             ):
-                self.standings.retire(standing)
+                self.session_leases.retire(session_lease)
             return results
         finally:
-            self.standings.told(shard)
+            self.session_leases.told(shard)
 
     def _keep(self, taken: Sequence[Lease]) -> _Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
-        for standing in self.standings.due():
-            self.standings.renew(standing)
+        for session_lease in self.session_leases.due():
+            self.session_leases.renew(session_lease)
         now = self._time.now().latest
-        alone = [lease for lease in taken if lease.standing is None]
+        alone = [lease for lease in taken if lease.session_lease is None]
         due = [lease for lease in alone if lease.expiry_ns - now < lease.term_ns - lease.term_ns // 3]
         for lease, result in self.renew(due):
-            if isinstance(result, Granted):
+            if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)
-            elif not isinstance(result, Unavailable):
+            elif not isinstance(result, LeaseUnavailable):
                 return result
         return None
 
@@ -233,7 +307,7 @@ class Leasing:
         for shard, group in self._grouped(leases):
             results = self._client(shard).upgrade(group, term_ns=term_ns, hints_wanted=True)
             for lease, result in zip(group, results, strict=True):
-                if isinstance(result, Granted):
+                if isinstance(result, LeaseGranted):
                     lease.take(result.signed, result.witness, result.hints)
                 else:
                     obstacle = obstacle or result
@@ -243,13 +317,13 @@ class Leasing:
 
     def strengthen(
         self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[Age | None], bool]
-    ) -> Granted | Ended:
+    ) -> LeaseGranted | LeaseEnded:
         """Ask for a stronger mode of a held lease; the caller applies what comes back. Blocks up to the time-out.
 
         It waits for other holders only if nobody waits before it: two holders that wait for each other would for ever.
         Raises TryAgain, BadRequest, BadTime: the lease is as it was then.
         """
-        patience = Patience(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
+        patience = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
         request_id = self._random.randbytes(16)
         client = self._client(lease.shard)
         while True:
@@ -264,10 +338,10 @@ class Leasing:
                 hints_wanted=True,
                 caps=_caps([lease]),
             )
-            if isinstance(result, Granted | Ended):
+            if isinstance(result, LeaseGranted | LeaseEnded):
                 return result
             self._raise_final(result)
-            others_wait = isinstance(result, Denied) and result.place > 1
+            others_wait = isinstance(result, LeaseDenied) and result.place > 1
             if patience.over() or others_wait:
                 raise self._given_up(result, timeout_ns)
             patience.pause(self._random)
@@ -282,7 +356,7 @@ class Leasing:
                     group, term_ns=term_ns, hints=news, caps=_caps(group), give_up_ns=self._first_end(group)
                 )
                 for lease, result in zip(group, results, strict=True):
-                    if isinstance(result, Granted) and lease.correlation_id in news:
+                    if isinstance(result, LeaseGranted) and lease.correlation_id in news:
                         lease.said(news[lease.correlation_id])
                     answers.append((lease, result))
         return answers
@@ -302,30 +376,30 @@ class Leasing:
         ``doubtful``: it is not known what was written under these. They expire, and nobody is told; but those under a
         session lease, which is renewed, have to be ended by name.
         """
-        groups = self._grouped(lease for lease in leases if lease.standing is not None or lease not in doubtful)
+        groups = self._grouped(lease for lease in leases if lease.session_lease is not None or lease not in doubtful)
         for place, (shard, group) in enumerate(groups):
             givings = {lease: _giving(lease, abandoned=lease in doubtful) for lease in group}
-            left = self.standings.leave(givings)
+            left = self.session_leases.leave(givings)
             try:
                 give_up = None
                 if until_boot_ns is not None:
                     share = (until_boot_ns - self._time.boot_ns()) // (len(groups) - place)
                     give_up = self._time.now().latest + share
-                for standing in left:
-                    mine = [lease for lease in givings if lease.standing is standing]
-                    answer = self.standings.drop(standing, mine, give_up)
+                for session_lease in left:
+                    mine = [lease for lease in givings if lease.session_lease is session_lease]
+                    answer = self.session_leases.drop(session_lease, mine, give_up)
                     if answer is not None:
                         for lease in mine:
-                            lease.delivered = isinstance(answer, Ended)
+                            lease.delivered = isinstance(answer, LeaseEnded)
                             del givings[lease]
                 results = self._client(shard).relinquish(list(givings.values()), give_up)
             except TenureError as problem:
                 _log.warning("relinquish-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
                 continue
             for lease, result in zip(givings, results, strict=True):
-                if lease.standing is not None:
-                    self.standings.acknowledge(lease.standing, [givings[lease]], [result])
-                lease.delivered = isinstance(result, Ended)
+                if lease.session_lease is not None:
+                    self.session_leases.acknowledge(lease.session_lease, [givings[lease]], [result])
+                lease.delivered = isinstance(result, LeaseEnded)
                 if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
 
@@ -340,12 +414,12 @@ class Leasing:
             return None
         return reply if isinstance(reply, Recalled) else None
 
-    def _ask(self, shard: int, domain: str, quest: _Quest) -> Ask:
-        if domain not in quest.asks:
-            ask = self._client(shard).ask(domain, quest.age, quest.wanted[domain])
-            quest.age = quest.age or ask.age
-            quest.asks[domain] = ask
-        return quest.asks[domain]
+    def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt) -> Ask:
+        if domain not in attempt.asks:
+            ask = self._client(shard).ask(domain, attempt.age, attempt.wanted[domain])
+            attempt.age = attempt.age or ask.age
+            attempt.asks[domain] = ask
+        return attempt.asks[domain]
 
     def _client(self, shard: int) -> SessionClient:
         if shard not in self._clients:
@@ -381,7 +455,7 @@ class Leasing:
     def _given_up(self, obstacle: _Obstacle, timeout_ns: Span) -> TryAgain:
         waited = span_text(timeout_ns)
         match obstacle:
-            case Denied():
+            case LeaseDenied():
                 holder = obstacle.holder
                 purpose = f" ({holder.purpose})" if holder.purpose else ""
                 return TryAgain(
@@ -391,7 +465,7 @@ class Leasing:
                     f"number {obstacle.place} of those who wait",
                     hint="allow more time, or ask the holder",
                 )
-            case Unavailable():
+            case LeaseUnavailable():
                 return ShardUnavailable(
                     obstacle.code,
                     f"no lease on {obstacle.domain!r} within {waited}: {obstacle.message}",
@@ -403,28 +477,12 @@ class Leasing:
                 return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")
 
 
-def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) -> dict[str, Mode]:
-    """Return the mode of each domain: one for all, or each its own. Raises BadRequest."""
-    names = list(dict.fromkeys([check_domain(each) for each in domains]))
-    if not names:
-        raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
-    named = {name: mode.get(name, "") for name in names} if isinstance(mode, Mapping) else dict.fromkeys(names, mode)
-    try:
-        return {name: Mode(each) for name, each in named.items()}
-    except ValueError:
-        raise BadRequest(
-            "bad-mode",
-            f"{mode!r} is no mode for {names!r}",
-            hint=f"one of {', '.join(Mode)}, or a mapping with each domain",
-        ) from None
-
-
 def _may_ask_again(result: Result) -> bool:
     """Whether the same request has to be asked again: it is denied, or it may have been granted without our knowing.
 
     What was granted, was given back as useless, or has ended, is over: its request gets nothing any more.
     """
-    return isinstance(result, Denied) or (isinstance(result, Unavailable) and result.code != "late")
+    return isinstance(result, LeaseDenied) or (isinstance(result, LeaseUnavailable) and result.code != "late")
 
 
 def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
@@ -446,7 +504,7 @@ def _giving(lease: Lease, *, abandoned: bool) -> Giving:
     )
 
 
-def _lease(shard: int, granted: Granted, quest: _Quest) -> Lease:
+def _lease(shard: int, granted: LeaseGranted, attempt: _AcquireAttempt) -> Lease:
     witness = granted.witness
     return Lease(
         domain=witness.domain,
@@ -458,7 +516,7 @@ def _lease(shard: int, granted: Granted, quest: _Quest) -> Lease:
         floor_ns=witness.floor_ns,
         settle_to_ns=witness.settle_to_ns,
         signed=granted.signed,
-        term_ns=quest.term_ns,
-        age=quest.age,
+        term_ns=attempt.term_ns,
+        age=attempt.age,
         hints=granted.hints,
     )

@@ -2,34 +2,109 @@
 
 For each shard from which a session has leases that may be recalled, a thread waits in a call that the shard answers
 when there is something to tell. Hearing nothing breaks nothing: the lease is kept until its user gives it back.
+
+Sticky leases stay with the session between uses (``LeaseCache``), until somebody asks for them or nobody has used them
+for long. One that is cached is held and renewed as every other, and nobody uses it: what its last user had in hand is
+over, and no attempt under it is undecided. Whoever acquires its domain next gets it, with its fence, and no shard is
+asked.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
+from appliance.formats.lease import covers
 from timeagent.errors import TenureError, TryAgain
 from timeagent.units import SECOND
 
-from .losses import Reason
-from .recall import KEPT, Recall
+from .held import KEPT, LossReason, Recall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from threading import RLock
 
+    from appliance.formats.lease import Mode
     from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.wire import Age, Recalled, Wanted
+    from appliance.lease.wire import Age, Recalled, WantedLease
     from timeagent.clock import NodeTime
     from timeagent.units import Span
 
     from .held import Lease
-    from .keeping import Keeping
+    from .lease_renewer import LeaseRenewer
     from .leasing import Leasing
-    from .sticky import Shelf
+
+
+class LeaseCache:
+    """The leases of one session that are held and not in use. Shares the session's lock."""
+
+    def __init__(self, time: NodeTime, policy: PolicyNumbers, renewer: LeaseRenewer, lock: RLock) -> None:
+        """Have nothing."""
+        self._time = time
+        self._policy = policy
+        self._renewer = renewer
+        self._lock = lock
+        self._since: dict[Lease, int] = {}
+        """What is here, and since when, by the boot clock."""
+
+    def __contains__(self, lease: Lease) -> bool:
+        """Whether it is here."""
+        return lease in self._since
+
+    def put(self, lease: Lease) -> bool:
+        """Keep a lease whose use is over, if it is one to be kept: it goes on as another object, its user's is over."""
+        if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
+            return False
+        with self._lock:
+            kept = replace(lease, recall_listeners=())
+            lease.ended = "relinquished"
+            self._renewer.exchange(lease, kept)
+            self._since[kept] = self._time.boot_ns()
+        return True
+
+    def take(self, wanted: Mapping[str, Mode]) -> tuple[list[Lease], list[Lease]]:
+        """Return leases for all of these domains, or none; and those that have to be given back first.
+
+        Whoever asks for a set that is here in part gives that part back first, so that all sets are taken in one order.
+        Raises BadTime.
+        """
+        with self._lock:
+            here = [lease for lease in self._since if lease.domain in wanted]
+            if not here:
+                return [], []
+            now = self._time.now()
+            found: dict[str, Lease] = {}
+            for lease in here:
+                usable = now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))
+                if usable and lease.ended is None and not lease.recalled and covers(lease.mode, wanted[lease.domain]):
+                    found.setdefault(lease.domain, lease)
+            self.drop(here)
+            if len(found) < len(wanted):
+                return [], here
+            taken = [found[domain] for domain in sorted(found)]
+            return taken, [lease for lease in here if lease not in taken]
+
+    def idle(self) -> list[Lease]:
+        """Return those that nobody has used for long, or that are lost; they are not here any more."""
+        boot = self._time.boot_ns()
+        with self._lock:
+            over = [
+                lease
+                for lease, since in self._since.items()
+                if lease.ended is not None or (lease.sticky_ns is not None and boot - since >= lease.sticky_ns)
+            ]
+            if over:
+                self.drop(over)
+        return over
+
+    def drop(self, leases: Sequence[Lease]) -> None:
+        """Have these here no longer: whoever calls this gives them back, or to a user."""
+        with self._lock:
+            for lease in leases:
+                self._since.pop(lease, None)
+
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +132,7 @@ class Circle:
     Who waits for a holder that is only slow is told too: it is not known whom that one waits for.
     """
 
-    def __init__(self, recalls: Recalls, time: NodeTime, look_every_ns: Span) -> None:
+    def __init__(self, recalls: RecallListener, time: NodeTime, look_every_ns: Span) -> None:
         """Begin to wait."""
         self._recalls = recalls
         self._time = time
@@ -86,7 +161,7 @@ class Circle:
             )
 
 
-class Recalls:
+class RecallListener:
     """The recalls of one session. Shares the session's lock."""
 
     def __init__(
@@ -94,8 +169,8 @@ class Recalls:
         time: NodeTime,
         policy: PolicyNumbers,
         leasing: Leasing,
-        keeping: Keeping,
-        shelf: Shelf,
+        renewer: LeaseRenewer,
+        cache: LeaseCache,
         lock: RLock,
         give_back: Callable[[Sequence[Lease]], None],
         *,
@@ -105,13 +180,13 @@ class Recalls:
         self._time = time
         self._policy = policy
         self._leasing = leasing
-        self._keeping = keeping
-        self._shelf = shelf
+        self._renewer = renewer
+        self._cache = cache
         self._lock = lock
         self._give_back = give_back
         self._background = background
         self._ears: dict[int, _Ear] = {}
-        self._early: dict[bytes, Wanted] = {}
+        self._early: dict[bytes, WantedLease] = {}
         self._stop = Event()
 
     def attend(self, leases: Iterable[Lease]) -> None:
@@ -148,7 +223,7 @@ class Recalls:
     def waited_for(self, age: Age) -> dict[bytes, Age]:
         """Ask the shards which leases in use here an older request waits for, by correlation id. Blocks for each."""
         with self._lock:
-            used = [each for each in self._keeping.held if each.ended is None and each not in self._shelf]
+            used = [each for each in self._renewer.held if each.ended is None and each not in self._cache]
             shards = sorted({each.shard for each in used if each.outlook().state == "held"})
         answers = [self._leasing.hear(shard, bytes(8), 0, 0) for shard in shards]
         ours = {each.correlation_id for each in used}
@@ -162,11 +237,11 @@ class Recalls:
     def give_up(self, names: Iterable[bytes]) -> list[Lease]:
         """Give back those of these leases of which that was chosen, ``Recall.YIELD``; return all that are held."""
         with self._lock:
-            mine = [each for each in self._keeping.held if each.correlation_id in names and each.ended is None]
+            mine = [each for each in self._renewer.held if each.correlation_id in names and each.ended is None]
             back = [each for each in mine if each.recall is Recall.YIELD]
             for lease in back:
-                lease.lose("recalled", Reason.RECALLED)
-        self._keeping.losses.tell()
+                lease.lose("recalled", LossReason.RECALLED)
+        self._renewer.losses.tell()
         self._give_back(back)
         return mine
 
@@ -183,7 +258,7 @@ class Recalls:
 
     def _listening_for(self, shard: int) -> bool:
         with self._lock:
-            return any(lease.shard == shard and lease.recall not in KEPT for lease in self._keeping.held)
+            return any(lease.shard == shard and lease.recall not in KEPT for lease in self._renewer.held)
 
     def _listen(self, shard: int, ear: _Ear) -> None:
         while True:
@@ -214,7 +289,7 @@ class Recalls:
         with self._lock:
             mine = [
                 lease
-                for lease in self._keeping.held
+                for lease in self._renewer.held
                 if lease.shard == shard and (recalled.stopping or lease.correlation_id in wanted)
             ]
             for lease in mine:
@@ -235,15 +310,15 @@ class Recalls:
                 if lease.recall in KEPT or lease.ended is not None or lease.recalled:
                     continue
                 lease.recalled = True
-                if lease in self._shelf:
+                if lease in self._cache:
                     back.append(lease)
                 elif lease.recall is Recall.RELINQUISH:
-                    lease.lose("recalled", Reason.RECALLED)
+                    lease.lose("recalled", LossReason.RECALLED)
                     back.append(lease)
                 else:
                     tell.append(lease)
-            self._shelf.drop(back)
-        self._keeping.losses.tell()
+            self._cache.drop(back)
+        self._renewer.losses.tell()
         if back:
             self._give_back(back)
         for lease in tell:
@@ -259,8 +334,8 @@ class Recalls:
         with self._lock:
             if lease.ended is not None:
                 return
-            lease.lose("recalled", Reason.RECALLED)
-        self._keeping.losses.tell()
+            lease.lose("recalled", LossReason.RECALLED)
+        self._renewer.losses.tell()
         self._give_back([lease])
 
 

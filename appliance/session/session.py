@@ -2,7 +2,8 @@
 
 The rules that an application could forget are kept here: a log is settled before its first use under a lease, a
 timestamp lies above every floor, a lease that may be over is never written under, a lease is given back only when the
-outcome of everything written under it is known.
+outcome of everything written under it is known, and nothing but messages is begun under a lease before no earlier
+holder can believe any more that it has the domain.
 """
 
 from __future__ import annotations
@@ -11,27 +12,30 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, overload
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
-from appliance.lease.client import Granted
-from timeagent.errors import BadRequest, Damaged, TenureError, check_callable, check_type
-from timeagent.units import span_of
+from appliance.lease.client import LeaseGranted
+from timeagent.errors import BadRequest, Damaged, TenureError, TryAgain, check_callable, check_type
+from timeagent.units import MS, rfc3339, span_of
 
-from .asking import Asking, chosen_term
-from .given import check_covering, checked_batch, checked_leases, chosen_together, spans_of
-from .keeping import Keeping
-from .leases import Leases
-from .leasing import Leasing, wanted_modes
-from .narrow import messages_of
-from .outliving import SLICE_NS, outlive_earlier_holders
-from .recall import chosen_recall
-from .recalls import Recalls
-from .renewal import Renewal
-from .stamping import Ahead, Stamper, WriterState, check_near
-from .sticky import Shelf
+from .lease_renewer import LeaseRenewer, RenewalThread
+from .leasing import Leasing, PendingAcquires
+from .open_logs import hinted_reads
+from .publish_validation import (
+    check_covering,
+    checked_batch,
+    checked_leases,
+    chosen_recall,
+    chosen_term,
+    chosen_together,
+    spans_of,
+    wanted_modes,
+)
+from .recalls import LeaseCache, RecallListener
+from .stamping import AheadOfClock, FrameStamper, WriterState, check_near
 
 if TYPE_CHECKING:
     import random
@@ -42,14 +46,83 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.policy import PolicyNumbers
-    from timeagent.units import Instant, Seconds
+    from timeagent.clock import NodeTime
+    from timeagent.units import Instant, Seconds, Span
 
-    from .held import Lease
+    from .held import Lease, Listener, Recall
     from .leasing import Routes
-    from .losses import Listener
-    from .openlog import LogBook, OpenLog
-    from .recall import Recall
+    from .open_logs import LogBook, OpenLog
     from .stamping import Publication
+
+
+SLICE_NS: Final[Span] = 100 * MS
+"""How long a wait goes on before the leases are looked after again."""
+
+
+def wait_out_earlier_holders(
+    session: Session, time: NodeTime, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
+) -> None:
+    """Wait until every lease that ended without being relinquished is surely past, renewing meanwhile.
+
+    Raises TryAgain, code ``warming``, LeaseLost, BadTime: then the leases are given back.
+    """
+    target = max(lease.settle_to_ns for lease in leases)
+    try:
+        while not (now := time.now()).surely_past(target):
+            check_in_time(
+                time,
+                max(leases, key=lambda lease: lease.settle_to_ns).domain,
+                target,
+                0 if given_up() else until_boot_ns,
+            )
+            session.check_held(leases)
+            session.renew_due()
+            time.sleep(max(MS, min(SLICE_NS, target - now.earliest)))
+    except BaseException:
+        session.relinquish(leases)
+        raise
+
+
+def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
+    """Raise TryAgain, code ``warming``, where the time for the wait is over."""
+    if time.boot_ns() >= until_boot_ns:
+        raise TryAgain(
+            "warming",
+            f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
+            hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
+        )
+
+
+class Leases(Sequence["Lease"]):
+    """The leases of one ``acquire``, in order of domain. Relinquished at the end of a ``with`` block."""
+
+    def __init__(self, session: Session, leases: Sequence[Lease]) -> None:
+        """Belong to a session."""
+        self._session = session
+        self._leases = tuple(leases)
+
+    @overload
+    def __getitem__(self, index: int) -> Lease: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Lease, ...]: ...
+    def __getitem__(self, index: int | slice) -> Lease | tuple[Lease, ...]:
+        """Return one of them, or some."""
+        return self._leases[index]
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return len(self._leases)
+
+    def __enter__(self) -> Self:
+        """Hold them for a block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give them back, with the right watermark."""
+        self._session.relinquish(self)
+
 
 _log = logging.getLogger(__name__)
 
@@ -82,19 +155,19 @@ class Session:
         self._process = os.getpid()
         self._lock = RLock()
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
-        self._stamper = Stamper(context.time, policy, self._state, context.records.policy)
+        self._stamper = FrameStamper(context.time, policy, self._state, context.records.policy)
         time = context.time
         self._leasing = Leasing(
             time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness, self._lock
         )
-        self._asking = Asking(time, policy, self._lock)
-        self._keeping = Keeping(context.time, policy, self._leasing, context.parallel, self._lock)
+        self._acquires = PendingAcquires(time, policy, self._lock)
+        self._renewer = LeaseRenewer(context.time, policy, self._leasing, context.parallel, self._lock)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
-        self._renewal = Renewal(policy, self.renew_due)
-        self._shelf = Shelf(context.time, policy, self._keeping, self._lock)
-        self._recalls = Recalls(
-            time, policy, self._leasing, self._keeping, self._shelf, self._lock, self._give_back, background=background
+        self._renewal_thread = RenewalThread(policy, self.renew_due)
+        self._cache = LeaseCache(context.time, policy, self._renewer, self._lock)
+        self._recalls = RecallListener(
+            time, policy, self._leasing, self._renewer, self._cache, self._lock, self._give_back, background=background
         )
 
     @property
@@ -156,8 +229,8 @@ class Session:
         answer = chosen_recall(recall, sticky_ns)
         wanted = wanted_modes(domains, mode)
         together = chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_ns))
-        with self._asking.under_way(given_up) as over:
-            leases, misfits = self._shelf.take(wanted)
+        with self._acquires.under_way(given_up) as over:
+            leases, misfits = self._cache.take(wanted)
             if misfits:
                 self._give_back(misfits)
             leases = leases or self._recalls.in_no_circle(
@@ -168,17 +241,17 @@ class Session:
                     self._check_open()
                     for lease in leases:
                         lease.recall, lease.sticky_ns, lease.asked_term_ns = answer, sticky_ns, term_ns
-                    self._keeping.adopt(leases)
+                    self._renewer.adopt(leases)
                     if self._background:
-                        self._renewal.start(self._keeping.period_ns(term))
+                        self._renewal_thread.start(self._renewer.period_ns(term))
             except TenureError:
-                self._keeping.forget(leases)
+                self._renewer.forget(leases)
                 self._leasing.relinquish(leases)
                 raise
             self._recalls.attend(leases)
             if not record_only:
-                outlive_earlier_holders(self, self._context.time, leases, until, over)
-            self._keeping.bound(leases, hold_ns_max, progress_ns)
+                wait_out_earlier_holders(self, self._context.time, leases, until, over)
+            self._renewer.bound(leases, hold_ns_max, progress_ns)
         return Leases(self, leases)
 
     def upgrade(self, lease: Lease, mode: Mode | str, *, timeout_s: Seconds = 30, record_only: bool = False) -> None:
@@ -197,13 +270,13 @@ class Session:
         wanted = wanted_modes([lease.domain], mode)[lease.domain]
         answer = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
         with self._lock:
-            if isinstance(answer, Granted):
+            if isinstance(answer, LeaseGranted):
                 lease.take(answer.signed, answer.witness, answer.hints)
             else:
                 lease.lose_to(answer)
         self._checked([lease])
         if not record_only:
-            outlive_earlier_holders(self, self._context.time, [lease], until, lambda: self._asking.over)
+            wait_out_earlier_holders(self, self._context.time, [lease], until, lambda: self._acquires.over)
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""
@@ -212,15 +285,15 @@ class Session:
     def on_lost(self, listener: Listener) -> None:
         """Have a function called for every lease of this session that is lost from now on (``Lease.on_lost``)."""
         check_callable(listener=listener)
-        self._keeping.losses.listen(listener)
+        self._renewer.losses.listen(listener)
 
     def renew_due(self) -> None:
         """Renew every held lease that has used up the renewal period; give back what nobody uses. Raises BadTime.
 
         Never raises for a lease that is lost: that lease says so when it is used.
         """
-        self._keeping.renew_due()
-        if idle := self._shelf.idle():
+        self._renewer.renew_due()
+        if idle := self._cache.idle():
             self._give_back(idle)
         self._recalls.poll()
 
@@ -243,20 +316,20 @@ class Session:
         with self._lock:
             self._refuse_foreign(leases)
             undecided = {lease for publication in self._pending.values() for lease in publication.leases}
-            over = [each for each in leases if self._asking.over or each in undecided or not self._shelf.put(each)]
+            over = [each for each in leases if self._acquires.over or each in undecided or not self._cache.put(each)]
         self._give_back(over, until)
         return all(lease.delivered for lease in over)
 
     def _give_back(self, leases: Sequence[Lease], until_boot_ns: int | None = None) -> None:
         with self._lock:
-            mine = [lease for lease in leases if lease in self._keeping.held]
+            mine = [lease for lease in leases if lease in self._renewer.held]
             for lease in mine:
                 lease.ended = lease.ended or "relinquished"
         self._resolve_before_end(mine, until_boot_ns)
         with self._lock:
             doubtful = {lease for publication in self._pending.values() for lease in publication.leases}
-            mine = [lease for lease in mine if lease in self._keeping.held]
-            self._keeping.forget(mine)
+            mine = [lease for lease in mine if lease in self._renewer.held]
+            self._renewer.forget(mine)
             for lease in doubtful.intersection(mine):
                 lease.ended = "abandoned"
         self._leasing.relinquish(mine, until_boot_ns, doubtful)
@@ -264,20 +337,20 @@ class Session:
     def take_no_more(self) -> None:
         """Take no lease any more: who waits for one gives up soon. Idempotent; does not wait. ``close`` begins so."""
         if self._process == os.getpid():
-            self._asking.end()
+            self._acquires.end()
 
     def close(self) -> None:
         """Give everything back and stop renewing. Idempotent. In a child after fork: nothing."""
         if self._process != os.getpid():
             return
         self.take_no_more()
-        self._asking.wait()
-        self._renewal.stop()
+        self._acquires.wait()
+        self._renewal_thread.stop()
         self._recalls.stop()
         with self._lock:
-            held = list(self._keeping.held)
+            held = list(self._renewer.held)
         self.relinquish(held)
-        self._leasing.standings.close()
+        self._leasing.session_leases.close()
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -356,7 +429,7 @@ class Session:
         book = self._logs.opened_or_made(log)
         self._settle_for(book, leases)
         doubtful = [each.file.bag.start_ns for each in self._pending_under(leases) if each.file.bag.log == log]
-        return self._read(messages_of(book.reader, leases, doubtful, after_ns, last))
+        return self._read(hinted_reads(book.reader, leases, doubtful, after_ns, last))
 
     def _read(self, messages: list[Message]) -> list[Message]:
         """Remember how far was read: what is written from now on has higher timestamps."""
@@ -399,7 +472,7 @@ class Session:
         while True:
             with self._lock:
                 made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
-                if not isinstance(made, Ahead):
+                if not isinstance(made, AheadOfClock):
                     self._pending[identity] = made
                     for lease in leases:
                         lease.wrote(made.last_ns, made.time)
@@ -456,11 +529,11 @@ class Session:
                 f"this session belongs to process {self._process}, this is its child {os.getpid()}",
                 hint="open the cluster in the child",
             )
-        self._asking.check()
+        self._acquires.check()
 
     def _refuse_foreign(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            if lease.ended is None and lease not in self._keeping.held:
+            if lease.ended is None and lease not in self._renewer.held:
                 raise BadRequest(
                     "foreign-lease", f"the lease on {lease.domain!r} is another session's", hint="use its session"
                 )
@@ -479,7 +552,7 @@ class Session:
                 for lease in leases:
                     lease.check_held(now, self._policy.holder_margin_ns)
         finally:
-            self._keeping.losses.tell()
+            self._renewer.losses.tell()
         return leases
 
     def _settle_for(self, book: OpenLog, leases: Sequence[Lease]) -> None:

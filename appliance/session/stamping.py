@@ -59,7 +59,7 @@ class Publication(msgspec.Struct, frozen=True, eq=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class AheadOfClock:
     """The next timestamp lies ahead of the clock: ask again when this long has passed."""
 
     span_ns: Span
@@ -85,7 +85,7 @@ class WriterState:
             self.committed = CommittedFrame(sequence=publication.sequence, digest=publication.digest)
 
 
-class Stamper:
+class FrameStamper:
     """Makes publications for one writer."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Stamper:
         attempt_id: bytes,
         numbers: RecordNumbers,
         keyring: Keyring,
-    ) -> Publication | Ahead:
+    ) -> Publication | AheadOfClock:
         """Stamp and encode a batch, or say how long to wait. Raises LeaseLost, BadTime, BadRequest, NotTrusted.
 
         ``payloads`` and ``leases`` are within the limits of a frame. ``keyring``: of the trust record with that number.
@@ -113,7 +113,7 @@ class Stamper:
         """
         count = len(payloads)
         first = self._first_timestamp(grid, leases, count)
-        if isinstance(first, Ahead):
+        if isinstance(first, AheadOfClock):
             return first
         last = first + count - 1
         witnesses = _witnesses(leases)  # before the token: what is renewed behind it is signed after the frame
@@ -160,7 +160,7 @@ class Stamper:
             hint="acquire it again; a shard that grants so is not of this cluster's making",
         )
 
-    def _first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant | Ahead:
+    def _first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant | AheadOfClock:
         """Return the first of ``count`` consecutive timestamps, all in one bag and below every expiry."""
         floors = [lease.floor_ns for lease in leases]
         above = max(*floors, self._state.last_ns, self._state.read_ns, grid.first_ns - 1) + 1
@@ -173,7 +173,7 @@ class Stamper:
         if start + count > bag.end_ns:
             start = bag.end_ns
         if start > now.latest:
-            return Ahead(start - now.latest)
+            return AheadOfClock(start - now.latest)
         for lease in leases:
             if start + count > lease.expiry_ns:
                 lease.ended = "expired"
@@ -223,8 +223,8 @@ class Stamper:
 
 def _witnesses(leases: Sequence[Lease]) -> list[SignedWitness]:
     """Return what proves that these are held: of each lease, and of each session lease in which some are."""
-    standings = dict.fromkeys(lease.standing for lease in leases)
-    return [*(lease.signed for lease in leases), *(each.signed for each in standings if each is not None)]
+    session_leases = dict.fromkeys(lease.session_lease for lease in leases)
+    return [*(lease.signed for lease in leases), *(each.signed for each in session_leases if each is not None)]
 
 
 def _refuse_untrusted(

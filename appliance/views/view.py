@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from appliance.bag.context import BagContext
     from appliance.bag.reader import Reader
-    from appliance.session.openlog import LogBook
+    from appliance.session.open_logs import LogBook
     from timeagent.units import Instant
 
     from .fold import Fold

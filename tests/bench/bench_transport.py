@@ -29,7 +29,7 @@ if str(ROOT) not in sys.path:
 
 from appliance.formats.address import Address  # noqa: E402 - a script finds the repository first
 from appliance.lease import tls  # noqa: E402
-from appliance.lease.door import Door  # noqa: E402
+from appliance.lease.listeners import TlsListener  # noqa: E402
 from appliance.lease.server import ShardServer  # noqa: E402
 from appliance.lease.wire import (  # noqa: E402
     LENGTH_BYTES,
@@ -61,7 +61,7 @@ def serve(directory: Path) -> None:
     clock, trust = SystemClock(), HandTrust(entry("node-a"), entry("node-b"))
     server = ShardServer(make_shard("signed", directory), directory / "s", clock=clock, trust=trust)
     context = tls.server_context(tls_key("node-a"))
-    door = Door(Address("127.0.0.1", 0), context, trust, CLUSTER, lambda _: server, clock)
+    door = TlsListener(Address("127.0.0.1", 0), context, trust, CLUSTER, lambda _: server, clock)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     Thread(target=door.run, daemon=True).start()
     (directory / "port.new").write_text(str(door.address.port))

@@ -10,8 +10,8 @@ import pytest
 from appliance.bag import listedfiles, reader
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.lease import endings, forgotten, whereabouts
-from appliance.session import leasing, narrow, session
+from appliance.lease import domain, state, store
+from appliance.session import leasing, open_logs, session
 from tests.simulation.planting import Planter
 from tests.support.hint_world import HintWorld
 from tests.unit import test_session_hints as unit
@@ -34,19 +34,19 @@ MUTANTS: dict[str, Fault] = {
         "min(one.complete_from_ns, other.complete_from_ns)",
     ),
     "broken holder's hints are kept": (
-        endings,
+        state,
         "broken",
         "remembering(left, None, bounds)",
         "remembering(left, lease.hints, bounds)",
     ),
     "restarted shard claims to know": (
-        forgotten,
-        "Forgotten.memory",
+        store,
+        "Eviction.memory",
         "nothing_known(self.floor_ns)",
         "nothing_known(0)",
     ),
-    "hints where others may write": (whereabouts, "hints_for", "mode.reads_all", "True"),
-    "own messages are forgotten": (narrow, "_files", "(*places, *lease.own.places)", "places"),
+    "hints where others may write": (domain, "hints_for", "mode.reads_all", "True"),
+    "own messages are forgotten": (open_logs, "_files", "(*places, *lease.own.places)", "places"),
     "one file for frames in several": (session, "Session._account", "outcome.file_name if alone else None", "'x'"),
     "last time of an attempt in doubt is taken for the only one": (
         session,
@@ -55,19 +55,19 @@ MUTANTS: dict[str, Fault] = {
         "alone=True",
     ),
     "hints are believed below their reach": (
-        narrow,
+        open_logs,
         "_reach_ns",
         "return max(lease.hints.reach_ns(log), lease.own.reach_ns(log))",
         "return 0",
     ),
-    "no hints are taken for all": (narrow, "_reach_ns", "return INSTANT_MAX", "return 0"),
+    "no hints are taken for all": (open_logs, "_reach_ns", "return INSTANT_MAX", "return 0"),
     "bound of the own messages is forgotten": (
-        narrow,
+        open_logs,
         "_reach_ns",
         "max(lease.hints.reach_ns(log), lease.own.reach_ns(log))",
         "0 if lease.own.places else lease.hints.reach_ns(log)",
     ),
-    "messages of other domains": (narrow, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
+    "messages of other domains": (open_logs, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
     "closed bags are not read": (
         reader,
         "Reader._named_bag",
@@ -79,24 +79,24 @@ MUTANTS: dict[str, Fault] = {
 
 NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
     "renewal forgets hints": (
-        (whereabouts, "said", "hints is None", "True"),
+        (domain, "said", "hints is None", "True"),
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "relinquishing forgets what renewals said": (
-        (endings, "relinquished", "joined(lease.hints, command.hints)", "command.hints"),
+        (state, "relinquished", "joined(lease.hints, command.hints)", "command.hints"),
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "unanswered renewal counts as heard": (
         (
             leasing,
             "Leasing.renew",
-            "isinstance(result, Granted) and lease.correlation_id in news",
+            "isinstance(result, LeaseGranted) and lease.correlation_id in news",
             "lease.correlation_id in news",
         ),
         lambda site: unit.test_renewal_without_an_answer_loses_nothing(site, "lost"),
     ),
     "attempts in doubt are forgotten": (
-        (narrow, "_files", "dict.fromkeys(doubtful)", "{}"),
+        (open_logs, "_files", "dict.fromkeys(doubtful)", "{}"),
         unit.test_attempt_in_doubt_is_read_where_it_is,
     ),
     "bound is lowered": (
@@ -118,12 +118,12 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
         unit.test_number_of_places_is_limited_and_the_newest_are_kept,
     ),
     "whole bags are read": (
-        (narrow, "_files", "names.add(place.file_name)", "files[place.bag_start_ns] = None"),
+        (open_logs, "_files", "names.add(place.file_name)", "files[place.bag_start_ns] = None"),
         lambda site: unit.test_narrow_reading_touches_named_files_only(site, BagKind.MAILDIR, settled=False),
     ),
     "no word about what was written": (
         (
-            endings,
+            state,
             "relinquished",
             "None if command.hints is None else joined(lease.hints, command.hints)",
             "joined(lease.hints, command.hints or lease.hints)",

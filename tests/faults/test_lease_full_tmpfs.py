@@ -8,12 +8,21 @@ import pytest
 
 from appliance.lease import wire
 from appliance.lease.ceiling import NotYet, StoppedOrderly
-from appliance.lease.client import Ended, Giving, Granted, LeaseClient, Unavailable
-from appliance.lease.sessionwire import SessionGranted
+from appliance.lease.client import Giving, LeaseClient, LeaseEnded, LeaseGranted, LeaseUnavailable
 from appliance.lease.shard import Shard
 from appliance.lease.store import UNWRITTEN_MAX, LeaseStore
 from appliance.lease.transport import InProcessTransport
-from appliance.lease.wire import Denied, LeaseView, Page, Welcome
+from appliance.lease.wire import (
+    PAGE_LEASES_MAX,
+    PROTOCOL_VERSION,
+    Denied,
+    Hello,
+    Inspect,
+    LeasePage,
+    LeaseView,
+    SessionGranted,
+    Welcome,
+)
 from tests.support.mounts import fill, small_mount
 from tests.support.sessions import drop, prolong, session_of, under
 from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire, granted, one
@@ -40,64 +49,65 @@ def client_of(world: World, shard: Shard) -> LeaseClient:
     return LeaseClient(InProcessTransport(shard), world.time, POLICY, HOLDER, random.Random(5))
 
 
-def make_full(place: Path, client: LeaseClient, *, give_back: bool = False) -> Unavailable:
+def make_full(place: Path, client: LeaseClient, *, give_back: bool = False) -> LeaseUnavailable:
     """Take leases until there is no room for more; return what was said to whoever asked last."""
     fill(place)
     for turn in range(2 * UNWRITTEN_MAX // 1000):
         results = client.acquire([f"{turn}-{number}" for number in range(1000)])
-        told = [each for each in results if isinstance(each, Unavailable)]
+        told = [each for each in results if isinstance(each, LeaseUnavailable)]
         if told:
             assert len(told) == len(results)  # a turn of one kind: nobody was told so before
             return told[-1]
-        assert all(isinstance(each, Granted) for each in results)
+        assert all(isinstance(each, LeaseGranted) for each in results)
         if give_back:
-            witnesses = [each.witness for each in results if isinstance(each, Granted)]
+            witnesses = [each.witness for each in results if isinstance(each, LeaseGranted)]
             client.relinquish([Giving(each.domain, each.correlation_id) for each in witnesses])
     raise AssertionError("never full")
 
 
-def shown_of(client: LeaseClient) -> list[LeaseView]:
+def shown_of(shard: Shard) -> list[LeaseView]:
     found: list[LeaseView] = []
     after, more = "", True
     while more:
-        page = client.inspect(after)
-        assert isinstance(page, Page)
+        page = one(shard, Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX))
+        assert isinstance(page, LeasePage)
         found += page.leases
         after, more = page.after_domain, page.more
     return found
 
 
-def domains_of(client: LeaseClient) -> list[str]:
-    return [each.domain for each in shown_of(client)]
+def domains_of(shard: Shard) -> list[str]:
+    return [each.domain for each in shown_of(shard)]
 
 
 def test_only_a_domain_that_is_not_remembered_has_to_wait_for_room(place: Path, world: World) -> None:
     shard = world.started()
     client = client_of(world, shard)
-    leases = {each.witness.domain: each.witness for each in client.acquire(KNOWN) if isinstance(each, Granted)}
+    leases = {each.witness.domain: each.witness for each in client.acquire(KNOWN) if isinstance(each, LeaseGranted)}
     told = make_full(place, client)
     assert told.code == "store-full"
     for word in (str(place), "tmpfs is full", str(UNWRITTEN_MAX), "more room"):
         assert word in told.message
-    assert isinstance(client.hello(CLUSTER), Welcome)
-    shown = domains_of(client)
+    assert isinstance(one(shard, Hello(version=PROTOCOL_VERSION, cluster_id=CLUSTER)), Welcome)
+    shown = domains_of(shard)
     assert shown == sorted(shown)
     assert len(shown) == world.stores[0].leases > UNWRITTEN_MAX
-    assert all(isinstance(each, Granted) for each in client.renew(list(leases.values())))
+    assert all(isinstance(each, LeaseGranted) for each in client.renew(list(leases.values())))
     given = [Giving(each.domain, each.correlation_id) for each in list(leases.values())[:20]]
-    assert all(isinstance(each, Ended) for each in client.relinquish(given))
-    assert len(domains_of(client)) == len(shown) - 20
-    assert all(isinstance(each, Granted) for each in client.acquire(KNOWN[:20]))
+    assert all(isinstance(each, LeaseEnded) for each in client.relinquish(given))
+    assert len(domains_of(shard)) == len(shown) - 20
+    assert all(isinstance(each, LeaseGranted) for each in client.acquire(KNOWN[:20]))
     assert isinstance(one(shard, acquire(world, KNOWN[0], holder=RIVAL)), Denied)
-    assert isinstance(client.acquire(["another"])[0], Unavailable)
+    assert isinstance(client.acquire(["another"])[0], LeaseUnavailable)
     (place / "filler").unlink()
-    assert isinstance(client.acquire(["another"])[0], Granted)
-    assert len(domains_of(client)) == len(shown) + 1
+    assert isinstance(client.acquire(["another"])[0], LeaseGranted)
+    assert len(domains_of(shard)) == len(shown) + 1
 
 
 # Where it is full a turn takes in some hundreds: so many neighbours are looked at.
 def test_domains_that_nobody_has_had_for_long_make_room_and_leases_stay(place: Path, world: World) -> None:
-    client = client_of(world, world.started())
+    shard = world.started()
+    client = client_of(world, shard)
     client.acquire(KNOWN)
     make_full(place, client, give_back=True)
     remembered = world.stores[0].domains
@@ -105,11 +115,11 @@ def test_domains_that_nobody_has_had_for_long_make_room_and_leases_stay(place: P
     came: list[str] = []
     for turn in range(100):
         asked = [f"new-{turn}-{number}" for number in range(100)]
-        came += [each.witness.domain for each in client.acquire(asked) if isinstance(each, Granted)]
+        came += [each.witness.domain for each in client.acquire(asked) if isinstance(each, LeaseGranted)]
         if len(came) >= 1000:
             break
     assert len(came) >= 1000
-    assert domains_of(client) == sorted(KNOWN + came)
+    assert domains_of(shard) == sorted(KNOWN + came)
     assert world.stores[0].domains <= remembered
 
 
@@ -139,7 +149,7 @@ def test_shard_stops_in_good_order_without_room(place: Path, world: World) -> No
     assert isinstance(stopping, NotYet)
     assert stopping.leases == world.stores[0].leases
     world.time.advance(2 * POLICY.lease_term_max_ns)
-    expiries = max(each.expiry_ns for each in shown_of(client))
+    expiries = max(each.expiry_ns for each in shown_of(shard))
     stopped = shard.stop_orderly()
     assert isinstance(stopped, StoppedOrderly)
     assert stopped.floor_ns >= stopped.settle_to_ns == expiries > latest

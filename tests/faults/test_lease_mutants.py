@@ -9,7 +9,7 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
 from appliance.formats.lease import Mode, Phase
-from appliance.lease import domain, endings, forgotten, shard, state, store
+from appliance.lease import domain, shard, state, store
 from tests.property import test_lease_model as model_tests
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
@@ -61,35 +61,35 @@ MUTANTS = {
         shard_tests.test_held_lease_is_not_withdrawn_by_an_older_request,
     ),
     "withdrawn lease moves the floor": Mutant(
-        endings,
+        state,
         "broken",
         "lease.phase is Phase.TENTATIVE",
         "False",
         shard_tests.test_expired_tentative_lease_ends_as_withdrawn_and_moves_nothing,
     ),
     "broken lease moves no floor": Mutant(
-        endings,
+        state,
         "broken",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
         "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "broken lease moves no settle_to": Mutant(
-        endings,
+        state,
         "broken",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "floor is not cumulative": Mutant(
-        endings,
+        state,
         "end_lease",
         "max(before.floor_ns, floor)",
         "floor",
         ending_tests.test_floor_is_cumulative_over_holders,
     ),
     "settle_to is not cumulative": Mutant(
-        endings,
+        state,
         "end_lease",
         "max(before.settle_to_ns, settle_to)",
         "settle_to",
@@ -160,7 +160,7 @@ MUTANTS = {
         ending_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
     ),
     "watermark at the expiry": Mutant(
-        endings,
+        state,
         "_watermark_refused",
         "watermark >= lease.expiry_ns",
         "watermark > lease.expiry_ns",
@@ -168,7 +168,7 @@ MUTANTS = {
         ("watermark-not-below-expiry", TERM, {}),
     ),
     "watermark at the floor": Mutant(
-        endings,
+        state,
         "_watermark_refused",
         "watermark <= lease.lowest_ns",
         "watermark < lease.lowest_ns",
@@ -176,7 +176,7 @@ MUTANTS = {
         ("watermark-below-floor", 0, {}),
     ),
     "watermark without R1": Mutant(
-        endings,
+        state,
         "_watermark_refused",
         "not r1_holds(watermark, token, bounds.r1_tolerance_ns)",
         "False",
@@ -198,22 +198,22 @@ MUTANTS = {
         life_tests.test_orderly_stop_waits_for_holders_and_leaves_two_numbers,
     ),
     "eviction leaves the shard floor": Mutant(
-        forgotten,
-        "Forgotten.evict",
+        store,
+        "Eviction.evict",
         "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
         "self.floor_ns",
         life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "eviction leaves the shard's settle_to": Mutant(
-        forgotten,
-        "Forgotten.evict",
+        store,
+        "Eviction.evict",
         "max(self.settle_to_ns, memory.settle_to_ns)",
         "self.settle_to_ns",
         life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "evicted too early": Mutant(
-        forgotten,
-        "Forgotten.evict",
+        store,
+        "Eviction.evict",
         "earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)",
         "earliest",
         life_tests.test_full_shard_answers_busy_and_evicts_what_is_long_past,
@@ -241,7 +241,7 @@ MUTANTS = {
         (Mode.IX, Mode.SIX),
     ),
     "watermark of a shared holder forgotten": Mutant(
-        endings,
+        state,
         "relinquished",
         "command.watermark_ns or 0",
         "0 if len(state.leases) > 1 else command.watermark_ns or 0",
@@ -257,14 +257,14 @@ MUTANTS = {
         mode_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
     ),
     "second reader counts as the last grant's successor": Mutant(
-        endings,
+        state,
         "end_lease",
         "dated(state.leases, before)",
         "state.leases",
         state_tests.test_renewal_repeats_the_past_of_its_grant_whatever_ended_since,
     ),
     "others are not counted": Mutant(
-        endings,
+        state,
         "end_lease",
         "gone = (*gone, last)",
         "pass",
@@ -320,22 +320,22 @@ MUTANTS = {
         state_tests.test_oldest_passes_those_who_wait_also_where_it_goes_with_what_is_tentative,
     ),
     "model: floor of a broken lease forgotten": Mutant(
-        endings,
+        state,
         "end_lease",
         "max(before.floor_ns, floor)",
         "before.floor_ns",
         no_two_holders_can_write_the_same_instant,
     ),
     "model: shard floor forgotten after a restart": Mutant(
-        forgotten,
-        "Forgotten.memory",
+        store,
+        "Eviction.memory",
         "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
         "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",
         no_two_holders_can_write_the_same_instant,
     ),
     "model: settle_to forgotten after a restart": Mutant(
-        forgotten,
-        "Forgotten.memory",
+        store,
+        "Eviction.memory",
         "self.settle_to_ns",
         "0",
         no_two_holders_can_write_the_same_instant,

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.formats.lease import Mode, conflicts
-from appliance.session.losses import Reason
+from appliance.session.held import LossReason
 from tests.support.cluster import Site, sites
 from timeagent.errors import TryAgain
 from timeagent.units import SECOND
@@ -86,7 +86,7 @@ def take_one_by_one(
     second: str,
     all_have_one: Barrier,
     recall: str | None,
-    told: list[tuple[str, str, Reason | None]],
+    told: list[tuple[str, str, LossReason | None]],
 ) -> None:
     """Take one domain and, once everybody has theirs, another beside it; who is told to give way begins anew."""
     with cluster.session(f"has {first}") as session:
@@ -106,7 +106,7 @@ def take_one_by_one(
 @pytest.mark.parametrize("recall", [None, "yield"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_circle_of_single_acquisitions_is_left_by_a_younger_one(site: Site, size: int, recall: str | None) -> None:
-    told: list[tuple[str, str, Reason | None]] = []
+    told: list[tuple[str, str, LossReason | None]] = []
     with site.open("node1") as one, site.open("node2") as two:
         ordered = sorted(DOMAINS, key=one.map.shard_of)
         circle = [ordered[0], ordered[-1], ordered[1]][:size]
@@ -128,4 +128,6 @@ def test_circle_of_single_acquisitions_is_left_by_a_younger_one(site: Site, size
             thread.join(PATIENCE_S)
         assert not any(thread.is_alive() for thread in threads)
     assert 1 <= len({first for _, first, _ in told}) < size, "the oldest waits until it has what it wants"
-    assert {(code, reason) for code, _, reason in told} == {("deadlock", None if recall is None else Reason.RECALLED)}
+    assert {(code, reason) for code, _, reason in told} == {
+        ("deadlock", None if recall is None else LossReason.RECALLED)
+    }

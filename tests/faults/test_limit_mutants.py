@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.lease import (
-    answering,
-    calls,
-    connection,
-    door,
-    guests,
-    inspection,
-    server,
-    threshold,
-    tls,
-    transport,
-    wire,
-)
+from appliance.lease import connection, listeners, request_handler, server, tls, transport, wire
 from tests.support.loops import HandServer
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.nodes import DoorWorld
@@ -33,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from appliance.lease.connection import Limits
+    from appliance.lease.connection import ClientLimits
 
-TAKE = "Guests._take"
+TAKE = "Connections._take"
 CALLS = "ShardServer._take_calls"
-LOOK = "Guests.look_around"
+LOOK = "Connections.look_around"
 ALL = "len(self.connections) >= self._limits.connections_max"
 PEER = "peer.connections >= self._limits.connections_per_peer"
 
@@ -106,7 +94,7 @@ MUTANTS = {
         wire_tests.test_limits_of_a_call_are_kept_on_both_sides,
     ),
     "any number of connections": Mutant(
-        guests,
+        server,
         TAKE,
         ALL,
         "False",
@@ -114,7 +102,7 @@ MUTANTS = {
         ("connections_max",),
     ),
     "one connection more": Mutant(
-        guests,
+        server,
         TAKE,
         ALL,
         ALL.replace(">=", ">"),
@@ -122,7 +110,7 @@ MUTANTS = {
         ("connections_max",),
     ),
     "any number of connections of one peer": Mutant(
-        guests,
+        server,
         TAKE,
         PEER,
         "False",
@@ -130,7 +118,7 @@ MUTANTS = {
         ("connections_per_peer",),
     ),
     "one connection of a peer more": Mutant(
-        guests,
+        server,
         TAKE,
         PEER,
         PEER.replace(">=", ">"),
@@ -138,7 +126,7 @@ MUTANTS = {
         ("connections_per_peer",),
     ),
     "connections of a peer are not counted": Mutant(
-        guests,
+        server,
         TAKE,
         "peer.connections += 1",
         "pass",
@@ -146,29 +134,29 @@ MUTANTS = {
         ("connections_per_peer",),
     ),
     "connection that has ended counts": Mutant(
-        guests,
-        "Guests.drop",
+        server,
+        "Connections.drop",
         "connection.peer.connections -= 1",
         "pass",
         edges.test_connection_that_ends_makes_room_for_one,
         ("connections_per_peer",),
     ),
     "idle for ever": Mutant(
-        guests,
+        server,
         LOOK,
         "still > limits.idle_ns",
         "False",
         edges.test_connection_is_idle_for_so_long_and_not_a_nanosecond_longer,
     ),
     "idle a nanosecond less": Mutant(
-        guests,
+        server,
         LOOK,
         "still > limits.idle_ns",
         "still >= limits.idle_ns",
         edges.test_connection_is_idle_for_so_long_and_not_a_nanosecond_longer,
     ),
     "who waits is idle": Mutant(
-        guests,
+        server,
         LOOK,
         "still > limits.idle_ns and (not connection.owed)",
         "still > limits.idle_ns",
@@ -196,8 +184,8 @@ MUTANTS = {
         edges.test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_more,
     ),
     "waiter that has gone counts": Mutant(
-        guests,
-        "Guests.drop",
+        server,
+        "Connections.drop",
         "connection.peer.waiting -= len(waiters)",
         "pass",
         edges.test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_more,
@@ -259,14 +247,14 @@ MUTANTS = {
         edges.test_call_counts_by_its_requests_and_for_all_connections_of_a_peer,
     ),
     "each connection has a measure of its own": Mutant(
-        guests,
+        server,
         TAKE,
         "self.peers[name] = peer",
         "pass",
         edges.test_call_counts_by_its_requests_and_for_all_connections_of_a_peer,
     ),
     "peer that leaves is forgotten at once": Mutant(
-        guests,
+        server,
         LOOK,
         "not peer.connections and peer.tokens >= limits.burst",
         "not peer.connections",
@@ -301,63 +289,63 @@ MUTANTS = {
         edges.test_turn_takes_so_many_calls_of_one_connection_and_so_many_requests,
     ),
     "reader stands still for ever": Mutant(
-        guests,
+        server,
         LOOK,
         "still > limits.unread_ns",
         "False",
         edges.test_reader_that_stands_still_is_cut_off_after_so_long_and_not_before,
     ),
     "reader stands still a nanosecond less": Mutant(
-        guests,
+        server,
         LOOK,
         "still > limits.unread_ns",
         "still >= limits.unread_ns",
         edges.test_reader_that_stands_still_is_cut_off_after_so_long_and_not_before,
     ),
     "reader that reads is cut off": Mutant(
-        guests,
-        "Guests.send",
+        server,
+        "Connections.send",
         "connection.since_ns = self._clock.boot_ns()",
         "pass",
         edges.test_reader_that_reads_a_little_has_its_time_anew,
     ),
     "any number of bytes unread": Mutant(
-        guests,
-        "Guests.send",
+        server,
+        "Connections.send",
         "len(connection.unsent) > self._limits.output_bytes_max",
         "False",
         edges.test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more,
     ),
     "one byte unread fewer": Mutant(
-        guests,
-        "Guests.send",
+        server,
+        "Connections.send",
         "len(connection.unsent) > self._limits.output_bytes_max",
         "len(connection.unsent) >= self._limits.output_bytes_max",
         edges.test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more,
     ),
     "frame never ends": Mutant(
-        guests,
+        server,
         LOOK,
         "still > limits.frame_ns",
         "False",
         edges.test_rest_of_a_frame_takes_so_long_and_not_longer,
     ),
     "frame takes a nanosecond less": Mutant(
-        guests,
+        server,
         LOOK,
         "still > limits.frame_ns",
         "still >= limits.frame_ns",
         edges.test_rest_of_a_frame_takes_so_long_and_not_longer,
     ),
     "who is read from later is too slow": Mutant(
-        guests,
+        server,
         LOOK,
         "connection not in self.throttled",
         "True",
         edges.test_who_is_read_from_later_is_not_too_slow,
     ),
     "other version is let in": Mutant(
-        inspection,
+        request_handler,
         "welcome",
         "hello.version != PROTOCOL_VERSION",
         "False",
@@ -365,7 +353,7 @@ MUTANTS = {
         (wire.PROTOCOL_VERSION + 1,),
     ),
     "older version is let in": Mutant(
-        inspection,
+        request_handler,
         "welcome",
         "hello.version != PROTOCOL_VERSION",
         "hello.version > PROTOCOL_VERSION",
@@ -373,7 +361,7 @@ MUTANTS = {
         (wire.PROTOCOL_VERSION - 1,),
     ),
     "newer version is let in": Mutant(
-        inspection,
+        request_handler,
         "welcome",
         "hello.version != PROTOCOL_VERSION",
         "hello.version < PROTOCOL_VERSION",
@@ -381,23 +369,23 @@ MUTANTS = {
         (wire.PROTOCOL_VERSION + 1,),
     ),
     "who is refused by its version stays": Mutant(
-        calls,
-        "Gathered.frames",
+        connection,
+        "RequestBatch.frames",
         "self._greeted and self._hello_refused(start, answer)",
         "False",
         edges.test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done,
         (wire.PROTOCOL_VERSION + 1,),
     ),
     "map is not said": Mutant(
-        inspection,
+        request_handler,
         "welcome",
         "identity.map_number",
         "0",
         edges.test_own_version_is_said_with_the_map_under_which_the_shard_works,
     ),
     "domain that another map gives to another shard is granted": Mutant(
-        answering,
-        "Answers.refused_new",
+        request_handler,
+        "RequestHandler.refused_new",
         "owner != self._identity.shard",
         "False",
         mode_tests.test_domain_of_another_shard_is_refused,
@@ -406,32 +394,32 @@ MUTANTS = {
 
 AT_THE_DOOR = {
     "door: Hello as long as a call": Mutant(
-        door,
-        "Door._hand_over",
+        listeners,
+        "TlsListener._hand_over",
         "HELLO_BYTES_MAX",
         "1024 * 1024",
         door_tests.test_what_is_no_hello_is_refused,
         (b"\0\0\x10\x01",),
     ),
     "door: other version is let in": Mutant(
-        door,
-        "Door._asked_for",
+        listeners,
+        "TlsListener._asked_for",
         "hello.version != PROTOCOL_VERSION",
         "hello.version < PROTOCOL_VERSION",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
         ({"version": 2}, "protocol-version", "version 2 was offered"),
     ),
     "door: older version is let in": Mutant(
-        door,
-        "Door._asked_for",
+        listeners,
+        "TlsListener._asked_for",
         "hello.version != PROTOCOL_VERSION",
         "hello.version > PROTOCOL_VERSION",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
         ({"version": 0}, "protocol-version", "version 0 was offered"),
     ),
     "door: another cluster is let in": Mutant(
-        door,
-        "Door._asked_for",
+        listeners,
+        "TlsListener._asked_for",
         "hello.cluster_id != self._cluster_id",
         "False",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
@@ -446,22 +434,22 @@ AT_THE_DOOR = {
         ("version 5",),
     ),
     "threshold: nobody makes room": Mutant(
-        threshold,
-        "Threshold._made_room",
+        listeners,
+        "BoundedListener._made_room",
         "now - each.since_ns >= PATIENCE_NS",
         "False",
         door_tests.test_those_of_the_address_with_the_most_places_make_room_first,
     ),
     "threshold: who has just come makes room": Mutant(
-        threshold,
-        "Threshold._made_room",
+        listeners,
+        "BoundedListener._made_room",
         "now - each.since_ns >= PATIENCE_NS",
         "True",
         door_tests.test_those_of_the_address_with_the_most_places_make_room_first,
     ),
     "threshold: the only one of an address makes room": Mutant(
-        threshold,
-        "Threshold._made_room",
+        listeners,
+        "BoundedListener._made_room",
         "crowd[each.whence]",
         "0",
         door_tests.test_those_of_the_address_with_the_most_places_make_room_first,
@@ -481,7 +469,7 @@ AT_THE_DOOR = {
 def serve(tmp_path: Path) -> Iterator[edges.Serve]:
     made: list[HandServer] = []
 
-    def make(limits: Limits) -> HandServer:
+    def make(limits: ClientLimits) -> HandServer:
         made.append(HandServer(tmp_path, limits))
         return made[-1]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
-from appliance.lease import plain, plainturn, rows
+from appliance.lease import fast_path, rows
 from tests.property import test_lease_plain as plain_tests
 from tests.property import test_lease_rows as row_tests
 from tests.support.mutants import Mutant, check_noticed
@@ -21,14 +21,14 @@ def the_same() -> None:
 # Without the search for the smallest example: that takes longest, and nobody reads it here.
 @settings(phases=[Stage.generate], max_examples=2000)
 @given(row_tests.SOME_PLAIN)
-def rows_say_what_was(states: list[plain.Plain]) -> None:
+def rows_say_what_was(states: list[rows.Plain]) -> None:
     row_tests.read_back_plain(states)
 
 
-BACK, GRANT = "PlainTurns._take_back", "PlainTurns._grant"
+BACK, GRANT = "FastPath._take_back", "FastPath._grant"
 MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     **{
-        f"given back although {condition}": (plainturn, BACK, condition, "False", the_same)
+        f"given back although {condition}": (fast_path, BACK, condition, "False", the_same)
         for condition in (
             "had.correlation_id != name",
             "request.watermark_time is not None",
@@ -41,7 +41,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         )
     },
     **{
-        f"granted although {condition}": (plainturn, GRANT, condition, "False", the_same)
+        f"granted although {condition}": (fast_path, GRANT, condition, "False", the_same)
         for condition in (
             "request.mode is not Mode.X",
             "request.phase is not Phase.HELD",
@@ -52,88 +52,88 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         )
     },
     "granted beside what the turn has staged": (
-        plainturn,
+        fast_path,
         GRANT,
         "(domain := request.domain) in staged",
         "(domain := request.domain) in ()",
         the_same,
     ),
-    "new although it may not be": (plainturn, GRANT, "self._refused_new(turn, request) is None", "True", the_same),
-    "term longer than the longest": (plainturn, GRANT, "min(request.term_ns, term_max)", "request.term_ns", the_same),
-    "expiry later than asked for": (plainturn, GRANT, "request.expiry_ns_max", "highest", the_same),
+    "new although it may not be": (fast_path, GRANT, "self._refused_new(turn, request) is None", "True", the_same),
+    "term longer than the longest": (fast_path, GRANT, "min(request.term_ns, term_max)", "request.term_ns", the_same),
+    "expiry later than asked for": (fast_path, GRANT, "request.expiry_ns_max", "highest", the_same),
     "expiry above the ceiling": (
-        plainturn,
+        fast_path,
         GRANT,
         "min(bounds.ceiling_ns, bounds.signed_ns_max)",
         "bounds.signed_ns_max",
         the_same,
     ),
     "expiry later than the signed time allows": (
-        plainturn,
+        fast_path,
         GRANT,
         "min(bounds.ceiling_ns, bounds.signed_ns_max)",
         "bounds.ceiling_ns",
         the_same,
     ),
-    "fence of the domain forgotten": (plainturn, GRANT, "max(fence, fence_min) + 1", "fence_min + 1", the_same),
-    "fence of the shard forgotten": (plainturn, GRANT, "max(bounds.shard_floor_ns, now)", "now", the_same),
+    "fence of the domain forgotten": (fast_path, GRANT, "max(fence, fence_min) + 1", "fence_min + 1", the_same),
+    "fence of the shard forgotten": (fast_path, GRANT, "max(bounds.shard_floor_ns, now)", "now", the_same),
     "granted twice to one request": (
-        plainturn,
+        fast_path,
         "_past",
         "kept.request_id == request.request_id",
         "False",
         the_same,
     ),
     "granted again after a general end": (
-        plainturn,
+        fast_path,
         "_past",
         "memory.ended_request == request.request_id",
         "False",
         the_same,
     ),
-    "others that ended are left out": (plainturn, "_past", "memory.before_last", "False", the_same),
-    "new domains are not counted": (plainturn, GRANT, "turn.plain_new += 1", "pass", the_same),
-    "new domains of the turn are not counted": (plainturn, GRANT, "turn.new += 1", "pass", the_same),
-    "leases are not counted": (plainturn, GRANT, "turn.plain_leases += 1", "pass", the_same),
-    "ends are not counted": (plainturn, BACK, "turn.plain_leases -= 1", "pass", the_same),
+    "others that ended are left out": (fast_path, "_past", "memory.before_last", "False", the_same),
+    "new domains are not counted": (fast_path, GRANT, "turn.plain_new += 1", "pass", the_same),
+    "new domains of the turn are not counted": (fast_path, GRANT, "turn.new += 1", "pass", the_same),
+    "leases are not counted": (fast_path, GRANT, "turn.plain_leases += 1", "pass", the_same),
+    "ends are not counted": (fast_path, BACK, "turn.plain_leases -= 1", "pass", the_same),
     "the witness of this turn is forgotten": (
-        plainturn,
+        fast_path,
         GRANT,
         "granted[domain] = (name, len(entries))",
         "pass",
         the_same,
     ),
-    "who asked last is forgotten": (plain, "memory_of", "given.request_id", "None", the_same),
-    "hints are not given": (plainturn, GRANT, "request.hints_wanted", "False", the_same),
-    "hints are given unasked": (plainturn, GRANT, "request.hints_wanted", "True", the_same),
+    "who asked last is forgotten": (rows, "memory_of", "given.request_id", "None", the_same),
+    "hints are not given": (fast_path, GRANT, "request.hints_wanted", "False", the_same),
+    "hints are given unasked": (fast_path, GRANT, "request.hints_wanted", "True", the_same),
     "hints are those of a domain that is not known": (
-        plainturn,
+        fast_path,
         GRANT,
         "ground.memory.hints",
         "unknown.memory.hints",
         the_same,
     ),
-    "the floor's lease is forgotten": (plainturn, "_past", "kept.ground.setter", "_NIL", the_same),
-    "rows: short on another ground": (rows, "Rows._is_ours", "ground.numbers", "ours.numbers", rows_say_what_was),
+    "the floor's lease is forgotten": (fast_path, "_past", "kept.ground.setter", "_NIL", the_same),
+    "rows: short on another ground": (rows, "StateRows._is_ours", "ground.numbers", "ours.numbers", rows_say_what_was),
     "rows: short with a floor that was set": (
         rows,
-        "Rows._is_ours",
+        "StateRows._is_ours",
         "ground.setter",
         "ours.setter",
         rows_say_what_was,
     ),
-    "rows: short with hints": (rows, "Rows._is_ours", "memory.hints", "self._hints", rows_say_what_was),
+    "rows: short with hints": (rows, "StateRows._is_ours", "memory.hints", "self._hints", rows_say_what_was),
     "rows: short with another age": (
         rows,
-        "Rows._had",
+        "StateRows._had",
         "had.age.request_id != had.request_id",
         "False",
         rows_say_what_was,
     ),
     "rows: short behind what is not plain": (
         rows,
-        "Rows._had",
-        "type(before) is not Given",
+        "StateRows._had",
+        "type(before) is not FreedDomain",
         "False",
         rows_say_what_was,
     ),

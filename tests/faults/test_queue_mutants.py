@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from appliance.lease import ceiling, judging, waiting
+from appliance.lease import ceiling, client, waiting
 from appliance.lease.client import Suspect
-from appliance.session import keeping, leasing, session
+from appliance.session import lease_renewer, leasing, session
 from tests.faults import test_lease_ceiling as chain_tests
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
@@ -86,24 +86,24 @@ MUTANTS = {
         chain_tests.test_only_the_newest_records_and_those_of_others_are_kept,
     ),
     "holder believes a contradicted witness": Mutant(
-        judging,
-        "Come._contradiction",
+        client,
+        "ReplyVerifier._contradiction",
         "not r2_holds(before, head_time)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_past_is_refused,
         (-260 * MS - 1, Suspect),
     ),
     "holder believes a witness from its future": Mutant(
-        judging,
-        "Come._contradiction",
+        client,
+        "ReplyVerifier._contradiction",
         "not r2_holds(head_time, self._token)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
         (260 * MS + 1, Suspect),
     ),
     "holder believes any expiry": Mutant(
-        judging,
-        "Come.suspicion",
+        client,
+        "ReplyVerifier.suspicion",
         "expiry_ns > self._expiry_max_ns",
         "False",
         client_tests.test_expiry_that_no_clock_within_bounds_gives_is_refused,
@@ -175,14 +175,14 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "self._client(shard).ask(domain, quest.age, quest.wanted[domain])",
-        "self._client(shard).ask(domain, None, quest.wanted[domain])",
+        "self._client(shard).ask(domain, attempt.age, attempt.wanted[domain])",
+        "self._client(shard).ask(domain, None, attempt.wanted[domain])",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(
         leasing,
         "Leasing._take_all",
-        "self._upgrade(taken, quest.term_ns) if phase is Phase.TENTATIVE else None",
+        "self._upgrade(taken, attempt.term_ns) if phase is Phase.TENTATIVE else None",
         "None",
         leasing_tests.test_set_over_all_shards_is_taken_tentatively_and_then_held,
     ),
@@ -194,8 +194,8 @@ MUTANTS = {
         leasing_tests.test_readers_share_a_domain_and_write_nothing,
     ),
     "lease that is over is told to nobody": Mutant(
-        keeping,
-        "Keeping._end_what_is_over",
+        lease_renewer,
+        "LeaseRenewer._end_what_is_over",
         "lease.end_if_over(now, self._policy.holder_margin_ns)",
         "pass",
         losses_tests.test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before,
@@ -208,15 +208,15 @@ MUTANTS = {
         losses_tests.test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long,
     ),
     "lease that lasts up to its cap is renewed again and again": Mutant(
-        keeping,
-        "Keeping._is_due",
+        lease_renewer,
+        "LeaseRenewer._is_due",
         "lease.until_ns is not None",
         "False",
         losses_tests.test_lease_that_lasts_up_to_its_cap_is_not_renewed_in_vain,
     ),
     "who hangs is renewed": Mutant(
-        keeping,
-        "Keeping._is_due",
+        lease_renewer,
+        "LeaseRenewer._is_due",
         "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
         "False",
         losses_tests.test_lease_is_renewed_only_while_its_holder_gets_on,

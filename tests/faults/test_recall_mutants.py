@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.lease import answering, endings, recall, state
-from appliance.session import recalls, session, sticky
+from appliance.lease import recall, request_handler, state
+from appliance.session import recalls, session
 from tests.support.cluster import hand_sites
 from tests.support.mutants import plant
 from tests.support.shards import World
@@ -110,15 +110,15 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_listener_is_answered_when_its_time_is_up,
     ),
     "a revoked lease moves no floor": (
-        endings,
+        state,
         "broken",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
         "end_lease(domain, left, lease, ending, bounds.now.midpoint, bounds.now.midpoint)",
         shard_tests.test_revoked_lease_is_over_and_its_successor_lies_above_its_expiry,
     ),
     "the ledger does not say who revoked": (
-        answering,
-        "Answers.answer",
+        request_handler,
+        "RequestHandler.answer",
         "self._revocations.note(turn, request, entries)",
         "pass",
         shard_tests.test_ledger_says_who_revoked_and_why_once,
@@ -131,50 +131,50 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_only_the_grant_that_is_named_is_revoked,
     ),
     "any reason goes into the ledger": (
-        answering,
-        "Answers.answer",
+        request_handler,
+        "RequestHandler.answer",
         "(refused := holder_refused(request, request.by)) is not None",
         "(refused := None) is not None",
         shard_tests.test_reason_that_is_no_plain_text_is_refused,
     ),
     "a recall does not tell that the lease is lost": (
         recalls,
-        "Recalls._answer",
-        "lease.lose('recalled', Reason.RECALLED)",
+        "RecallListener._answer",
+        "lease.lose('recalled', LossReason.RECALLED)",
         "pass",
         session_tests.test_lease_is_given_back_at_once_with_its_watermark,
     ),
     "who flushes loses the lease before": (
         recalls,
-        "Recalls._answer",
+        "RecallListener._answer",
         "self._flush(lease)",
         "self._give_back([lease]) or self._flush(lease)",
         session_tests.test_flushing_holder_publishes_under_the_lease_and_then_it_is_given_back,
     ),
     "a recall that came early is forgotten": (
         recalls,
-        "Recalls._recalled",
+        "RecallListener._recalled",
         "self._early |= wanted",
         "pass",
         session_tests.test_recall_that_comes_before_the_session_knows_of_its_grant_is_not_forgotten,
     ),
     "a holder that finishes loses the lease": (
         recalls,
-        "Recalls._answer",
+        "RecallListener._answer",
         "lease.recall is Recall.RELINQUISH",
         "True",
         session_tests.test_finishing_holder_is_told_once_and_keeps_the_lease_to_the_end_of_its_block,
     ),
     "a sticky lease is kept past its expiry": (
-        sticky,
-        "Shelf.take",
+        recalls,
+        "LeaseCache.take",
         "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
         "True",
         session_tests.test_lease_that_may_be_over_is_not_handed_out,
     ),
     "a sticky lease that is asked for is kept": (
-        sticky,
-        "Shelf.put",
+        recalls,
+        "LeaseCache.put",
         "lease.recalled",
         "False",
         session_tests.test_lease_in_use_goes_back_at_the_end_of_its_block_if_another_asks,
@@ -182,27 +182,27 @@ MUTANTS: dict[str, Fault] = {
     "nobody gives back what is not used": (
         session,
         "Session.renew_due",
-        "self._shelf.idle()",
+        "self._cache.idle()",
         "[]",
         session_tests.test_lease_that_nobody_used_for_long_is_given_back,
     ),
     "a set is made of what is kept and what is asked for": (
-        sticky,
-        "Shelf.take",
+        recalls,
+        "LeaseCache.take",
         "len(found) < len(wanted)",
         "not found",
         session_tests.test_set_that_is_kept_in_part_is_taken_anew,
     ),
     "its last user goes on": (
-        sticky,
-        "Shelf.put",
+        recalls,
+        "LeaseCache.put",
         "lease.ended = 'relinquished'",
         "pass",
         session_tests.test_what_its_user_gave_back_is_over_for_that_user,
     ),
     "a weaker mode is handed out": (
-        sticky,
-        "Shelf.take",
+        recalls,
+        "LeaseCache.take",
         "covers(lease.mode, wanted[lease.domain])",
         "True",
         session_tests.test_stronger_mode_than_the_one_that_is_kept_is_asked_for_anew,

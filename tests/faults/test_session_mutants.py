@@ -8,39 +8,39 @@ from typing import Any
 
 import pytest
 
-from appliance.lease import sessions, sessionstate
-from appliance.session import standings
+from appliance.lease import session_state, sessions
+from appliance.session import session_leases
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import plant
 from tests.support.shards import World
 from tests.unit import test_lease_sessions as shard_tests
-from tests.unit import test_standings as holder_tests
+from tests.unit import test_session_leases as holder_tests
 from timeagent.errors import TryAgain
 
 SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
     "lease that runs out while its session lives": (
-        sessionstate,
+        session_state,
         "as_of",
         "msgspec.structs.replace(each, expiry_ns=session.expiry_ns)",
         "each",
         shard_tests.test_one_renewal_keeps_every_lease_and_touches_none,
     ),
     "lease that outlives its session": (
-        sessionstate,
+        session_state,
         "as_of",
         "session.over is not None",
         "session.over is not None and session.leases < 2",
         shard_tests.test_all_leases_are_over_when_their_session_is_surely_past_and_not_before,
     ),
     "session broken when not surely past": (
-        sessionstate,
+        session_state,
         "expired",
         "bounds.now.surely_past(session.expiry_ns)",
         "session.expiry_ns <= bounds.now.latest",
         shard_tests.test_all_leases_are_over_when_their_session_is_surely_past_and_not_before,
     ),
     "renewal that forgets what ended alone": (
-        sessionstate,
+        session_state,
         "witness_of",
         "session.ended",
         "()",
@@ -61,7 +61,7 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
         shard_tests.test_lease_is_not_granted_under_a_session_of_another_or_one_that_is_nearly_over,
     ),
     "session that shortens": (
-        sessionstate,
+        session_state,
         "renewed",
         "max(expiry, bounds.expiry(request.term_ns, request.expiry_ns_max))",
         "bounds.expiry(request.term_ns, request.expiry_ns_max)",
@@ -85,29 +85,29 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
 
 HOLDER: dict[str, tuple[Any, str, str, str, Callable[[HandSite], None]]] = {
     "holder that goes on under what ended alone": (
-        standings,
-        "Standing.take",
+        session_leases,
+        "SessionLease.take",
         "lease is not None",
         "False",
         holder_tests.test_lease_that_was_revoked_is_lost_before_the_next_renewal_is_used,
     ),
     "lost word that is not said again": (
-        standings,
-        "Standings.renew",
-        "self.give_again(standing)",
+        session_leases,
+        "SessionLeases.renew",
+        "self.give_again(session_lease)",
         "pass",
         holder_tests.test_word_that_was_lost_is_said_again_with_its_watermark,
     ),
     "lease that nobody knows of and nobody gives back": (
-        standings,
-        "Standings._give_back_unknown",
+        session_leases,
+        "SessionLeases._give_back_unknown",
         "each.correlation_id not in known",
         "False",
         holder_tests.test_grant_whose_answer_was_lost_does_not_live_on_under_the_session,
     ),
     "lease given back that is on its way": (
-        standings,
-        "Standings._quiet",
+        session_leases,
+        "SessionLeases._quiet",
         "None if self._asking.get(shard, 0) else self._asked.get(shard, 0)",
         "0",
         holder_tests.test_lease_that_is_on_its_way_is_not_given_back,

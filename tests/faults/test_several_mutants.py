@@ -13,7 +13,7 @@ from appliance.bag.acceptance import Refusal
 from appliance.bag.outcome import Committed, Unknown
 from appliance.formats import hints
 from appliance.formats.framing import Kind
-from appliance.lease import ceiling, sessionstate, state
+from appliance.lease import ceiling, session_state, state
 from appliance.lease import sessions as sessions_
 from appliance.nodewriter import batcher, service, shared
 from tests.faults import test_lease_ceiling as ceilings
@@ -384,7 +384,7 @@ MUTANTS: dict[str, Fault] = {
         ((5, 9),),
     ),
     "lease beside one that has ended not kept by its session": (
-        sessionstate,
+        session_state,
         "as_of",
         "each.correlation_id == lease.correlation_id",
         "each is lease",
@@ -392,7 +392,7 @@ MUTANTS: dict[str, Fault] = {
         (0,),
     ),
     "first lease of a domain kept by its session": (
-        sessionstate,
+        session_state,
         "as_of",
         "for lease in in_sessions(state):",
         "for lease in in_sessions(state)[:1]:",

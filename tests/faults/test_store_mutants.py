@@ -27,7 +27,7 @@ def one_dict(turns: store_tests.Turns) -> None:
     store_tests.follow(turns)
 
 
-SHORT = "Rows._short"
+SHORT = "StateRows._short"
 MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     **{
         f"short although {condition}": (rows, SHORT, condition, "False", rows_say_what_was)
@@ -56,8 +56,14 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
             "lease.past",
         )
     },
-    "short although one has ended": (rows, "Rows.row", "memory.last_ended is not None", "False", rows_say_what_was),
-    "short although there are two": (rows, "Rows.row", "len(leases) > 1", "False", rows_say_what_was),
+    "short although one has ended": (
+        rows,
+        "StateRows.row",
+        "memory.last_ended is not None",
+        "False",
+        rows_say_what_was,
+    ),
+    "short although there are two": (rows, "StateRows.row", "len(leases) > 1", "False", rows_say_what_was),
     "all are held": (rows, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
     "a failed turn is remembered": (store, "LeaseStore.transaction", "self._turn.clear()", "pass", one_dict),
     "what could not be written is forgotten": (

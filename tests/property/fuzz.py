@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.shardmap import ShardMap
 from appliance.lease import tls
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
-from appliance.lease.connection import Limits
+from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
@@ -137,7 +137,7 @@ class ShardDoor(Fuzzer):
         )
         assert isinstance(shard.start(), Extended)
         self.frames = Frames(self.world, random.Random(1), self.out)  # type: ignore[arg-type]
-        self.server = ShardServer(shard, path / "s", limits=Limits(connections_max=16), clock=CLOCK)
+        self.server = ShardServer(shard, path / "s", limits=ClientLimits(connections_max=16), clock=CLOCK)
         self.thread = Thread(target=self.server.run, daemon=True)
         self.thread.start()
 

@@ -15,21 +15,10 @@ from appliance.formats.hints import Hints
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.witness import Witness
 from appliance.lease import store as store_module
-from appliance.lease.plain import Given, Had
-from appliance.lease.sessionwire import SessionGranted
+from appliance.lease.rows import ExclusiveLease, FreedDomain
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.wire import (
-    Acquire,
-    Attend,
-    Granted,
-    Over,
-    Reply,
-    Request,
-    Revoke,
-    Task,
-    Withdraw,
-)
+from appliance.lease.wire import Acquire, Attend, Granted, Over, Reply, Request, Revoke, SessionGranted, Task, Withdraw
 from tests.support.sessions import begin, drop, stated
 from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, opened, relinquish, renew, upgrade
 from timeagent.errors import Environment
@@ -295,7 +284,7 @@ class Pair:
                 elif isinstance(reply, SessionGranted):
                     self.sessions.append(stated(reply))
         kept = [self.plain.store.newest(domain) for domain in KNOWN]
-        self.plain_kept += sum(type(each[0]) in (Given, Had) for each in kept if each is not None)
+        self.plain_kept += sum(type(each[0]) in (FreedDomain, ExclusiveLease) for each in kept if each is not None)
 
     def agree_on_all(self) -> None:
         """What is asked of all rows together."""
@@ -349,6 +338,6 @@ def test_lease_with_hints_is_plain_too() -> None:
             assert (replies[0].hints is not None) == hints
             kept = side.store.newest(domain)
             assert kept is not None
-            assert isinstance(kept[0], Had)
+            assert isinstance(kept[0], ExclusiveLease)
     finally:
         side.world.close()

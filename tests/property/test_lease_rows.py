@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
 from appliance.lease import rows
-from appliance.lease.domain import Free, Lease, Memory, Past, State, Taken
-from appliance.lease.plain import Given, Ground, Had, Plain, expanded, ground_of
-from appliance.lease.rows import Rows
+from appliance.lease.domain import Free, LeaseState, Memory, Past, State, Taken
+from appliance.lease.rows import DomainDefaults, ExclusiveLease, FreedDomain, Plain, StateRows, defaults_of, expanded
 from appliance.lease.wire import Age
 from tests.support.shards import HOLDER, RIVAL
 
@@ -25,7 +24,7 @@ ENDING = Ending(
     messages=0,
     chain_head=None,
 )
-LEASE = Lease(
+LEASE = LeaseState(
     mode=Mode.X,
     phase=Phase.HELD,
     holder=HOLDER,
@@ -73,7 +72,7 @@ OTHER_MEMORY: dict[str, object] = {
 }
 
 
-def changed[S: (Lease, Memory)](ordinary: S, other: dict[str, object]) -> st.SearchStrategy[S]:
+def changed[S: (LeaseState, Memory)](ordinary: S, other: dict[str, object]) -> st.SearchStrategy[S]:
     """An ordinary one, of which a field or two are not."""
 
     def made(fields: list[str]) -> S:
@@ -92,8 +91,8 @@ OTHER_NAME = Taken(
 STATES: st.SearchStrategy[State] = st.one_of(TAKEN, TAKEN, st.just(OTHER_NAME), st.builds(Free, memory=MEMORIES))
 
 
-def written() -> Rows:
-    found = Rows()
+def written() -> StateRows:
+    found = StateRows()
     found.begin(FLOOR, SETTLE_TO)
     return found
 
@@ -114,13 +113,13 @@ def test_row_is_read_as_the_state_that_was_written(states: list[State]) -> None:
 
 
 UNKNOWN = Memory(fence=0, floor_ns=FLOOR, settle_to_ns=SETTLE_TO, hints=nothing_known(FLOOR))
-GROUNDS: st.SearchStrategy[Ground] = st.sampled_from(
+GROUNDS: st.SearchStrategy[DomainDefaults] = st.sampled_from(
     [
-        ground_of(UNKNOWN),
-        ground_of(msgspec.structs.replace(UNKNOWN, floor_set_by=ENDING)),
-        ground_of(msgspec.structs.replace(UNKNOWN, hints=Hints(complete_from_ns=5))),
-        ground_of(msgspec.structs.replace(UNKNOWN, floor_ns=71)),
-        ground_of(msgspec.structs.replace(UNKNOWN, settle_to_ns=81)),
+        defaults_of(UNKNOWN),
+        defaults_of(msgspec.structs.replace(UNKNOWN, floor_set_by=ENDING)),
+        defaults_of(msgspec.structs.replace(UNKNOWN, hints=Hints(complete_from_ns=5))),
+        defaults_of(msgspec.structs.replace(UNKNOWN, floor_ns=71)),
+        defaults_of(msgspec.structs.replace(UNKNOWN, settle_to_ns=81)),
     ]
 )
 IDS = st.sampled_from([b"r" * 16, b"q" * 16])
@@ -130,15 +129,19 @@ IDS = st.sampled_from([b"r" * 16, b"q" * 16])
 def plain_states(draw: st.DrawFn) -> Plain:
     """A plain state as a turn makes it: what was before has the same ground."""
     ground = draw(GROUNDS)
-    given = Given(ground, draw(st.sampled_from([ORDINARY, b"o" * 16])), draw(st.integers(0, 2**63 - 1)), draw(IDS))
+    given = FreedDomain(
+        ground, draw(st.sampled_from([ORDINARY, b"o" * 16])), draw(st.integers(0, 2**63 - 1)), draw(IDS)
+    )
     if draw(st.booleans()):
         return given
     memory = ground.memory
-    befores: list[Given | Memory] = [given, memory, msgspec.structs.replace(memory, last_ended=ENDING)]
+    befores: list[FreedDomain | Memory] = [given, memory, msgspec.structs.replace(memory, last_ended=ENDING)]
     before = draw(st.sampled_from(befores))
     age = Age(first_try_ns=draw(st.integers(0, 2**63 - 1)), request_id=draw(IDS))
     granted = draw(st.sampled_from([FENCE - 1, FENCE - 2]))
-    return Had(ground, before, draw(st.sampled_from([HOLDER, RIVAL])), ORDINARY, granted, 2000, age, draw(IDS))
+    return ExclusiveLease(
+        ground, before, draw(st.sampled_from([HOLDER, RIVAL])), ORDINARY, granted, 2000, age, draw(IDS)
+    )
 
 
 SOME_PLAIN = st.lists(plain_states(), max_size=4)
@@ -161,12 +164,14 @@ def test_row_of_a_plain_state_is_read_as_the_state_that_it_stands_for(states: li
 # What a domain is in after it was given back, and granted again, is most of what a shard that is used remembers.
 def test_plain_states_are_written_short() -> None:
     store = written()
-    ground = ground_of(UNKNOWN)
-    given = Given(ground, ORDINARY, 5, b"r" * 16)
+    ground = defaults_of(UNKNOWN)
+    given = FreedDomain(ground, ORDINARY, 5, b"r" * 16)
     age = Age(first_try_ns=1, request_id=b"r" * 16)
     assert len(store.row(given)[-1]) == 33
-    assert len(store.row(Had(ground, given, HOLDER, ORDINARY, 6, 7, age, b"r" * 16))[-1]) == 83
-    assert len(store.row(Had(ground, ground.memory, HOLDER, ORDINARY, FENCE - 1, 7, age, b"r" * 16))[-1]) == 35
+    assert len(store.row(ExclusiveLease(ground, given, HOLDER, ORDINARY, 6, 7, age, b"r" * 16))[-1]) == 83
+    assert (
+        len(store.row(ExclusiveLease(ground, ground.memory, HOLDER, ORDINARY, FENCE - 1, 7, age, b"r" * 16))[-1]) == 35
+    )
 
 
 def first_lease(**other: object) -> Taken:

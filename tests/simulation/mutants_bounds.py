@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from appliance.lease import forgotten
-from appliance.session import keeping, leasing, session
+from appliance.lease import store
+from appliance.session import lease_renewer, leasing, session
 from tests.simulation.mutant import Mutant, one
 
 BOUNDS: tuple[Mutant, ...] = (
     Mutant(
         "what is evicted leaves the shard floor where it is",
         one(
-            forgotten,
-            "Forgotten.evict",
+            store,
+            "Eviction.evict",
             "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
             "self.floor_ns",
         ),
@@ -20,20 +20,20 @@ BOUNDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is evicted leaves the shard's settle_to where it is",
-        one(forgotten, "Forgotten.evict", "max(self.settle_to_ns, memory.settle_to_ns)", "self.settle_to_ns"),
+        one(store, "Eviction.evict", "max(self.settle_to_ns, memory.settle_to_ns)", "self.settle_to_ns"),
         "witnesses",
         "evictions",
     ),
     Mutant(
         "a domain that comes back does not know the shard floor",
-        one(forgotten, "Forgotten.memory", "fence=0, floor_ns=self.floor_ns", "fence=0, floor_ns=0"),
+        one(store, "Eviction.memory", "fence=0, floor_ns=self.floor_ns", "fence=0, floor_ns=0"),
         "witnesses",
         "evictions",
     ),
     Mutant(
         "a cap on how long a lease is kept is forgotten at renewals",
         (
-            (keeping, "Keeping._is_due", "if lease.until_ns is not None and", "if lease.until_ns == 0 and"),
+            (lease_renewer, "LeaseRenewer._is_due", "if lease.until_ns is not None and", "if lease.until_ns == 0 and"),
             (leasing, "_caps", "if lease.until_ns is not None", "if lease.until_ns == 0"),
         ),
         "bounded",
@@ -42,8 +42,8 @@ BOUNDS: tuple[Mutant, ...] = (
     Mutant(
         "a lease is renewed though its holder does not get on",
         one(
-            keeping,
-            "Keeping._is_due",
+            lease_renewer,
+            "LeaseRenewer._is_due",
             "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
             "boot_ns < lease.progress_boot_ns",
         ),

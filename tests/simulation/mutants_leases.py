@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.lease import ceiling, domain, endings, presence, shard, state
+from appliance.lease import ceiling, connection, domain, shard, state
 from appliance.lease import store as store_module
-from appliance.session import held, leasing, recalls, session, stamping, sticky
+from appliance.session import held, leasing, recalls, session, stamping
 from tests.simulation.mutant import Mutant, one
 
 LEASES: tuple[Mutant, ...] = (
@@ -34,20 +34,20 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the floor is not cumulative",
-        one(endings, "end_lease", "max(before.floor_ns, floor)", "floor"),
+        one(state, "end_lease", "max(before.floor_ns, floor)", "floor"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "settle_to is forgotten by the next ending",
-        one(endings, "end_lease", "max(before.settle_to_ns, settle_to)", "settle_to"),
+        one(state, "end_lease", "max(before.settle_to_ns, settle_to)", "settle_to"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "a broken lease moves no floor",
         one(
-            endings,
+            state,
             "broken",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
             "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
@@ -58,7 +58,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a broken lease moves no settle_to",
         one(
-            endings,
+            state,
             "broken",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
@@ -124,7 +124,7 @@ LEASES: tuple[Mutant, ...] = (
         "timestamps do not mind the floor",
         one(
             stamping,
-            "Stamper._first_timestamp",
+            "FrameStamper._first_timestamp",
             "floors = [lease.floor_ns for lease in leases]",
             "floors = [0 for lease in leases]",
         ),
@@ -140,7 +140,7 @@ LEASES: tuple[Mutant, ...] = (
                 "if self.ended is None and (not now.surely_before(self.usable_until_ns(margin_ns))):",
                 "if self.ended is None and now.surely_past(self.expiry_ns + 10**10):",
             ),
-            (stamping, "Stamper._first_timestamp", "if start + count > lease.expiry_ns:", "if start < 0:"),
+            (stamping, "FrameStamper._first_timestamp", "if start + count > lease.expiry_ns:", "if start < 0:"),
         ),
         "published",
         "stalls",
@@ -308,7 +308,7 @@ LEASES: tuple[Mutant, ...] = (
         "a recalled lease is given back with a watermark below what was written",
         one(
             recalls,
-            "Recalls._answer",
+            "RecallListener._answer",
             "self._give_back(back)",
             "for each in back:\n"
             "    each.watermark_ns = each.watermark_time = each.chain_head = None\n"
@@ -321,8 +321,8 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a recalled lease is given back while its holder goes on",
         (
-            (recalls, "Recalls._answer", "lease.lose('recalled', Reason.RECALLED)", "pass"),
-            (recalls, "Recalls._answer", "self._give_back(back)", "self._leasing.relinquish(back)"),
+            (recalls, "RecallListener._answer", "lease.lose('recalled', LossReason.RECALLED)", "pass"),
+            (recalls, "RecallListener._answer", "self._give_back(back)", "self._leasing.relinquish(back)"),
         ),
         "overlap",
         "recalls",
@@ -341,8 +341,8 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a kept lease is handed out past its expiry",
         one(
-            sticky,
-            "Shelf.take",
+            recalls,
+            "LeaseCache.take",
             "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
             "True",
         ),
@@ -362,7 +362,7 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what the dead took tentatively is theirs until it runs out",
-        one(presence, "Presence.gone", ">= GRACE_NS", ">= 10 * GRACE_NS"),
+        one(connection, "TentativeLeaseReaper.gone", ">= GRACE_NS", ">= 10 * GRACE_NS"),
         "waits",
         "takers",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import endings, state
+from appliance.lease import state
 from tests.simulation.mutant import Mutant, one
 
 MODES: tuple[Mutant, ...] = (
@@ -45,7 +45,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "the floor of a lease that ends beside others is forgotten",
         one(
-            endings,
+            state,
             "end_lease",
             "floor_ns=max(before.floor_ns, floor)",
             "floor_ns=max(before.floor_ns, floor if len(state.leases) == 1 else 0)",
@@ -56,7 +56,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "the floor is the watermark of the lease that ended last",
         one(
-            endings,
+            state,
             "end_lease",
             "floor_ns=max(before.floor_ns, floor)",
             "floor_ns=floor or before.floor_ns",

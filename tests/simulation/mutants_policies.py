@@ -20,7 +20,7 @@ POLICIES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lowered term counts at once: the newest policy is named, whatever was granted before",
-        one(stamping, "Stamper._judging", "longest <= policy.lease_term_max_ns and", "longest and"),
+        one(stamping, "FrameStamper._judging", "longest <= policy.lease_term_max_ns and", "longest and"),
         "published",
         "policies",
     ),

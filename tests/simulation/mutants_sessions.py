@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from appliance.lease import sessionstate
-from appliance.session import held, standings
+from appliance.lease import session_state
+from appliance.session import held, session_leases
 from tests.simulation.mutant import Mutant, one
 
 SESSIONS: tuple[Mutant, ...] = (
     Mutant(
         "a renewal of a session lease forgets what was ended alone",
-        one(sessionstate, "witness_of", "ended=session.ended", "ended=()"),
+        one(session_state, "witness_of", "ended=session.ended", "ended=()"),
         "sessions",
         "together",
     ),
     Mutant(
         "a holder goes on under a lease that was ended alone",
-        one(standings, "Standing.take", "lease.lose('revoked', Reason.REVOKED, told.get(name))", "pass"),
+        one(session_leases, "SessionLease.take", "lease.lose('revoked', LossReason.REVOKED, told.get(name))", "pass"),
         "published",
         "together",
     ),
@@ -24,28 +24,29 @@ SESSIONS: tuple[Mutant, ...] = (
         one(
             held,
             "Lease.expiry_ns",
-            "return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns",
-            "return self.own_expiry_ns if self.standing is None else self.standing.expiry_ns + self.standing.term_ns",
+            "return self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns",
+            "return self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns + "
+            "self.session_lease.term_ns",
         ),
         "published",
         "together",
     ),
     Mutant(
         "a lease keeps the expiry that it was granted with, while its session lives on",
-        one(sessionstate, "as_of", "elif lease.expiry_ns != session.expiry_ns:", "elif not lease.expiry_ns:"),
+        one(session_state, "as_of", "elif lease.expiry_ns != session.expiry_ns:", "elif not lease.expiry_ns:"),
         "sessions",
         "together",
     ),
     Mutant(
         "of holders beside each other the others keep the expiry of their grant when one has died",
-        one(sessionstate, "as_of", "each.correlation_id == lease.correlation_id", "each is lease"),
+        one(session_state, "as_of", "each.correlation_id == lease.correlation_id", "each is lease"),
         "sessions",
         "together",
     ),
     Mutant(
         "a session lease is broken when one end of the interval is past it",
         one(
-            sessionstate,
+            session_state,
             "expired",
             "not bounds.now.surely_past(session.expiry_ns)",
             "bounds.now.latest <= session.expiry_ns",
@@ -56,7 +57,7 @@ SESSIONS: tuple[Mutant, ...] = (
     Mutant(
         "a session lease that is over is renewed",
         one(
-            sessionstate,
+            session_state,
             "renewed",
             "if session.over is not None:",
             "session = msgspec.structs.replace(session, over=None)\nif session.over is not None:",
@@ -66,7 +67,7 @@ SESSIONS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a session lease that is dropped brings no floor",
-        one(sessionstate, "Session.brings", "return (self.over.watermark_ns or 0, 0)", "return (0, 0)"),
+        one(session_state, "SessionState.brings", "return (self.over.watermark_ns or 0, 0)", "return (0, 0)"),
         "exclusion",
         "together",
     ),

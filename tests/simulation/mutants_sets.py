@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import queue, state, waiting
+from appliance.lease import state, waiting
 from appliance.session import leasing
 from tests.simulation.mutant import Mutant, one
 
@@ -51,7 +51,7 @@ SETS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who comes last is served first",
-        one(queue, "Queues.enter", "append(place)", "insert(0, place)"),
+        one(waiting, "Queues.enter", "append(place)", "insert(0, place)"),
         "served",
         "queues",
     ),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from appliance.formats import hints
-from appliance.lease import endings, forgotten
+from appliance.lease import state, store
 from appliance.nodewriter import batcher, service, shared
-from appliance.session import narrow
+from appliance.session import open_logs
 from tests.simulation.mutant import Mutant, one
 
 SHARING: tuple[Mutant, ...] = (
@@ -67,13 +67,13 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "hints of a holder that died count as all that it wrote",
-        one(endings, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
+        one(state, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
         "narrow",
         "hinted",
     ),
     Mutant(
         "hints are believed below their reach",
-        one(narrow, "_reach_ns", "return max(lease.hints.reach_ns(log), lease.own.reach_ns(log))", "return 0"),
+        one(open_logs, "_reach_ns", "return max(lease.hints.reach_ns(log), lease.own.reach_ns(log))", "return 0"),
         "narrow",
         "hinted",
     ),
@@ -90,25 +90,25 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that begins claims to know where everything is",
-        one(forgotten, "Forgotten.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
+        one(store, "Eviction.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
         "narrow",
         "hinted",
     ),
     Mutant(
         "a narrow reading leaves out the own attempts in doubt",
-        one(narrow, "_files", "dict.fromkeys(doubtful)", "{}"),
+        one(open_logs, "_files", "dict.fromkeys(doubtful)", "{}"),
         "narrow",
         "hinted",
     ),
     Mutant(
         "a narrow reading leaves out what was written under the same lease",
-        one(narrow, "_files", "for place in (*places, *lease.own.places):", "for place in places:"),
+        one(open_logs, "_files", "for place in (*places, *lease.own.places):", "for place in places:"),
         "complete",
         "hinted",
     ),
     Mutant(
         "a narrow reading gives messages of other domains",
-        one(narrow, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
+        one(open_logs, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
         "narrow",
         "hinted",
     ),

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.lease.sessionwire import BeginSession, RenewSession
-from appliance.lease.wire import Acquire, Renew, Upgrade, decode_answer, decode_call, encode_answer, encode_call
+from appliance.lease.wire import (
+    Acquire,
+    BeginSession,
+    Renew,
+    RenewSession,
+    Upgrade,
+    decode_answer,
+    decode_call,
+    encode_answer,
+    encode_call,
+)
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND
 

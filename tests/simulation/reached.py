@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, SEAL
-from appliance.session.losses import Reason
+from appliance.session.held import LossReason
 from tests.simulation.checkers.forms import CeilingCopy, Ended, SessionWitness, Witness
 from tests.simulation.checkers.naming import author_of
 from tests.simulation.checkers.record import Record
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.server import Server
     from tests.simulation.world import World
 
-RUN_OUT = frozenset({Reason.EXPIRED, Reason.HOLD_CAP, Reason.NO_PROGRESS})
+RUN_OUT = frozenset({LossReason.EXPIRED, LossReason.HOLD_CAP, LossReason.NO_PROGRESS})
 """Why a lease is over that nobody has ended."""
 
 
@@ -80,7 +80,7 @@ def _held(history: History, counts: Counter[str]) -> None:
     by_domain: dict[str, list[Hold]] = {}
     for hold in history.holds:
         by_domain.setdefault(hold.domain, []).append(hold)
-        counts["recalled"] += hold.lease.loss is not None and hold.lease.loss.reason is Reason.RECALLED
+        counts["recalled"] += hold.lease.loss is not None and hold.lease.loss.reason is LossReason.RECALLED
         counts["run out"] += hold.lease.loss is not None and hold.lease.loss.reason in RUN_OUT
     for holds in by_domain.values():
         for earlier, later in pairwise(holds):

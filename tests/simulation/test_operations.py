@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from appliance.bag.storage import Storage
-from appliance.lease.ports import LedgerSink
 from appliance.lease.transport import Transport
+from appliance.lease.witness_ledger import LedgerSink
 from tests.simulation import scenarios
 from tests.simulation.actors.shard import Spool
 from tests.simulation.clocks import SimulatedTime

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX
-from appliance.lease.whereabouts import HINT_BYTES_MAX
 from tests.simulation.afterwards import read_afterwards
 from tests.simulation.client import MountMishaps
 from tests.simulation.clocks import SimulatedTime

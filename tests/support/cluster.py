@@ -17,10 +17,10 @@ from appliance.formats.policy import Policy, check_policy
 from appliance.formats.shardmap import ShardMap
 from appliance.founding import enroll, found_cluster, publish_map
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
+from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.whereabouts import HINT_BYTES_MAX
-from appliance.session.openlog import LogBook
+from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
 from appliance.settings import ROOT_KEY, Settings, save_settings
 from tests.support.bags import FixedRecords
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Bag
     from appliance.formats.witness import Entry
     from appliance.lease.wire import Reply, Request
-    from appliance.session.openlog import Share
+    from appliance.session.open_logs import Share
     from timeagent.units import Instant, Span
 
 

@@ -16,7 +16,7 @@ from appliance.nodewriter.client import Doubt, Handed
 from appliance.nodewriter.service import NodeWriter
 from appliance.nodewriter.shared import SharedWriter
 from appliance.nodewriter.wire import Submit
-from appliance.session.openlog import LogBook
+from appliance.session.open_logs import LogBook
 from tests.support.cluster import HandSite
 from tests.support.storage import WrappedStorage
 from tests.support.values import CLUSTER, NODE

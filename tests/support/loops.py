@@ -13,7 +13,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from appliance.lease.connection import Limits
+    from appliance.lease.connection import ClientLimits
     from appliance.lease.wire import Reply
     from timeagent.units import Span
 
@@ -34,7 +34,7 @@ class HandCounter:
 class HandServer:
     """One shard behind a Unix socket. Close it."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: ClientLimits) -> None:
         self.world = World(path)
         self.clock = HandCounter()
         self.path = path / "s"

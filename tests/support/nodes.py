@@ -12,8 +12,8 @@ import msgspec
 
 from appliance.formats.address import Address, parse_address
 from appliance.lease import tls
-from appliance.lease.connection import Limits
-from appliance.lease.door import Door
+from appliance.lease.connection import ClientLimits
+from appliance.lease.listeners import TlsListener
 from appliance.lease.server import ShardServer
 from appliance.lease.transport import TlsTransport
 from appliance.lease.wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, decode_answer
@@ -83,7 +83,7 @@ def hello(own: str, **changes: object) -> Hello:
 class DoorWorld:
     """One shard of node-a behind its door, on loopback; node-b and node-c may come in. Close it."""
 
-    def __init__(self, path: Path, limits: Limits | None = None, shown: bytes | None = None) -> None:
+    def __init__(self, path: Path, limits: ClientLimits | None = None, shown: bytes | None = None) -> None:
         """``shown``: the certificate, if another than the usual one."""
         self.world = World(path)
         self._opened: list[TlsTransport | ssl.SSLSocket] = []
@@ -93,7 +93,7 @@ class DoorWorld:
             self.world.started(), path / "shard.sock", limits=limits, clock=self.clock, trust=self.trust
         )
         self.serving: ShardServer | None = self.server
-        self.door = Door(
+        self.door = TlsListener(
             Address("127.0.0.1", 0),
             tls.server_context(tls_key("node-a"), shown),
             self.trust,

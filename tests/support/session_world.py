@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from appliance.bag.storage import Storage
-    from appliance.session.leases import Leases
-    from appliance.session.session import Session
+    from appliance.session.session import Leases, Session
 
 LOG = "log"
 

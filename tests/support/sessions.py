@@ -8,7 +8,7 @@ import msgspec
 
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import SignedWitness
-from appliance.lease.sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
+from appliance.lease.wire import BeginSession, DropSession, RenewSession, SessionGranted
 from tests.support.shards import HOLDER, TERM, World, acquire, one
 from timeagent.canonical import decode
 from timeagent.units import SECOND

@@ -11,7 +11,7 @@ from appliance.bag.logs import create_log
 from appliance.formats.framing import Kind, unpack
 from appliance.formats.paths import Grid
 from appliance.formats.view import VIEWS, Checkpoint, parse_horizon
-from appliance.session.openlog import LogBook
+from appliance.session.open_logs import LogBook
 from appliance.views.fold import Fold
 from appliance.views.view import View
 from tests.support.bags import LOG, T0, TIME_KEY, Node

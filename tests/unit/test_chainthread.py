@@ -10,8 +10,16 @@ import pytest
 
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.shardmap import ShardMap
-from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, NotYet, ShardIdentity, StoppedOrderly
-from appliance.lease.chainthread import ChainThread
+from appliance.lease.ceiling import (
+    CeilingChain,
+    CeilingExtender,
+    Deposed,
+    Extended,
+    InDoubt,
+    NotYet,
+    ShardIdentity,
+    StoppedOrderly,
+)
 from appliance.lease.server import ShardServer
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
@@ -69,7 +77,7 @@ class Hosted:
         self.mount = HungChain()
         identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
         self.inner = CeilingChain(self.mount, self.world.time, WITNESS_KEY, PATIENT, identity)
-        self.chain = ChainThread(self.inner, self.world.time, PATIENT)
+        self.chain = CeilingExtender(self.inner, self.world.time, PATIENT)
         self.store = LeaseStore(path / "hung.db")
         self.shard = Shard(
             identity,

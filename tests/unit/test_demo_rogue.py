@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-import appliance.lease.answering
+import appliance.lease.request_handler
 from appliance.demo.rogue import EARLY_DOMAIN, give_away
 from appliance.lease.wire import Denied, Granted
 from tests.support.shards import HOLDER, RIVAL, World, acquire, one
 
 
 def test_rogue_shard_gives_one_held_domain_away_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appliance.lease.answering, "decide", vars(appliance.lease.answering)["decide"])
+    monkeypatch.setattr(appliance.lease.request_handler, "decide", vars(appliance.lease.request_handler)["decide"])
     give_away()
     world = World(tmp_path)
     shard = world.started()

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.lease.judging import Come, opened, opened_alone
+from appliance.lease.client import ReplyVerifier, opened, opened_alone
 from appliance.lease.wire import Granted, Reply, Unavailable
 from tests.support.shards import POLICY, TERM, World, acquire
 from tests.support.shards import opened as read
@@ -52,7 +52,7 @@ def test_one_damaged_witness_leaves_each_to_be_looked_at_alone(world: World, par
 
 
 def test_each_pair_of_clocks_is_judged_for_itself() -> None:
-    come = Come(TimeInterval.around(NOW_NS, 0), page_token(NOW_NS), POLICY)
+    come = ReplyVerifier(TimeInterval.around(NOW_NS, 0), page_token(NOW_NS), POLICY)
     expiry = NOW_NS + TERM
     good, early, late = page_token(NOW_NS), page_token(NOW_NS - 5 * SECOND), page_token(NOW_NS + 5 * SECOND)
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_each_pair_of_clocks_is_judged_for_itself() -> None:
 def test_head_is_read_once_and_refused_each_time_it_is_damaged(world: World) -> None:
     (reply,) = answer(world, 1)
     signed, _ = read(reply)
-    come = Come(TimeInterval.around(NOW_NS, 0), page_token(NOW_NS), POLICY)
+    come = ReplyVerifier(TimeInterval.around(NOW_NS, 0), page_token(NOW_NS), POLICY)
     assert come.head_time(signed, "it") is come.head_time(signed, "it")
     for _ in range(2):
         with pytest.raises(Damaged, match="it"):

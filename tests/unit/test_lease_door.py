@@ -12,22 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.lease import door, threshold, tls
-from appliance.lease.client import Granted, LeaseClient
-from appliance.lease.connection import Limits
-from appliance.lease.door import Door
-from appliance.lease.threshold import Threshold, Visitor
+from appliance.lease import listeners, tls
+from appliance.lease.client import LeaseClient, LeaseGranted
+from appliance.lease.connection import ClientLimits
+from appliance.lease.listeners import BoundedListener, TlsListener, Visitor
 from appliance.lease.wire import Refused, Welcome, encode_call
 from tests.support.certificates import Certificates
 from tests.support.cluster import wait_until
-from tests.support.nodes import (
-    DoorWorld,
-    entry,
-    hello,
-    read_answer,
-    read_to_the_end,
-    tls_key,
-)
+from tests.support.nodes import DoorWorld, entry, hello, read_answer, read_to_the_end, tls_key
 from tests.support.shards import HOLDER, POLICY, acquire
 from tests.support.values import NOW_NS
 from timeagent.errors import Environment, NotTrusted, ShardUnavailable
@@ -68,8 +60,8 @@ def test_node_takes_a_lease_of_another_node(world: DoorWorld) -> None:
     transport = world.transport()
     client = LeaseClient(transport, world.world.time, POLICY, HOLDER, random.Random(1))
     taken = client.acquire([f"d{n}" for n in range(300)])
-    assert all(isinstance(each, Granted) for each in taken)
-    assert all(isinstance(each, Granted) for each in client.renew([each.witness for each in taken]))  # type: ignore[union-attr]
+    assert all(isinstance(each, LeaseGranted) for each in taken)
+    assert all(isinstance(each, LeaseGranted) for each in client.renew([each.witness for each in taken]))  # type: ignore[union-attr]
     assert world.door.let_in == 1
     transport.close()
 
@@ -243,7 +235,7 @@ def test_what_nobody_expected_ends_a_connection_and_not_the_door(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Door, "_judged", planted)
+        patched.setattr(TlsListener, "_judged", planted)
         connection = world.raw()
         read_to_the_end(connection)
     assert "visitor-failed" in caplog.text
@@ -286,7 +278,7 @@ def test_shard_that_runs_here_no_more_is_said_so(world: DoorWorld) -> None:
     [
         encode_call([hello("node-b"), hello("node-b")]),
         encode_call([]),
-        struct.pack(">I", door.HELLO_BYTES_MAX + 1),
+        struct.pack(">I", listeners.HELLO_BYTES_MAX + 1),
         struct.pack(">I", 4) + b"\xff\xff\xff\xff",
         b"GET / HTTP/1.1\r\n\r\n",
     ],
@@ -324,7 +316,7 @@ def test_hello_in_pieces_is_waited_for(world: DoorWorld) -> None:
 def test_who_says_nothing_is_turned_away_and_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threshold, "STAY_NS", SECOND // 5)
+    monkeypatch.setattr(listeners, "STAY_NS", SECOND // 5)
     world = DoorWorld(tmp_path)
     mute = [socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20) for _ in range(3)]
     silent = world.raw()
@@ -340,8 +332,8 @@ def test_who_says_nothing_is_turned_away_and_nobody_waits_for_it(
 
 
 def test_threshold_is_bounded_and_who_waits_comes_in_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threshold, "PLACES", 4)
-    monkeypatch.setattr(threshold, "STAY_NS", SECOND // 5)
+    monkeypatch.setattr(listeners, "PLACES", 4)
+    monkeypatch.setattr(listeners, "STAY_NS", SECOND // 5)
     world = DoorWorld(tmp_path)
     mute = [socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20) for _ in range(12)]
     transport = world.transport()
@@ -355,7 +347,7 @@ def test_threshold_is_bounded_and_who_waits_comes_in_later(tmp_path: Path, monke
 
 # A few hundred connections that say nothing are cheap to make, and every node may have to come in at any time.
 def test_nobody_waits_for_a_crowd_that_says_nothing(world: DoorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threshold, "STAY_NS", 10_000 * SECOND)
+    monkeypatch.setattr(listeners, "STAY_NS", 10_000 * SECOND)
     mute = [socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20) for _ in range(600)]
     greet(transport := world.transport())
     transport.close()
@@ -366,10 +358,10 @@ def test_nobody_waits_for_a_crowd_that_says_nothing(world: DoorWorld, monkeypatc
 def test_those_of_the_address_with_the_most_places_make_room_first() -> None:
     nobody: Any = None
     ours, theirs = [Visitor(nobody, 0, "::1") for _ in range(2)], Visitor(nobody, 0, "::2")
-    late = Visitor(nobody, threshold.PATIENCE_NS, "::1")
+    late = Visitor(nobody, listeners.PATIENCE_NS, "::1")
     left: list[Visitor] = []
 
-    class Crowd(Threshold[Visitor]):
+    class Crowd(BoundedListener[Visitor]):
         _taken = _go_on = nobody
 
         def __init__(self) -> None:
@@ -378,9 +370,9 @@ def test_those_of_the_address_with_the_most_places_make_room_first() -> None:
         def _send_away(self, visitor: Visitor) -> None:
             left.append(visitor)
 
-    assert Crowd()._made_room(threshold.PATIENCE_NS)
+    assert Crowd()._made_room(listeners.PATIENCE_NS)
     assert left == ours[:1]
-    assert not Crowd()._made_room(threshold.PATIENCE_NS - 1)
+    assert not Crowd()._made_room(listeners.PATIENCE_NS - 1)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +388,7 @@ def test_what_is_no_tls_costs_nobody_anything(world: DoorWorld, junk: bytes) -> 
 
 
 def test_node_has_only_so_many_connections_and_another_node_has_its_own(tmp_path: Path) -> None:
-    world = DoorWorld(tmp_path, Limits(connections_per_peer=2))
+    world = DoorWorld(tmp_path, ClientLimits(connections_per_peer=2))
     first, second, third = (world.transport() for _ in range(3))
     greet(first)
     greet(second)
@@ -413,7 +405,7 @@ def test_node_has_only_so_many_connections_and_another_node_has_its_own(tmp_path
 
 def test_address_that_is_taken_is_an_error_with_the_way_out(world: DoorWorld) -> None:
     with pytest.raises(Environment, match="cannot listen") as caught:
-        Door(
+        TlsListener(
             world.door.address,
             tls.server_context(tls_key("node-a")),
             world.trust,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.lease.connection import Connection, Limits, Peer
+from appliance.lease.connection import ClientLimits, Connection, Peer
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import (
     PROTOCOL_VERSION,
@@ -36,7 +36,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-type Serve = Callable[[Limits], HandServer]
+type Serve = Callable[[ClientLimits], HandServer]
 
 HELLO = encode_call([Hello(version=PROTOCOL_VERSION, cluster_id=CLUSTER)])
 FULL = dict.fromkeys(("connections_max", "connections_per_peer"), 2)
@@ -46,7 +46,7 @@ FULL = dict.fromkeys(("connections_max", "connections_per_peer"), 2)
 def serve(tmp_path: Path) -> Iterator[Serve]:
     made: list[HandServer] = []
 
-    def make(limits: Limits) -> HandServer:
+    def make(limits: ClientLimits) -> HandServer:
         made.append(HandServer(tmp_path, limits))
         return made[-1]
 
@@ -101,7 +101,7 @@ def test_answer_longer_than_an_answer_may_be_is_not_read() -> None:
 
 @pytest.mark.parametrize("limit", FULL)
 def test_as_many_connections_as_there_may_be_are_in_and_the_next_is_told(serve: Serve, limit: str) -> None:
-    served = serve(Limits(**{limit: FULL[limit]}))
+    served = serve(ClientLimits(**{limit: FULL[limit]}))
     first, second = served.line(), served.line()
     assert served.server.connections == 2
     assert code(served.told(served.line())) == "too-many-connections"
@@ -113,7 +113,7 @@ def test_as_many_connections_as_there_may_be_are_in_and_the_next_is_told(serve: 
 
 @pytest.mark.parametrize("limit", FULL)
 def test_connection_that_ends_makes_room_for_one(serve: Serve, limit: str) -> None:
-    served = serve(Limits(**{limit: FULL[limit]}))
+    served = serve(ClientLimits(**{limit: FULL[limit]}))
     first, _ = served.line(), served.line()
     first.close()
     served.rounds()
@@ -125,7 +125,7 @@ def test_connection_that_ends_makes_room_for_one(serve: Serve, limit: str) -> No
 
 
 def test_connection_is_idle_for_so_long_and_not_a_nanosecond_longer(serve: Serve) -> None:
-    served = serve(Limits(idle_ns=10 * SECOND))
+    served = serve(ClientLimits(idle_ns=10 * SECOND))
     served.line()
     served.rounds(after_ns=10 * SECOND)
     assert served.server.connections == 1
@@ -135,7 +135,7 @@ def test_connection_is_idle_for_so_long_and_not_a_nanosecond_longer(serve: Serve
 
 
 def test_who_waits_for_a_lease_is_not_idle(serve: Serve) -> None:
-    served = serve(Limits(idle_ns=10 * SECOND))
+    served = serve(ClientLimits(idle_ns=10 * SECOND))
     line = served.line()
     line.sendall(encode_call([acquire(served.world, "a")]) + encode_call([waiting(served)]))
     served.rounds()
@@ -147,7 +147,7 @@ def test_who_waits_for_a_lease_is_not_idle(serve: Serve) -> None:
 
 
 def test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_more(serve: Serve) -> None:
-    served = serve(Limits(waiters_per_peer=2))
+    served = serve(ClientLimits(waiters_per_peer=2))
     holder, one, other, third = (served.line() for _ in range(4))
     holder.sendall(encode_call([acquire(served.world, "a")]))
     served.rounds()
@@ -169,7 +169,7 @@ def test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_m
 
 
 def test_connection_is_owed_so_many_calls_and_cut_off_for_one_more(serve: Serve) -> None:
-    served = serve(Limits(owed_per_connection=2))
+    served = serve(ClientLimits(owed_per_connection=2))
     holder, line = served.line(), served.line()
     holder.sendall(encode_call([acquire(served.world, "a")]))
     served.rounds()
@@ -187,7 +187,7 @@ def test_connection_is_owed_so_many_calls_and_cut_off_for_one_more(serve: Serve)
 
 
 def test_peer_asks_so_much_at_once_and_then_as_much_as_time_gives(serve: Serve) -> None:
-    served = serve(Limits(requests_per_second=5, burst=10))
+    served = serve(ClientLimits(requests_per_second=5, burst=10))
     line = served.line()
     line.sendall(HELLO * 30)
     served.rounds()
@@ -201,7 +201,7 @@ def test_peer_asks_so_much_at_once_and_then_as_much_as_time_gives(serve: Serve) 
 
 
 def test_call_counts_by_its_requests_and_for_all_connections_of_a_peer(serve: Serve) -> None:
-    served = serve(Limits(requests_per_second=5, burst=10))
+    served = serve(ClientLimits(requests_per_second=5, burst=10))
     first, second = served.line(), served.line()
     first.sendall(encode_call([Hello(version=PROTOCOL_VERSION, cluster_id=CLUSTER)] * 10))
     served.rounds()
@@ -214,7 +214,7 @@ def test_call_counts_by_its_requests_and_for_all_connections_of_a_peer(serve: Se
 
 # Otherwise who is refused its measure would only have to connect anew.
 def test_peer_that_leaves_and_comes_back_has_no_new_measure(serve: Serve) -> None:
-    served = serve(Limits(requests_per_second=5, burst=10))
+    served = serve(ClientLimits(requests_per_second=5, burst=10))
     first = served.line()
     first.sendall(HELLO * 10)
     served.rounds()
@@ -228,7 +228,7 @@ def test_peer_that_leaves_and_comes_back_has_no_new_measure(serve: Serve) -> Non
 
 
 def test_turn_takes_so_many_calls_of_one_connection_and_so_many_requests(serve: Serve) -> None:
-    served = serve(Limits(calls_per_turn=3, requests_per_turn=6))
+    served = serve(ClientLimits(calls_per_turn=3, requests_per_turn=6))
     one, other, third = (served.line() for _ in range(3))
     for line in (one, other, third):
         line.sendall(HELLO * 4)
@@ -253,7 +253,7 @@ def unread(served: HandServer) -> Connection:
 
 
 def test_reader_that_stands_still_is_cut_off_after_so_long_and_not_before(serve: Serve) -> None:
-    served = serve(Limits(unread_ns=10 * SECOND))
+    served = serve(ClientLimits(unread_ns=10 * SECOND))
     unread(served)
     served.rounds(after_ns=10 * SECOND)
     assert served.server.connections == 1
@@ -263,7 +263,7 @@ def test_reader_that_stands_still_is_cut_off_after_so_long_and_not_before(serve:
 
 
 def test_reader_that_reads_a_little_has_its_time_anew(serve: Serve) -> None:
-    served = serve(Limits(unread_ns=10 * SECOND))
+    served = serve(ClientLimits(unread_ns=10 * SECOND))
     connection = unread(served)
     (line,) = served._lines
     served.clock.now += 9 * SECOND
@@ -277,7 +277,7 @@ def test_reader_that_reads_a_little_has_its_time_anew(serve: Serve) -> None:
 
 
 def test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more(serve: Serve) -> None:
-    served = serve(Limits(output_bytes_max=10_000_000))
+    served = serve(ClientLimits(output_bytes_max=10_000_000))
     connection = unread(served)
     guests = served.server._guests
     for more, stays in ((0, True), (1, False)):
@@ -288,7 +288,7 @@ def test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more(serve: S
 
 
 def test_rest_of_a_frame_takes_so_long_and_not_longer(serve: Serve) -> None:
-    served = serve(Limits(frame_ns=10 * SECOND))
+    served = serve(ClientLimits(frame_ns=10 * SECOND))
     line = served.line()
     line.sendall(HELLO[:-1])
     served.rounds()
@@ -300,7 +300,7 @@ def test_rest_of_a_frame_takes_so_long_and_not_longer(serve: Serve) -> None:
 
 # Its frames are whole, and the server lets them lie: that is not its fault.
 def test_who_is_read_from_later_is_not_too_slow(serve: Serve) -> None:
-    served = serve(Limits(requests_per_second=1, burst=1, frame_ns=SECOND // 2))
+    served = serve(ClientLimits(requests_per_second=1, burst=1, frame_ns=SECOND // 2))
     line = served.line()
     line.sendall(HELLO * 4)
     served.rounds()
@@ -315,7 +315,7 @@ def test_who_is_read_from_later_is_not_too_slow(serve: Serve) -> None:
 
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
 def test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done(serve: Serve, version: int) -> None:
-    served = serve(Limits())
+    served = serve(ClientLimits())
     line = served.line()
     line.sendall(encode_call([Hello(version=version, cluster_id=CLUSTER)]))
     served.rounds()
@@ -324,7 +324,7 @@ def test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_don
 
 
 def test_own_version_is_said_with_the_map_under_which_the_shard_works(serve: Serve) -> None:
-    served = serve(Limits())
+    served = serve(ClientLimits())
     line = served.line()
     line.sendall(HELLO)
     served.rounds()

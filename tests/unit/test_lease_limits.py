@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.lease import connection, guests
-from appliance.lease.connection import Limits, credentials, permitted
+from appliance.lease import connection, server
+from appliance.lease.connection import ClientLimits, credentials, permitted
 from appliance.lease.server import ShardServer
 from appliance.lease.transport import UnixTransport
-from appliance.lease.wire import Denied, Granted, Hello, Inspect, Page, Refused, Unavailable, Welcome, encode_call
+from appliance.lease.wire import Denied, Granted, Hello, Inspect, LeasePage, Refused, Unavailable, Welcome, encode_call
 from tests.support.cluster import wait_until
 from tests.support.nodes import read_answer, read_to_the_end
 from tests.support.shards import World, acquire, granted, relinquish
@@ -35,7 +35,7 @@ PATIENCE_NS = 20 * SECOND
 
 
 class Served:
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: ClientLimits) -> None:
         self.world = World(path)
         self.shard = self.world.started()
         self.path = path / "s"
@@ -63,10 +63,10 @@ class Served:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[Limits], Served]]:
+def serve(tmp_path: Path) -> Iterator[Callable[[ClientLimits], Served]]:
     made: list[Served] = []
 
-    def make(limits: Limits) -> Served:
+    def make(limits: ClientLimits) -> Served:
         made.append(Served(tmp_path, limits))
         return made[-1]
 
@@ -76,8 +76,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[[Limits], Served]]:
 
 
 # Who asks for more than it may is answered all the same, later: nothing is lost, and its leases do not end of it.
-def test_peer_that_asks_for_too_much_is_read_from_later(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(requests_per_second=100, burst=20))
+def test_peer_that_asks_for_too_much_is_read_from_later(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits(requests_per_second=100, burst=20))
     with served.raw() as plain:
         calls = [acquire(served.world, f"d{n}") for n in range(80)]
         plain.sendall(b"".join(encode_call([each]) for each in calls))
@@ -97,7 +97,9 @@ class HandClock:
 # Its socket is readable all the while: were it watched, the loop would do nothing else than find that out.
 def test_peer_that_asks_for_too_much_does_not_keep_the_loop_awake(tmp_path: Path) -> None:
     world, clock = World(tmp_path), HandClock()
-    server = ShardServer(world.started(), tmp_path / "s", limits=Limits(requests_per_second=10, burst=10), clock=clock)
+    server = ShardServer(
+        world.started(), tmp_path / "s", limits=ClientLimits(requests_per_second=10, burst=10), clock=clock
+    )
     poll = server._guests.poll
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
         plain.settimeout(20)
@@ -132,8 +134,8 @@ def waiters(served: Served) -> int:
     return 0 if peer is None else peer.waiting
 
 
-def test_peer_with_as_many_waiters_as_it_may_have_is_denied_at_once(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(waiters_per_peer=2))
+def test_peer_with_as_many_waiters_as_it_may_have_is_denied_at_once(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits(waiters_per_peer=2))
     with served.guard:
         lease = granted(served.shard, acquire(served.world, "a"))
     with served.raw() as one, served.raw() as other:
@@ -155,8 +157,8 @@ def test_peer_with_as_many_waiters_as_it_may_have_is_denied_at_once(serve: Calla
             wait_until(CLOCK, lambda: waiters(served) == 2)
 
 
-def test_measure_is_one_for_all_connections_of_a_peer(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(requests_per_second=10, burst=10))
+def test_measure_is_one_for_all_connections_of_a_peer(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits(requests_per_second=10, burst=10))
     first, second = served.raw(), served.raw()
     first.sendall(encode_call([HELLO] * 500))  # one call may be above the measure: then it is long until the next
     assert len(read_answer(first, 500)) == 500
@@ -168,8 +170,8 @@ def test_measure_is_one_for_all_connections_of_a_peer(serve: Callable[[Limits], 
     second.close()
 
 
-def test_turn_is_bounded_and_the_rest_has_its_own(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(requests_per_turn=10))
+def test_turn_is_bounded_and_the_rest_has_its_own(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits(requests_per_turn=10))
     lines = [served.raw() for _ in range(5)]
     with served.guard:  # all of them are there when the loop looks next
         for line in lines:
@@ -180,8 +182,8 @@ def test_turn_is_bounded_and_the_rest_has_its_own(serve: Callable[[Limits], Serv
     assert served.server.counts.turns >= 3
 
 
-def test_idle_connection_is_closed_and_the_next_call_opens_another(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(idle_ns=50 * MS))
+def test_idle_connection_is_closed_and_the_next_call_opens_another(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits(idle_ns=50 * MS))
     transport = UnixTransport(served.path, CLOCK, HELLO)
     transport.call([HELLO], PATIENCE_NS)
     wait_until(CLOCK, lambda: served.server.connections == 0)
@@ -190,8 +192,8 @@ def test_idle_connection_is_closed_and_the_next_call_opens_another(serve: Callab
     transport.close()
 
 
-def test_frame_that_does_not_end_is_not_waited_for(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(frame_ns=50 * MS))
+def test_frame_that_does_not_end_is_not_waited_for(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits(frame_ns=50 * MS))
     with served.raw() as plain:
         plain.sendall(encode_call([HELLO])[:-1])
         (why,) = read_answer(plain)
@@ -200,16 +202,16 @@ def test_frame_that_does_not_end_is_not_waited_for(serve: Callable[[Limits], Ser
         assert plain.recv(1) == b""
 
 
-def test_reader_that_stands_still_is_cut_off(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits(unread_ns=50 * MS))
+def test_reader_that_stands_still_is_cut_off(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits(unread_ns=50 * MS))
     with served.raw() as plain:
         plain.sendall(encode_call([acquire(served.world, f"d{n}") for n in range(900)]))
         wait_until(CLOCK, lambda: served.server.counts.closed["unread"] == 1)
     served.answers()
 
 
-def test_hello_that_is_refused_ends_the_connection(serve: Callable[[Limits], Served]) -> None:
-    served = serve(Limits())
+def test_hello_that_is_refused_ends_the_connection(serve: Callable[[ClientLimits], Served]) -> None:
+    served = serve(ClientLimits())
     with served.raw() as plain:
         plain.sendall(encode_call([Hello(version=2, cluster_id=CLUSTER)]) + encode_call([acquire(served.world, "a")]))
         (why,) = read_answer(plain)
@@ -246,9 +248,9 @@ def test_same_user_root_and_the_group_may_connect(user: int, groups: list[int], 
     assert permitted(8, [8, 0], own_user=7, group=None) is False
 
 
-def test_stranger_is_told_and_closed(serve: Callable[[Limits], Served], monkeypatch: pytest.MonkeyPatch) -> None:
-    served = serve(Limits())
-    monkeypatch.setattr(guests, "credentials", lambda _: (1, 12_345, [12_345]))
+def test_stranger_is_told_and_closed(serve: Callable[[ClientLimits], Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve(ClientLimits())
+    monkeypatch.setattr(server, "credentials", lambda _: (1, 12_345, [12_345]))
     with served.raw() as plain:
         (why,) = read_answer(plain)
         assert isinstance(why, Refused)
@@ -343,10 +345,10 @@ def test_server_that_is_told_to_stop_while_it_has_no_descriptors_stops_in_good_o
 
 
 def test_full_tmpfs_is_said_and_what_was_granted_stays(
-    serve: Callable[[Limits], Served], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[ClientLimits], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("appliance.lease.store.UNWRITTEN_MAX", 100)
-    served = serve(Limits())
+    served = serve(ClientLimits())
     with served.guard:
         first = granted(served.shard, acquire(served.world, "a"))
         store = served.world.stores[-1]
@@ -371,9 +373,9 @@ def test_full_tmpfs_is_said_and_what_was_granted_stays(
 
 # Where not even a row can be deleted, there is no turn; who is at the other end, and what it has, is said all the same.
 def test_turn_that_comes_to_nothing_is_said_to_all_but_those_who_only_look(
-    serve: Callable[[Limits], Served], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[ClientLimits], Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = serve(Limits())
+    served = serve(ClientLimits())
     store = served.world.stores[-1]
 
     def no_room(_: object) -> None:
@@ -388,13 +390,15 @@ def test_turn_that_comes_to_nothing_is_said_to_all_but_those_who_only_look(
     assert isinstance(welcome, Welcome)
     assert isinstance(told, Unavailable)
     assert (told.code, told.message) == ("store-full", f"{store} cannot change; make room")
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     assert [each.domain for each in page.leases] == ["a"]
     assert served.server.counts.full == 1
 
 
-def test_file_that_is_removed_under_a_shard_costs_nothing(serve: Callable[[Limits], Served], tmp_path: Path) -> None:
-    served = serve(Limits())
+def test_file_that_is_removed_under_a_shard_costs_nothing(
+    serve: Callable[[ClientLimits], Served], tmp_path: Path
+) -> None:
+    served = serve(ClientLimits())
     with served.raw() as plain:
         plain.sendall(encode_call([acquire(served.world, "a")]))
         assert isinstance(read_answer(plain)[0], Granted)
@@ -410,7 +414,7 @@ def test_file_that_is_removed_under_a_shard_costs_nothing(serve: Callable[[Limit
 
 
 def test_server_that_stops_answers_what_has_come_in(tmp_path: Path) -> None:
-    served = Served(tmp_path, Limits())
+    served = Served(tmp_path, ClientLimits())
     lines = [served.raw() for _ in range(3)]
     for line in lines:
         line.sendall(encode_call([HELLO]))
@@ -429,7 +433,7 @@ def test_server_that_stops_answers_what_has_come_in(tmp_path: Path) -> None:
 
 
 def test_server_that_stops_does_not_wait_for_who_reads_nothing(tmp_path: Path) -> None:
-    served = Served(tmp_path, Limits(drain_ns=50 * MS))
+    served = Served(tmp_path, ClientLimits(drain_ns=50 * MS))
     line = served.raw()
     line.sendall(encode_call([acquire(served.world, f"d{n}") for n in range(900)]))
     wait_until(CLOCK, lambda: any(each.unsent for each in list(served.server._guests.connections.values())))

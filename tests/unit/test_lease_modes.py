@@ -7,33 +7,10 @@ import msgspec
 import pytest
 
 from appliance.formats.lease import Mode
-from appliance.formats.witness import (
-    WitnessKind,
-)
+from appliance.formats.witness import WitnessKind
 from appliance.lease.ceiling import NotYet, StoppedOrderly
-from appliance.lease.wire import (
-    Denied,
-    Hello,
-    Inspect,
-    Over,
-    Page,
-    Refused,
-    Unavailable,
-    Welcome,
-)
-from tests.support.shards import (
-    HOLDER,
-    RIVAL,
-    TERM,
-    World,
-    acquire,
-    ended,
-    granted,
-    one,
-    opened,
-    relinquish,
-    renew,
-)
+from appliance.lease.wire import Denied, Hello, Inspect, LeasePage, Over, Refused, Unavailable, Welcome
+from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, ended, granted, one, opened, relinquish, renew
 from tests.support.values import CLUSTER, NOW_NS
 from timeagent.units import SECOND
 
@@ -60,7 +37,7 @@ def test_readers_share_a_domain_and_each_has_its_own_witness(world: World) -> No
     denied = one(shard, acquire(world, "a"))
     assert isinstance(denied, Denied)
     page = one(shard, Inspect(after_domain="", leases_max=1))
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     assert [each.correlation_id for each in page.leases] == [first.correlation_id, second.correlation_id]
     assert (page.numbers.domains, page.numbers.leases, page.more) == (1, 2, False)
 

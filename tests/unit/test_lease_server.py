@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from appliance.formats.lease import Phase
-from appliance.lease import presence, wire
-from appliance.lease.client import Giving, Granted, LeaseClient, Unavailable
-from appliance.lease.connection import Limits
+from appliance.lease import connection, wire
+from appliance.lease.client import Giving, LeaseClient, LeaseGranted, LeaseUnavailable
+from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
 from appliance.lease.transport import InProcessTransport, UnixTransport
 from appliance.lease.wire import (
@@ -20,7 +20,7 @@ from appliance.lease.wire import (
     REQUESTS_MAX,
     Hello,
     Inspect,
-    Page,
+    LeasePage,
     Refused,
     Welcome,
     decode_answer,
@@ -39,12 +39,12 @@ PATIENCE_NS = 20 * SECOND
 
 
 class Served:
-    def __init__(self, tmp_path: Path, limits: Limits | None = None) -> None:
+    def __init__(self, tmp_path: Path, limits: ClientLimits | None = None) -> None:
         self.world = World(tmp_path)
         self.shard = self.world.started()
         self.path = tmp_path / "shard.sock"
         self.guard = Lock()
-        self.server = ShardServer(self.shard, self.path, self.guard, limits=limits or Limits(connections_max=8))
+        self.server = ShardServer(self.shard, self.path, self.guard, limits=limits or ClientLimits(connections_max=8))
         self.thread = Thread(target=self.server.run)
         self.thread.start()
 
@@ -98,12 +98,12 @@ def test_lease_is_taken_renewed_and_relinquished_over_a_socket(served: Served) -
     transport = served.transport()
     client = served.client(transport)
     taken = client.acquire([f"d{n}" for n in range(40)])
-    assert all(isinstance(each, Granted) for each in taken)
-    witnesses = [each.witness for each in taken if isinstance(each, Granted)]
-    assert all(isinstance(each, Granted) for each in client.renew(witnesses))
+    assert all(isinstance(each, LeaseGranted) for each in taken)
+    witnesses = [each.witness for each in taken if isinstance(each, LeaseGranted)]
+    assert all(isinstance(each, LeaseGranted) for each in client.renew(witnesses))
     client.relinquish([Giving(each.domain, each.correlation_id) for each in witnesses])
-    page = client.inspect()
-    assert isinstance(page, Page)
+    (page,) = transport.call([wire.Inspect(after_domain="", leases_max=1)], SECOND)
+    assert isinstance(page, LeasePage)
     assert (page.numbers.domains, page.numbers.leases) == (40, 0)
     transport.close()
 
@@ -116,9 +116,9 @@ def test_two_clients_and_the_process_itself_share_one_shard(served: Served) -> N
         InProcessTransport(served.shard, served.guard), served.world.time, POLICY, RIVAL, random.Random(3)
     )
     (ours,) = inside.acquire(["a"])
-    assert isinstance(mine, Granted)
-    assert not isinstance(yours, Granted)
-    assert not isinstance(ours, Granted)
+    assert isinstance(mine, LeaseGranted)
+    assert not isinstance(yours, LeaseGranted)
+    assert not isinstance(ours, LeaseGranted)
     one.close()
     two.close()
 
@@ -140,7 +140,7 @@ def test_half_frames_are_waited_for_and_joined(served: Served) -> None:
 
 def test_many_calls_sent_at_once_are_all_answered_in_order(served: Served) -> None:
     plain = served.raw()
-    calls = Limits().calls_per_turn * 3 + 1
+    calls = ClientLimits().calls_per_turn * 3 + 1
     requests = [acquire(served.world, f"d{n}") for n in range(calls)]
     plain.sendall(b"".join(encode_call([request]) for request in requests))
     answers = [read_answer(plain, 1)[0] for _ in range(calls)]
@@ -201,7 +201,7 @@ def test_client_that_reads_slowly_gets_whole_answers(served: Served) -> None:
 
 
 def test_client_that_never_reads_is_cut_off(tmp_path: Path) -> None:
-    served = Served(tmp_path, Limits(output_bytes_max=100_000))
+    served = Served(tmp_path, ClientLimits(output_bytes_max=100_000))
     plain = served.raw()
     plain.settimeout(20)
     calls = [encode_call([acquire(served.world, f"{turn}-{n}") for n in range(500)]) for turn in range(40)]
@@ -256,7 +256,7 @@ def test_call_without_an_answer_times_out_and_is_asked_again_on_a_new_connection
         transport, world.time, msgspec.structs.replace(POLICY, attempt_timeout_ns=1_000_000), HOLDER, random.Random(1)
     )
     (result,) = client.acquire(["a"])
-    assert isinstance(result, Unavailable)
+    assert isinstance(result, LeaseUnavailable)
     assert result.code == "no-answer"
     assert result.ask is not None
     transport.close()
@@ -299,7 +299,7 @@ def test_client_splits_what_is_more_than_one_call(served: Served) -> None:
     transport = served.transport()
     results = served.client(transport).acquire([f"d{n}" for n in range(REQUESTS_MAX + 5)])
     assert len(results) == REQUESTS_MAX + 5
-    assert all(isinstance(each, Granted) for each in results)
+    assert all(isinstance(each, LeaseGranted) for each in results)
     transport.close()
 
 
@@ -355,7 +355,7 @@ def held_back(served: Served, domain: str = "a") -> bytes:
 def waiting(served: Served) -> int:
     with served.guard:
         (page,) = served.shard.turn([Inspect(after_domain="", leases_max=1)])
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     return page.numbers.waiting
 
 
@@ -392,7 +392,7 @@ def test_waiter_that_is_killed_gets_nothing_and_those_behind_it_are_served(serve
 def test_tentative_leases_of_who_has_died_are_withdrawn_and_held_ones_are_not(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "GRACE_NS", 200 * MS)
+    monkeypatch.setattr(connection, "GRACE_NS", 200 * MS)
     dead, alive = served.raw(), served.raw()
     tentative = [acquire(served.world, domain, phase=Phase.TENTATIVE) for domain in ("a", "b")]
     dead.sendall(encode_call([*tentative, acquire(served.world, "c")]))
@@ -403,7 +403,7 @@ def test_tentative_leases_of_who_has_died_are_withdrawn_and_held_ones_are_not(
     assert isinstance(read_answer(alive, 1)[0], wire.Granted)
     alive.sendall(encode_call([Inspect(after_domain="", leases_max=9)]))
     (page,) = read_answer(alive, 1)
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     assert [(each.domain, each.phase) for each in page.leases] == [("a", Phase.HELD), ("c", Phase.HELD)]
     alive.close()
 
@@ -411,18 +411,18 @@ def test_tentative_leases_of_who_has_died_are_withdrawn_and_held_ones_are_not(
 def test_tentative_lease_of_who_asks_on_over_another_connection_stays(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "GRACE_NS", 200 * MS)
+    monkeypatch.setattr(connection, "GRACE_NS", 200 * MS)
     first, second = served.raw(), served.raw()
     for plain, domain in ((first, "a"), (second, "b")):
         plain.sendall(encode_call([acquire(served.world, domain, phase=Phase.TENTATIVE)]))
         assert isinstance(read_answer(plain, 1)[0], wire.Granted)
     first.close()
     clock = SystemClock()
-    until = clock.boot_ns() + 2 * presence.GRACE_NS
+    until = clock.boot_ns() + 2 * connection.GRACE_NS
     while clock.boot_ns() < until:
         with served.guard:
             (page,) = served.shard.turn([Inspect(after_domain="", leases_max=9)])
-        assert isinstance(page, Page)
+        assert isinstance(page, LeasePage)
         assert len(page.leases) == 2
         clock.sleep(100 * MS)
     second.close()
@@ -446,13 +446,13 @@ def test_process_that_waits_for_one_lease_goes_on_with_others(served: Served) ->
     transport = served.transport()
     mine, rival = served.client(transport, 1), served.client(transport, 2)
     (first,) = mine.acquire(["a"])
-    assert isinstance(first, Granted)
+    assert isinstance(first, LeaseGranted)
     got: list[object] = []
     thread = Thread(target=lambda: got.extend(rival.acquire(["a"], wait_ns=60 * SECOND)), daemon=True)
     thread.start()
     wait_until(SystemClock(), lambda: waiting(served) == 1)
-    assert isinstance(mine.renew([first.witness])[0], Granted)
+    assert isinstance(mine.renew([first.witness])[0], LeaseGranted)
     mine.relinquish([Giving("a", first.witness.correlation_id)])
     thread.join(20)
-    assert isinstance(got[0], Granted)
+    assert isinstance(got[0], LeaseGranted)
     transport.close()

@@ -12,9 +12,19 @@ from appliance.formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind,
 from appliance.formats.witness import CeilingCopy, Ended, SignedWitness, Witness
 from appliance.lease import sessions as sessions_module
 from appliance.lease.ceiling import NotYet, StoppedOrderly
-from appliance.lease.sessionwire import SessionGranted
 from appliance.lease.shard import Shard
-from appliance.lease.wire import Denied, Granted, Inspect, Over, Page, Refused, Reply, Revoke, Unavailable
+from appliance.lease.wire import (
+    Denied,
+    Granted,
+    Inspect,
+    LeasePage,
+    Over,
+    Refused,
+    Reply,
+    Revoke,
+    SessionGranted,
+    Unavailable,
+)
 from tests.support.sessions import begin, drop, prolong, session_of, stated, under
 from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, granted, one, relinquish, renew, upgrade
 from tests.support.values import CLUSTER, NOW_NS, trust_record
@@ -183,7 +193,7 @@ def test_session_is_renewed_and_its_leases_are_given_back_after_the_expiry_until
     reply = one(shard, relinquish(world, first))
     assert isinstance(reply, Over)
     assert reply.outcome is LeaseOutcome.RELINQUISHED
-    assert isinstance(one(shard, Inspect(after_domain="", leases_max=9)), Page)
+    assert isinstance(one(shard, Inspect(after_domain="", leases_max=9)), LeasePage)
     later = stated(one(shard, prolong(world, session)))
     denied = one(shard, acquire(world, second.domain, holder=RIVAL))
     assert isinstance(denied, Denied)
@@ -336,7 +346,7 @@ def test_session_under_which_too_many_ended_alone_is_renewed_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ENDED_MAX == 256
-    monkeypatch.setattr("appliance.lease.sessionstate.ENDED_MAX", 2)
+    monkeypatch.setattr("appliance.lease.session_state.ENDED_MAX", 2)
     shard = world.started()
     session = session_of(shard, world)
     for domain in "ab":
@@ -461,9 +471,9 @@ def test_page_shows_leases_as_their_sessions_are(world: World) -> None:
     later = stated(one(shard, prolong(world, session)))
     one(shard, drop(world, other))
 
-    def page(session_id: bytes | None = None, after: str = "") -> Page:
+    def page(session_id: bytes | None = None, after: str = "") -> LeasePage:
         reply = one(shard, Inspect(after_domain=after, leases_max=9, session_id=session_id))
-        assert isinstance(reply, Page)
+        assert isinstance(reply, LeasePage)
         return reply
 
     shown = [(each.domain, each.session_id, each.expiry_ns) for each in page().leases]

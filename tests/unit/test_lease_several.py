@@ -8,9 +8,8 @@ import pytest
 
 from appliance.formats.lease import Mode
 from appliance.lease.ceiling import StoppedOrderly
-from appliance.lease.client import Denied
-from appliance.lease.sessionwire import RenewSession
-from appliance.lease.wire import Revoke
+from appliance.lease.client import LeaseDenied
+from appliance.lease.wire import RenewSession, Revoke
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import TryAgain
 from timeagent.units import SECOND
@@ -56,7 +55,7 @@ def test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease
     grow(site, living, 2 * TERM)
     busy(site)
     for session in living:
-        session.check_held([lease for lease in leases if lease.keeper is session._keeping])
+        session.check_held([lease for lease in leases if lease.keeper is session._renewer])
     living[0].close()
     busy(site)
     living[1].close()
@@ -110,7 +109,7 @@ def test_who_is_refused_is_told_of_the_lease_that_is_in_the_way_for_longest(
     terms = [2 * SECOND, 5 * SECOND, 9 * SECOND]
     leases = [site.session().acquire("a", mode=Mode.S, term_s=terms[number] / SECOND)[0] for number in order]
     (denied,) = site.session("rival")._leasing._client(0).acquire(["a"])
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, LeaseDenied)
     assert denied.until_ns == max(lease.expiry_ns for lease in leases)
 
 
@@ -133,12 +132,12 @@ def test_everybody_who_died_under_a_session_lease_of_one_turn_is_remembered(site
     requests: list[Request] = [
         RenewSession(
             request_id=site.chance.randbytes(16),
-            session_id=lease.standing.session_id,
+            session_id=lease.session_lease.session_id,
             term_ns=TERM,
             expiry_ns_max=site.time.midpoint_ns + 9 * TERM,
         )
         for lease in leases
-        if lease.standing is not None
+        if lease.session_lease is not None
     ]
     site.time.advance(5 * SECOND)
     assert len(transport.call(requests, SECOND)) == 3  # in one turn

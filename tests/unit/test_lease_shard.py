@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from appliance.formats.witness import (
-    NO_HEAD,
-    CeilingCopy,
-    Ended,
-    Witness,
-    WitnessKind,
-    head_digest,
-)
+from appliance.formats.witness import NO_HEAD, CeilingCopy, Ended, Witness, WitnessKind, head_digest
 from appliance.lease.ceiling import Extended, StoppedOrderly
 from appliance.lease.wire import (
     AskClock,
@@ -21,8 +14,8 @@ from appliance.lease.wire import (
     Denied,
     Hello,
     Inspect,
+    LeasePage,
     Over,
-    Page,
     Reason,
     Refused,
     Unavailable,
@@ -174,7 +167,7 @@ def test_shard_tells_what_time_it_is_there_and_nothing_where_it_has_no_bound(
     assert isinstance(told, ClockTold)
     assert (told.earliest_ns, told.latest_ns, told.problem) == (now.earliest, now.latest, "")
     page = one(shard, Inspect(after_domain="", leases_max=1))
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     assert told.node == page.numbers.node
     assert told.token is not None
     assert SignedTime.decode(told.token).status is ClockStatus.SYNCHRONIZED
@@ -208,7 +201,7 @@ def test_shard_without_usable_time_answers_by_name_and_still_shows_its_leases(
     )
     assert isinstance(answer, Unavailable)
     assert answer.code == "bad-time"
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     assert len(page.leases) == 1
     assert isinstance(welcome, Welcome)
     assert shard.housekeeping() is None
@@ -369,7 +362,7 @@ def test_leases_are_shown_in_pages(world: World) -> None:
     after, more = "", True
     while more:
         page = one(shard, Inspect(after_domain=after, leases_max=2))
-        assert isinstance(page, Page)
+        assert isinstance(page, LeasePage)
         seen += [each.domain for each in page.leases]
         after, more = seen[-1], page.more
         assert page.numbers.leases == 5
@@ -401,7 +394,7 @@ def test_ledger_that_fails_stops_nobody(world: World) -> None:
     world.ledger.broken = False
     granted(shard, acquire(world, "b"))
     page = one(shard, Inspect(after_domain="", leases_max=1))
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     assert page.numbers.blocks_lost == 1
     assert [block.batch_head("a block").sequence for block in world.ledger.blocks()] == [1, 3]
 

@@ -2,7 +2,7 @@ from threading import Thread
 
 import pytest
 
-from appliance.lease.spool import LAST_TRIES, LedgerSpool
+from appliance.lease.witness_ledger import LAST_TRIES, LedgerSpool
 from tests.support.shards import ListLedger
 from timeagent.errors import Environment
 
@@ -71,7 +71,7 @@ def test_the_end_does_not_wait_for_a_sink_that_goes_on_refusing() -> None:
 
 
 def test_large_queue_goes_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("appliance.lease.spool.APPEND_BYTES_MAX", 4)
+    monkeypatch.setattr("appliance.lease.witness_ledger.APPEND_BYTES_MAX", 4)
     sink = ListLedger()
     spool = LedgerSpool(sink)
     for block in (b"aaa", b"bb", b"cc", b"dddddd"):

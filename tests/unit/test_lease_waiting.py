@@ -9,11 +9,11 @@ import pytest
 
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.witness import Witness
-from appliance.lease import queue
+from appliance.lease import waiting as waiting_module
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.shard import Shard
 from appliance.lease.waiting import KEEP_NS_MAX, WAIT_NS_MAX
-from appliance.lease.wire import Acquire, Denied, Granted, Inspect, Over, Page, Reason, Reply, Unavailable, Upgrade
+from appliance.lease.wire import Acquire, Denied, Granted, Inspect, LeasePage, Over, Reason, Reply, Unavailable, Upgrade
 from tests.support.shards import (
     HOLDER,
     RIVAL,
@@ -97,7 +97,7 @@ def look(shard: Shard) -> None:
 
 def queued(shard: Shard) -> int:
     page = one(shard, Inspect(after_domain="", leases_max=9))
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     return page.numbers.waiting
 
 
@@ -308,7 +308,7 @@ def test_waits_and_keeps_have_a_longest(world: World) -> None:
 
 
 def test_queue_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "QUEUE_MAX", 2)
+    monkeypatch.setattr(waiting_module, "QUEUE_MAX", 2)
     shard = world.started()
     granted(shard, acquire(world, "a"))
     for _ in range(2):

@@ -58,7 +58,7 @@ REPLIES: list[Reply] = [
         request_id=ID,
         run=bytes(8),
         heard=1,
-        wanted=(wire.Wanted(domain="a", correlation_id=ID, mode=Mode.X, by=HOLDER, since_ns=1),),
+        wanted=(wire.WantedLease(domain="a", correlation_id=ID, mode=Mode.X, by=HOLDER, since_ns=1),),
     ),
     wire.Denied(
         request_id=ID,

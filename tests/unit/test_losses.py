@@ -13,7 +13,7 @@ from appliance.bag.outcome import Committed
 from appliance.cli import leases
 from appliance.formats.lease import Holder, Mode
 from appliance.lease.wire import Acquire, Renew, Revoke
-from appliance.session.losses import Loss, Outlook, Reason
+from appliance.session.held import Loss, LossReason, Outlook
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import NOW_NS, TIME_KEY
@@ -56,7 +56,7 @@ def test_holder_that_stood_still_past_its_expiry_finds_out_before_its_next_side_
     with pytest.raises(LeaseLost) as lost:
         lease.check()
     assert lost.value.code == "lease-expired"
-    assert [(loss.lease, loss.reason) for loss in told] == [(lease, Reason.EXPIRED)]
+    assert [(loss.lease, loss.reason) for loss in told] == [(lease, LossReason.EXPIRED)]
 
 
 def test_margin_that_is_not_left_is_refused_and_the_lease_stays_held(site: HandSite) -> None:
@@ -88,7 +88,7 @@ def test_lease_that_its_shard_has_forgotten_is_told_as_broken_once(site: HandSit
     site.time.advance(site.policy.renew_period_ns)
     session.renew_due()
     session.renew_due()
-    assert [(loss.reason, loss.ended) for loss in told] == [(Reason.BROKEN, "unknown")]
+    assert [(loss.reason, loss.ended) for loss in told] == [(LossReason.BROKEN, "unknown")]
     assert lease.remaining_ns() == 0
 
 
@@ -101,7 +101,7 @@ def test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before(
     assert told == []
     site.time.advance(lease.remaining_ns())
     session.renew_due()
-    assert [loss.reason for loss in told] == [Reason.SHARD_UNREACHABLE]
+    assert [loss.reason for loss in told] == [LossReason.SHARD_UNREACHABLE]
 
 
 def test_lease_that_was_renewed_after_trouble_has_none_any_more(site: HandSite) -> None:
@@ -114,7 +114,7 @@ def test_lease_that_was_renewed_after_trouble_has_none_any_more(site: HandSite) 
     site.time.advance(lease.term_ns)
     with pytest.raises(LeaseLost):
         lease.check()
-    assert [loss.reason for loss in told] == [Reason.EXPIRED]
+    assert [loss.reason for loss in told] == [LossReason.EXPIRED]
 
 
 def test_silent_shard_is_not_waited_for_beyond_the_end_of_the_lease(site: HandSite) -> None:
@@ -155,7 +155,7 @@ def test_lease_that_runs_out_while_the_clock_is_unsafe_is_told_as_such(site: Han
     site.time.advance(1)
     with pytest.raises(BadTime):
         session.renew_due()
-    assert [loss.reason for loss in told] == [Reason.CLOCK_UNSAFE]
+    assert [loss.reason for loss in told] == [LossReason.CLOCK_UNSAFE]
     site.time.now = now  # type: ignore[method-assign]
     with pytest.raises(LeaseLost):
         lease.check()
@@ -168,7 +168,7 @@ def test_witness_that_contradicts_the_clock_is_told_as_unsafe(site: HandSite) ->
     slow.advance(site.policy.renew_period_ns)
     site.time.advance(site.policy.renew_period_ns + SECOND)
     session.renew_due()
-    assert [(loss.reason, loss.ended) for loss in told] == [(Reason.CLOCK_UNSAFE, "suspect")]
+    assert [(loss.reason, loss.ended) for loss in told] == [(LossReason.CLOCK_UNSAFE, "suspect")]
 
 
 def test_lease_that_is_given_back_is_not_lost(site: HandSite) -> None:
@@ -238,7 +238,7 @@ def test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed(site: HandS
     assert max(ends) <= begun + 25 * SECOND
     assert max(ends) > begun + 25 * SECOND - 2 * site.time.radius_ns - MS
     assert lease.loss is not None
-    assert lease.loss.reason is Reason.HOLD_CAP
+    assert lease.loss.reason is LossReason.HOLD_CAP
 
 
 def test_lease_that_lasts_up_to_its_cap_is_not_renewed_in_vain(site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +326,7 @@ def test_lease_is_renewed_only_while_its_holder_gets_on(site: HandSite) -> None:
     session.renew_due()
     assert lease.ended == "expired"
     assert lease.loss is not None
-    assert lease.loss.reason is Reason.NO_PROGRESS
+    assert lease.loss.reason is LossReason.NO_PROGRESS
     with pytest.raises(LeaseLost, match="no progress"):
         lease.check()
 
@@ -337,7 +337,7 @@ def test_who_holds_a_lease_from_a_shell_is_told_once_that_it_is_unknown(
     session = site.session()
     held = session.acquire("d")
     command = cast("Cluster", SimpleNamespace(time=site.time))
-    for trouble in (Reason.SHARD_UNREACHABLE, None):
+    for trouble in (LossReason.SHARD_UNREACHABLE, None):
         held[0].trouble = trouble
         leases._wait(command, session, held, 300 * MS)
     said = capsys.readouterr().err
@@ -351,7 +351,7 @@ def test_lease_that_ran_out_long_before_its_cap_is_not_told_as_capped(site: Hand
     with pytest.raises(LeaseLost):
         lease.check()
     assert lease.loss is not None
-    assert lease.loss.reason is Reason.EXPIRED
+    assert lease.loss.reason is LossReason.EXPIRED
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "under a session lease"])
@@ -368,7 +368,7 @@ def test_holder_of_a_revoked_lease_is_told_by_whom_and_why(site: HandSite, succe
             pass
     site.time.advance(site.policy.renew_period_ns)
     session.renew_due()
-    assert [(loss.lease, loss.reason, loss.by) for loss in told] == [(lease, Reason.REVOKED, by)]
+    assert [(loss.lease, loss.reason, loss.by) for loss in told] == [(lease, LossReason.REVOKED, by)]
     with pytest.raises(LeaseLost, match="revoked by ops/7: node3 is on fire") as lost:
         lease.check()
     assert lost.value.code == "lease-revoked"
@@ -382,7 +382,7 @@ def test_lease_of_a_silent_shard_is_unknown_with_how_long_it_is_good(site: HandS
     site.transports[0].script = ["lost"] * 3
     site.time.advance(site.policy.renew_period_ns)
     session.renew_due()
-    assert lease.outlook() == Outlook("unknown", lease.remaining_ns(), Reason.SHARD_UNREACHABLE)
+    assert lease.outlook() == Outlook("unknown", lease.remaining_ns(), LossReason.SHARD_UNREACHABLE)
     lease.check()
     session.renew_due()
     assert lease.outlook() == Outlook("held", lease.remaining_ns(), None)
@@ -391,7 +391,7 @@ def test_lease_of_a_silent_shard_is_unknown_with_how_long_it_is_good(site: HandS
     session.renew_due()
     site.time.advance(lease.remaining_ns())
     session.renew_due()
-    assert lease.outlook() == Outlook("over", 0, Reason.SHARD_UNREACHABLE)
+    assert lease.outlook() == Outlook("over", 0, LossReason.SHARD_UNREACHABLE)
 
 
 def test_child_after_fork_is_told_whose_lease_it_is(site: HandSite) -> None:

@@ -19,7 +19,7 @@ from appliance.formats.paths import LOCK
 from appliance.founding import enroll
 from appliance.node import NEW_LOGS_NS, Node
 from appliance.runtime import shard_socket
-from appliance.session.openlog import LogBook
+from appliance.session.open_logs import LogBook
 from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
 from tests.support.daemons import free_port
 from tests.support.storage import FailingStorage, Fault
@@ -258,10 +258,10 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
 @pytest.mark.parametrize(
     ("planted_in", "code", "why"),
     [
-        ("lease.door.Door._loop_once", "thread-ended", "thread tenure-door has ended"),
+        ("lease.listeners.TlsListener._loop_once", "thread-ended", "thread tenure-door has ended"),
         ("trustwatch.TrustWatch.refresh", "thread-ended", "thread tenure-trust has ended"),
         ("tenancy.Tenancy.turn", "thread-ended", "thread tenure-tenancy has ended"),
-        ("lease.spool.LedgerSpool.drain", "shard-ended", "its ledger has ended"),
+        ("lease.witness_ledger.LedgerSpool.drain", "shard-ended", "its ledger has ended"),
     ],
 )
 def test_daemon_ends_by_name_when_a_thread_has_ended(

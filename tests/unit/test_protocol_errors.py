@@ -14,21 +14,23 @@ from appliance.formats.lease import Mode, Phase
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import SignedWitness, decode_entry
-from appliance.lease.connection import Limits
+from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
-from appliance.lease.sessionwire import BeginSession, RenewSession, SessionGranted
 from appliance.lease.wire import (
     REQUEST_FRAME_BYTES_MAX,
     REQUESTS_MAX,
     Attend,
+    BeginSession,
     Denied,
     Granted,
     Hello,
     Inspect,
+    LeasePage,
     Over,
-    Page,
     Refused,
+    RenewSession,
     Revoke,
+    SessionGranted,
     Unavailable,
 )
 from tests.support.nodes import read_to_the_end
@@ -222,7 +224,7 @@ def test_planted_error_is_refused_by_name_and_changes_nothing(name: str, world: 
     lease = granted(shard, acquire(world, mine(world)))
     assert said(one(shard, planted(world, shard, lease))) == expected
     page = one(shard, Inspect(after_domain="", leases_max=9, domain=lease.domain))
-    assert isinstance(page, Page)
+    assert isinstance(page, LeasePage)
     assert [(each.correlation_id, each.expiry_ns) for each in page.leases] == [(lease.correlation_id, lease.expiry_ns)]
     assert isinstance(one(shard, renew(world, lease)), Granted)
 
@@ -251,7 +253,7 @@ def test_spoiled_frame_is_said_and_ends_the_connection_and_nothing_else(
     data, code = SPOILED[name]
     shard = world.started()
     lease = granted(shard, acquire(world, mine(world)))
-    server = ShardServer(shard, tmp_path / "s", limits=Limits(), clock=SystemClock())
+    server = ShardServer(shard, tmp_path / "s", limits=ClientLimits(), clock=SystemClock())
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:

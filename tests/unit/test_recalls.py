@@ -12,8 +12,8 @@ from appliance.bag.outcome import Committed
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended
-from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, Wanted
-from appliance.session.losses import Loss, Reason
+from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, WantedLease
+from appliance.session.held import Loss, LossReason
 from appliance.session.stamping import Publication
 from tests.support.cluster import HandSite, Site, hand_sites, sites
 from tests.support.values import NOW_NS
@@ -78,7 +78,7 @@ def test_lease_is_given_back_at_once_with_its_watermark(site: HandSite) -> None:
     with pytest.raises(LeaseLost) as lost:
         session.publish("log", [b"2"], under=[lease])
     assert lost.value.code == "lease-recalled"
-    assert [(loss.reason, loss.ended) for loss in told] == [(Reason.RECALLED, "recalled")]
+    assert [(loss.reason, loss.ended) for loss in told] == [(LossReason.RECALLED, "recalled")]
     (ended,) = endings(site)
     assert (ended.ending.outcome, ended.ending.messages) == (LeaseOutcome.RELINQUISHED, 1)
     assert ended.ending.watermark_ns == lease.watermark_ns is not None
@@ -118,7 +118,7 @@ def test_flushing_holder_publishes_under_the_lease_and_then_it_is_given_back(sit
     busy(site)
     session.renew_due()
     assert lease.loss is not None
-    assert lease.loss.reason is Reason.RECALLED
+    assert lease.loss.reason is LossReason.RECALLED
     rival = site.session("rival")
     with rival.acquire("a", timeout_s=0) as leases:
         assert [each.payload for each in rival.read("log", under=leases)] == [b"what was cached"]
@@ -168,7 +168,7 @@ def test_recall_that_comes_before_the_session_knows_of_its_grant_is_not_forgotte
     assert lease.ended == "recalled"
     told: list[Loss] = []
     lease.on_lost(told.append)
-    assert [loss.reason for loss in told] == [Reason.RECALLED], "who listens after it was given back is told too"
+    assert [loss.reason for loss in told] == [LossReason.RECALLED], "who listens after it was given back is told too"
     site.session("rival").acquire("a", timeout_s=0)
 
 
@@ -292,7 +292,7 @@ def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
     session._pending[bytes(16)] = undecided
     session.relinquish([lease])
     assert lease.ended in ("relinquished", "abandoned")
-    assert session._keeping.held == {}
+    assert session._renewer.held == {}
 
 
 # -- over a socket, in threads -----------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_who_waits_gives_way_only_to_an_older_one_that_goes_on_waiting_for_what_
             last[0] = next(looks, last[0])
             oldest = Age(first_try_ns=last[0], request_id=bytes(16)) if last[0] else None
             by = theirs[0].signed.witness().holder
-            wanted = Wanted(
+            wanted = WantedLease(
                 domain="a", correlation_id=own.correlation_id, mode=Mode.X, by=by, since_ns=0, oldest=oldest
             )
             return Recalled(request_id=bytes(16), run=bytes(8), heard=0, wanted=(wanted,))

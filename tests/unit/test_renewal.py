@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from appliance.session.renewal import PAUSE_NS_MIN, Renewal
+from appliance.session.lease_renewer import PAUSE_NS_MIN, RenewalThread
 from tests.support.cluster import fast_policy
 from timeagent.errors import BadTime
 
@@ -21,7 +21,7 @@ def test_it_calls_again_and_again_until_it_is_stopped() -> None:
         if len(calls) == 3:
             enough.set()
 
-    renewal = Renewal(fast_policy(), renew)
+    renewal = RenewalThread(fast_policy(), renew)
     renewal.start(PAUSE_NS_MIN)
     assert enough.wait(BOUND_S)
     renewal.stop()
@@ -41,7 +41,7 @@ def test_refusal_is_logged_and_the_next_round_comes(caplog: pytest.LogCaptureFix
             raise problem
         again.set()
 
-    renewal = Renewal(fast_policy(), renew)
+    renewal = RenewalThread(fast_policy(), renew)
     with caplog.at_level(logging.WARNING):
         renewal.start(PAUSE_NS_MIN)
         assert again.wait(BOUND_S)
@@ -50,7 +50,7 @@ def test_refusal_is_logged_and_the_next_round_comes(caplog: pytest.LogCaptureFix
 
 
 def test_starting_twice_makes_one_thread_and_shorter_leases_quicken_it() -> None:
-    renewal = Renewal(fast_policy(), lambda: None)
+    renewal = RenewalThread(fast_policy(), lambda: None)
     slow = renewal._pause_ns
     renewal.start(8 * slow)
     thread = renewal._thread
@@ -64,5 +64,5 @@ def test_starting_twice_makes_one_thread_and_shorter_leases_quicken_it() -> None
 
 
 def test_stopping_what_never_started_is_nothing() -> None:
-    renewal = Renewal(fast_policy(), lambda: None)
+    renewal = RenewalThread(fast_policy(), lambda: None)
     renewal.stop()

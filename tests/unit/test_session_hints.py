@@ -14,7 +14,7 @@ from appliance.formats.hints import ANY_FILE, PLACES_MAX, Hints, LogBound, Place
 from appliance.formats.lease import Mode
 from appliance.lease.client import Giving, LeaseClient
 from appliance.lease.wire import Relinquish, Renew
-from appliance.session.openlog import LogBook
+from appliance.session.open_logs import LogBook
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.storage import WrappedStorage
 from timeagent.errors import Environment

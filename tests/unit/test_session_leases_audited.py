@@ -26,7 +26,7 @@ def test_what_is_written_under_session_leases_is_read_and_audited_clean(site: Si
     with site.open() as cluster:
         with cluster.session("together", session_leases=True) as session:
             leases = session.acquire(*(f"tenant/{number}" for number in range(20)))
-            assert all(lease.standing is not None for lease in leases)
+            assert all(lease.session_lease is not None for lease in leases)
             for lease in leases[:3]:
                 assert isinstance(session.publish("log", [lease.domain.encode()], under=[lease]), Committed)
             session.relinquish(leases[:1])

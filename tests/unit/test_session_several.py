@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.lease.sessionwire import DropSession
-from appliance.lease.wire import Acquire, Relinquish, Revoke
-from appliance.session.losses import Reason
+from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
+from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, HandTransport, hand_sites
 from tests.support.session_world import LOG
 from tests.support.values import trust_record
@@ -62,7 +61,7 @@ def test_watermark_of_a_lease_is_the_last_message_of_its_batches(site: HandSite)
 
 def test_session_lease_is_dropped_with_the_highest_watermark_and_all_that_was_written(site: HandSite) -> None:
     session = site.session(session_leases=True)
-    leases = [session.acquire(name)[0] for name in in_shard(site, 0, session._leasing.standings.drop_from)]
+    leases = [session.acquire(name)[0] for name in in_shard(site, 0, session._leasing.session_leases.drop_from)]
     for number, which in enumerate((0, -1, 3, 7, 5), 1):
         write(session, [leases[which]], *[b"m"] * number)
     last = leases[5].watermark_ns
@@ -249,9 +248,9 @@ def test_lease_that_is_lost_while_acquire_waits_for_earlier_holders_ends_the_wai
     session = site.session()
 
     def lose() -> bool:
-        held = {site.shard_of(lease.domain): lease for lease in session._keeping.held}
+        held = {site.shard_of(lease.domain): lease for lease in session._renewer.held}
         if lost in held:
-            held[lost].lose("revoked", Reason.BROKEN)
+            held[lost].lose("revoked", LossReason.BROKEN)
         return False
 
     with pytest.raises(LeaseLost):
@@ -267,7 +266,7 @@ def test_giving_back_takes_no_longer_than_it_may_and_says_what_was_delivered(
     site: HandSite, silent: tuple[int, ...], *, together: bool
 ) -> None:
     session = site.session(session_leases=together)
-    session._leasing.standings.drop_from = 1 + len(silent) % 2  # dropped as a whole, or one by one
+    session._leasing.session_leases.drop_from = 1 + len(silent) % 2  # dropped as a whole, or one by one
     leases = session.acquire(*(in_shard(site, shard)[0] for shard in (0, 1)))
     for transport in site.transports:
         transport.before = partial(_answers_late, site, transport, silent)
@@ -341,17 +340,17 @@ def test_all_session_leases_that_are_over_are_found(site: HandSite) -> None:
 
 def test_session_leases_of_one_shard_are_told_apart(site: HandSite) -> None:
     session = site.session(session_leases=True)
-    standings = session._leasing.standings
+    session_leases = session._leasing.session_leases
     (older,) = session.acquire(in_shard(site, 0)[0])
-    assert older.standing is not None
-    standings.retire(older.standing)
+    assert older.session_lease is not None
+    session_leases.retire(older.session_lease)
     (newer,) = session.acquire(in_shard(site, 0, 2)[1])
-    assert newer.standing is not None
-    assert newer.standing is not older.standing
+    assert newer.session_lease is not None
+    assert newer.session_lease is not older.session_lease
     for lease in (older, newer):
-        assert lease.standing is not None
-        assert standings.named(0, lease.standing.session_id) is lease.standing
-    assert standings.named(1, newer.standing.session_id) is None
+        assert lease.session_lease is not None
+        assert session_leases.named(0, lease.session_lease.session_id) is lease.session_lease
+    assert session_leases.named(1, newer.session_lease.session_id) is None
 
 
 def test_every_word_that_was_lost_is_said_again(site: HandSite) -> None:
@@ -394,8 +393,8 @@ def test_all_session_leases_with_one_shard_are_renewed(site: HandSite) -> None:
     session = site.session(session_leases=True)
     one, other = in_shard(site, 0, 2)
     (older,) = session.acquire(one)
-    assert older.standing is not None
-    session._leasing.standings.retire(older.standing)
+    assert older.session_lease is not None
+    session._leasing.session_leases.retire(older.session_lease)
     leases = [older, session.acquire(other)[0]]
     before = [lease.expiry_ns for lease in leases]
     site.time.advance(4 * SECOND)

@@ -11,7 +11,7 @@ import pytest
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
-from appliance.lease.spool import LedgerSpool
+from appliance.lease.witness_ledger import LedgerSpool
 from appliance.machinery import Machinery
 from appliance.registers import StoredChain
 from appliance.shards import START_TRIES, HostedShard

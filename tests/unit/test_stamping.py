@@ -12,7 +12,7 @@ from appliance.formats.frame import CommittedFrame, open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Grid
 from appliance.session.held import Lease
-from appliance.session.stamping import Ahead, Publication, Stamper, WriterState
+from appliance.session.stamping import AheadOfClock, FrameStamper, Publication, WriterState
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import CLUSTER, NODE, trust_record
@@ -38,11 +38,11 @@ class Desk:
         self.lease: Lease = session.acquire("d")[0]
         self.state = WriterState(CLUSTER, NODE, session.incarnation)
         self.policies = {1: site.policy}
-        self.stamper = Stamper(self.time, site.policy, self.state, self.policies.__getitem__)
+        self.stamper = FrameStamper(self.time, site.policy, self.state, self.policies.__getitem__)
         self.keyring = session._context.records.keyring(1)
         self.margin = site.policy.holder_margin_ns
 
-    def ask(self, count: int = 1) -> Publication | Ahead:
+    def ask(self, count: int = 1) -> Publication | AheadOfClock:
         return self.stamper.publication(self.grid, [b"m"] * count, [self.lease], ID, RecordNumbers(1, 1), self.keyring)
 
     def stamped(self, count: int = 1) -> Publication:
@@ -101,7 +101,7 @@ def test_batch_that_just_fits_stays_in_its_bag(desk: Desk) -> None:
 
 def test_floor_ahead_of_the_clock_is_waited_for_and_never_stamped(desk: Desk) -> None:
     desk.lease.floor_ns = desk.time.now().latest + 5 * MS
-    assert desk.ask() == Ahead(5 * MS + 1)
+    assert desk.ask() == AheadOfClock(5 * MS + 1)
     assert (desk.state.sequence, desk.state.last_ns) == (0, 0)
     desk.time.advance(5 * MS + 1)
     assert desk.stamped().first_ns == desk.lease.floor_ns + 1
@@ -111,7 +111,7 @@ def test_floor_further_ahead_than_any_ceiling_is_refused(desk: Desk) -> None:
     policy = desk.site.policy
     longest = policy.lease_term_max_ns + policy.ceiling_ahead_ns + 2 * policy.radius_ns_max
     desk.lease.floor_ns = desk.time.now().latest + longest - 1
-    assert isinstance(desk.ask(), Ahead)
+    assert isinstance(desk.ask(), AheadOfClock)
     desk.lease.floor_ns += 1
     with pytest.raises(BadTime) as refused:
         desk.ask()

@@ -22,7 +22,7 @@ from appliance.formats.view import (
     parse_fold,
     parse_horizon,
 )
-from appliance.session.openlog import LogBook
+from appliance.session.open_logs import LogBook
 from appliance.views.fold import Fold
 from appliance.views.view import View
 from tests.support.bags import CLUSTER, LOG, T0, Node

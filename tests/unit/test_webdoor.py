@@ -17,7 +17,7 @@ from appliance.bag.probe import Room
 from appliance.doctor.check import not_well
 from appliance.formats.address import Address
 from appliance.health import TMPFS_BYTES_MIN
-from appliance.lease import threshold
+from appliance.lease import listeners
 from appliance.node import HTTP_SOCKET, Node
 from appliance.webdoor import Answer, WebDoor
 from tests.support.cluster import Site, sites, wait_until
@@ -133,7 +133,7 @@ def test_loopback_door_answers_under_this_machines_names_only(door: WebDoor) -> 
 
 
 def test_who_asks_too_slowly_is_told_so(door: WebDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threshold, "STAY_NS", SECOND // 5)
+    monkeypatch.setattr(listeners, "STAY_NS", SECOND // 5)
     slow = [connected(door) for _ in range(2)]
     for each in slow:
         each.sendall(b"GET /hel")
@@ -158,7 +158,7 @@ def test_health_is_answered_whatever_visitors_do(monkeypatch: pytest.MonkeyPatch
     reader.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
     assert held.wait(60)
     assert asked(door, b"GET /other HTTP/1.1\r\n\r\n")[0] == 503
-    slow = [connected(door) for _ in range(2 * threshold.PLACES)]
+    slow = [connected(door) for _ in range(2 * listeners.PLACES)]
     for each in slow[::2]:
         each.sendall(b"GET /hea")
     assert asked(door, b"GET /healthz HTTP/1.1\r\n\r\n")[0] == 200

@@ -60,26 +60,26 @@ class Ours:
         self.sampled: list[tuple[str, Any]] = []
 
     def take(self, names: list[str]) -> list[Any]:
-        from appliance.lease.client import Granted
+        from appliance.lease.client import LeaseGranted
 
         found: list[Any] = self._client.acquire(names)
-        assert all(isinstance(each, Granted) for each in found), found[:3]
+        assert all(isinstance(each, LeaseGranted) for each in found), found[:3]
         if len(self.sampled) < ROUNDS_VERIFIED:
             self.sampled += [(names[0], found[0].signed), (names[-1], found[-1].signed)]
         return found
 
     def give(self, found: list[Any]) -> None:
-        from appliance.lease.client import Ended, Giving
+        from appliance.lease.client import Giving, LeaseEnded
 
         done = self._client.relinquish([Giving(each.witness.domain, each.witness.correlation_id) for each in found])
-        assert all(isinstance(each, Ended) and each.outcome == "relinquished" for each in done), done[:3]
+        assert all(isinstance(each, LeaseEnded) and each.outcome == "relinquished" for each in done), done[:3]
 
     def contender(self, name: str) -> tuple[Callable[..., Any], Callable[[list[Any]], object]]:
-        from appliance.lease.client import Granted
+        from appliance.lease.client import LeaseGranted
 
         def take(term_ns: int | None = None) -> list[Any]:
             result = self._client.acquire_within(name, 30 * 10**9, term_ns=term_ns)
-            assert isinstance(result, Granted), result
+            assert isinstance(result, LeaseGranted), result
             if len(self.sampled) < ROUNDS_VERIFIED:
                 self.sampled.append((name, result.signed))
             return [result]

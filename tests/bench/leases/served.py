@@ -14,11 +14,11 @@ from threading import Thread
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
-from appliance.lease.connection import Limits
+from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
 from appliance.lease.shard import DOMAINS_MAX, Shard
-from appliance.lease.spool import LedgerSpool
 from appliance.lease.store import LeaseStore
+from appliance.lease.witness_ledger import LedgerSpool
 from tests.support.shards import MemoryChain
 from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record
 from timeagent.clock import SystemClock
@@ -94,7 +94,7 @@ def main() -> None:
     )
     assert isinstance(shard.start(), Extended)
     # One process of this machine is the whole load: the limits of one peer would be measured, not the shard.
-    limits = Limits(requests_per_second=10_000_000, burst=10_000_000)
+    limits = ClientLimits(requests_per_second=10_000_000, burst=10_000_000)
     server = ShardServer(shard, options.directory / f"{options.name}.sock", limits=limits)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     server.run()

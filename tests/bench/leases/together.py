@@ -10,7 +10,7 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from appliance.lease.sessionclient import SessionClient, Stands
+from appliance.lease.session_client import SessionClient, Stands
 from tests.support.cluster import HandTransport
 from tests.support.sessions import drop, session_of, under
 from tests.support.shards import HOLDER, TERM, World, one

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from appliance.session.losses import Reason
-from appliance.session.recall import Recall
+from appliance.session.held import LossReason, Recall
 from tests.simulation.actors.session import Application
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from appliance.session.held import Lease
-    from appliance.session.losses import Loss
+    from appliance.session.held import Lease, Loss
     from tests.simulation.actors.session import SessionKit
 
 
@@ -35,7 +33,7 @@ class Obliging(Application):
         kit.publish(log, [f"{kit.process.name}.{self._world.number()}.flushed".encode()], [lease])
 
     def _lost(self, kit: SessionKit, loss: Loss) -> None:
-        if loss.reason is Reason.RECALLED:
+        if loss.reason is LossReason.RECALLED:
             kit.over([loss.lease])
 
 

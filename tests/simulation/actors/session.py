@@ -11,7 +11,7 @@ import msgspec
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
-from appliance.session.openlog import LogBook, OpenLog
+from appliance.session.open_logs import LogBook, OpenLog
 from appliance.session.session import Session
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.writer import said
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.paths import Grid
     from appliance.lease.transport import Transport
-    from appliance.session.held import Lease
-    from appliance.session.losses import Loss
+    from appliance.session.held import Lease, Loss
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
     from timeagent.units import Instant
@@ -80,13 +79,13 @@ class SessionKit(Kit):
         self.session._lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
         leasing = self.session._leasing
         leasing._holder = msgspec.structs.replace(leasing._holder, process=world.number(), boot=bytes(16))
-        found = self.session._keeping.losses.found
+        found = self.session._renewer.losses.found
 
         def lost(loss: Loss) -> None:
             self._lost(loss)
             found(loss)
 
-        self.session._keeping.losses.found = lost  # type: ignore[method-assign]
+        self.session._renewer.losses.found = lost  # type: ignore[method-assign]
         if renews:
             world.scheduler.spawn(f"{process.name} renewal", process, self._renew)
         self._over = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity, StoppedOrderly
-from appliance.lease.presence import Presence
+from appliance.lease.connection import TentativeLeaseReaper
 from appliance.lease.shard import Shard
 from appliance.lease.succession import Succession
 from appliance.registers import StoredChain, StoredLedger
@@ -112,7 +112,7 @@ class Callers:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._presence = Presence()
+        self._presence = TentativeLeaseReaper()
         self._known: set[Process] = set()
 
     def heard(self, call: Call) -> None:

@@ -23,7 +23,7 @@ class Together(Application):
     def kit(self) -> SessionKit:
         kit = super().kit()
         kit.session._together = True
-        kit.session._leasing.standings.drop_from = kit.chance.choice((1, 1, 16))
+        kit.session._leasing.session_leases.drop_from = kit.chance.choice((1, 1, 16))
         return kit
 
 

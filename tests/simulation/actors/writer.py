@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.session.stamping import Ahead, Stamper, WriterState
+from appliance.session.stamping import AheadOfClock, FrameStamper, WriterState
 from tests.simulation.actors.issuer import Issuer
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Attempt
@@ -35,7 +35,7 @@ class Writer:
         world = self._world
         kit = Kit(world, self._process)
         state = WriterState(kit.records.cluster_id, kit.context.node, kit.chance.randbytes(8))
-        stamper = Stamper(kit.time, kit.policy, state, kit.records.policy)
+        stamper = FrameStamper(kit.time, kit.policy, state, kit.records.policy)
         issuer = Issuer(kit, state.incarnation)
         logs = [kit.log(name) for name in self._names]
         for number in range(self._batches):
@@ -52,7 +52,7 @@ class Writer:
             except TenureError as problem:
                 world.scheduler.refused("writes nothing:", problem)
                 continue
-            if isinstance(publication, Ahead):
+            if isinstance(publication, AheadOfClock):
                 kit.time.sleep(publication.span_ns)
                 continue
             if isinstance(self._write(kit, log, publication, payloads), Committed):

@@ -93,7 +93,7 @@ def _hold(port: Port, *, name: str, wanted: Mapping[str, Mode], renews: int, end
     time, routes = RoomTime(port), RoomRoutes(port)
     leasing = Leasing(time, POLICY, routes, name, name.encode().ljust(8, b"-"), "p", random.Random(name), RLock())
     leasing._holder = msgspec.structs.replace(leasing._holder, process=1, boot=bytes(16))
-    leasing.standings.drop_from = 1 if ends == "drop" else 16
+    leasing.session_leases.drop_from = 1 if ends == "drop" else 16
     try:
         leases = leasing.acquire(wanted, POLICY.lease_term_max_ns, 0, together=together)
     except TryAgain as problem:
@@ -101,8 +101,8 @@ def _hold(port: Port, *, name: str, wanted: Mapping[str, Mode], renews: int, end
         return
     _write(port, time, leases)
     for _ in range(renews):
-        for standing in leasing.standings.due():
-            leasing.standings.renew(standing)
+        for session_lease in leasing.session_leases.due():
+            leasing.session_leases.renew(session_lease)
         _write(port, time, leases)
     if ends != "leave":
         port.note("gives back")
@@ -123,7 +123,7 @@ def _write(port: Port, time: RoomTime, leases: Sequence[Lease]) -> None:
         return
     for lease in leases:
         lease.wrote(stamp, time.token().encode())
-        said = None if lease.standing is None else lease.standing.signed.statement()
+        said = None if lease.session_lease is None else lease.session_lease.signed.statement()
         named = said.ended if isinstance(said, SessionWitness) else ()
         port.note("wrote", lease.domain, lease.mode, lease.fence, lease.correlation_id, named, stamp)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from appliance.formats.lease import Mode
-from appliance.lease import sessionstate, state
+from appliance.lease import session_state, state
 from tests.simulation.exhaustive import lease_promises as leases
 from tests.simulation.exhaustive.lease_casts import DUE, OVER, LeaseCast, holder, operator
 from tests.simulation.exhaustive.lease_room import START
@@ -46,8 +46,8 @@ type _Mutant = tuple[tuple[ModuleType, str, str, str], LeaseCast, str]
 LEASE_MUTANTS: dict[str, _Mutant] = {
     "session lease that is over brings no floor": (
         (
-            sessionstate,
-            "Session.brings",
+            session_state,
+            "SessionState.brings",
             "return (self.over.expiry_ns, self.over.expiry_ns)",
             "return (0, self.over.expiry_ns)",
         ),
@@ -56,8 +56,8 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     ),
     "session lease that is over brings no settle_to": (
         (
-            sessionstate,
-            "Session.brings",
+            session_state,
+            "SessionState.brings",
             "return (self.over.expiry_ns, self.over.expiry_ns)",
             "return (self.over.expiry_ns, 0)",
         ),
@@ -66,8 +66,8 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     ),
     "session lease that is dropped brings no floor": (
         (
-            sessionstate,
-            "Session.brings",
+            session_state,
+            "SessionState.brings",
             "return (self.over.watermark_ns or 0, 0)",
             "return (0, 0)",
         ),
@@ -76,7 +76,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     ),
     "renewal forgets what was ended alone": (
         (
-            sessionstate,
+            session_state,
             "witness_of",
             "ended=session.ended",
             "ended=()",

@@ -14,9 +14,8 @@ from timeagent.errors import Damaged
 from ..formats.sessionlease import SessionWitness
 from ..formats.witness import SignedWitness
 from . import wire
-from .client import Ended, LeaseClient, Unavailable
-from .sessionwire import BeginSession, DropSession, RenewSession, SessionGranted
-from .wire import Refused
+from .client import LeaseClient, LeaseEnded, LeaseUnavailable
+from .wire import BeginSession, DropSession, Refused, RenewSession, SessionGranted
 
 if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
@@ -45,7 +44,7 @@ class SuspectSession:
     reason: str
 
 
-type SessionResult = Stands | Ended | Unavailable | Refused | SuspectSession
+type SessionResult = Stands | LeaseEnded | LeaseUnavailable | Refused | SuspectSession
 
 
 class SessionClient(LeaseClient):
@@ -92,7 +91,7 @@ class SessionClient(LeaseClient):
         """
         request = wire.Inspect(after_domain=after_domain, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
         replies = self._call([request])
-        if isinstance(replies, str) or not isinstance(replies[0], wire.Page):
+        if isinstance(replies, str) or not isinstance(replies[0], wire.LeasePage):
             return None
         page = replies[0]
         return list(page.leases), page.after_domain if page.more else None
@@ -103,20 +102,20 @@ class SessionClient(LeaseClient):
         before = self._time.token()
         replies = self._call([request], 0, give_up_ns)
         if isinstance(replies, str):
-            return Unavailable("", "no-answer", replies)
+            return LeaseUnavailable("", "no-answer", replies)
         (reply,) = replies
         match reply:
             case SessionGranted():
                 session_id = None if isinstance(request, BeginSession) else request.session_id
                 return self._judge_session(reply, session_id, before)
             case wire.Over():
-                return Ended("", reply.outcome, reply.ending)
+                return LeaseEnded("", reply.outcome, reply.ending)
             case Refused():
                 return reply
             case wire.Unavailable():
-                return Unavailable("", reply.code, reply.message)
+                return LeaseUnavailable("", reply.code, reply.message)
             case _:
-                return Unavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
+                return LeaseUnavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
 
     def _judge_session(self, reply: SessionGranted, session_id: bytes | None, before: SignedTime) -> SessionResult:
         where = "the shard's witness of a session lease"
@@ -126,7 +125,7 @@ class SessionClient(LeaseClient):
             witness = signed.statement(where)
             head_time = come.head_time(signed, where)
         except Damaged as problem:
-            return Unavailable("", "answer-damaged", problem.message)
+            return LeaseUnavailable("", "answer-damaged", problem.message)
         if (
             not isinstance(witness, SessionWitness)
             or witness.holder != self._holder
@@ -137,5 +136,5 @@ class SessionClient(LeaseClient):
         if reason is not None:
             return SuspectSession(reason)
         if self._too_late(witness, self._time.now()):
-            return Unavailable("", "late", "the answer leaves less than the margin until the expiry")
+            return LeaseUnavailable("", "late", "the answer leaves less than the margin until the expiry")
         return Stands(signed, witness, reply.leases, reply.revoked)

@@ -8,28 +8,27 @@ known here (a grant whose answer was lost, a late duplicate), those are looked u
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import Ended, Giving, Unavailable
-from appliance.lease.sessionclient import Stands, SuspectSession
+from appliance.lease.client import Giving, LeaseEnded, LeaseUnavailable
+from appliance.lease.session_client import Stands, SuspectSession
 from appliance.lease.wire import Refused
 from timeagent.errors import TenureError
 
-from .losses import Reason
+from .held import LossReason, SessionLease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.sessionlease import SessionWitness
-    from appliance.formats.witness import Revoked, SignedWitness, Witness
-    from appliance.lease.sessionclient import SessionClient, SessionResult
+    from appliance.formats.witness import Witness
+    from appliance.lease.session_client import SessionClient, SessionResult
     from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Span
+    from timeagent.units import Instant
 
     from .held import Lease
+
 
 _log = logging.getLogger(__name__)
 
@@ -39,45 +38,7 @@ DROP_FROM: Final = 16
 One by one the shard hears where each of them was written under; of a dropped session it knows one watermark."""
 
 
-@dataclass(slots=True, eq=False)
-class Standing:
-    """One session lease, as this process has it. Changed under the session's lock only."""
-
-    shard: int
-    session_id: bytes
-    signed: SignedWitness
-    """Its newest witness, which frames carry beside those of the leases, and the one that states ``expiry_ns``."""
-    expiry_ns: Instant
-    term_ns: Span
-    leases: dict[bytes, Lease] = field(default_factory=dict)
-    """Those that are held under it, by correlation id."""
-    owed: dict[bytes, Giving] = field(default_factory=dict)
-    """What was given back, and not acknowledged."""
-    over: bool = False
-    """Nothing is taken under it any more."""
-    trouble: Reason | None = None
-    """Why the last renewal failed, if it did."""
-
-    def take(self, signed: SignedWitness, witness: SessionWitness, revoked: Sequence[Revoked] = ()) -> None:
-        """Adopt a newer witness. The leases that it names as ended are lost first: it is not used with them."""
-        told = {each.correlation_id: each for each in revoked}
-        for name in witness.ended:
-            lease = self.leases.pop(name, None)
-            if lease is not None:
-                lease.lose("revoked", Reason.REVOKED, told.get(name))
-        if witness.expiry_ns >= self.expiry_ns:
-            self.signed, self.expiry_ns = signed, witness.expiry_ns
-        self.trouble = None
-
-    def lose(self, ended: str, reason: Reason) -> None:
-        """Be over, with all leases under it, against the holder's will."""
-        self.over = True
-        for lease in self.leases.values():
-            lease.lose(ended, reason)
-        self.leases.clear()
-
-
-class Standings:
+class SessionLeases:
     """The session leases of one session with all shards."""
 
     def __init__(
@@ -92,8 +53,8 @@ class Standings:
         self._policy = policy
         self._client = client
         self._lock = lock
-        self._of: dict[int, Standing] = {}
-        self._older: list[Standing] = []
+        self._of: dict[int, SessionLease] = {}
+        self._older: list[SessionLease] = []
         """Those under which nothing more is taken, as long as they have leases."""
         self._asking: dict[int, int] = {}
         """How many calls are out that may bring leases, by shard."""
@@ -101,45 +62,45 @@ class Standings:
         """How many such calls there have been."""
         self.drop_from = DROP_FROM
 
-    def all(self) -> list[Standing]:
+    def all(self) -> list[SessionLease]:
         """Return those that are not over and have leases, or may get some."""
         with self._lock:
             if self._older:
                 self._older = [each for each in self._older if each.leases and not each.over]
             return [each for each in self._of.values() if not each.over] + self._older
 
-    def named(self, shard: int, session_id: bytes | None) -> Standing | None:
+    def named(self, shard: int, session_id: bytes | None) -> SessionLease | None:
         """Return the one with that id."""
         return next((each for each in self.all() if (each.shard, each.session_id) == (shard, session_id)), None)
 
     # -- taking leases under one ---------------------------------------------------------------------------------------
 
-    def ready(self, shard: int) -> Standing | Unavailable:
+    def ready(self, shard: int) -> SessionLease | LeaseUnavailable:
         """Return one that is good for longer than a renewal period; begin or renew it where it has to be.
 
         Raises BadTime.
         """
-        standing = self._of.get(shard)
-        if standing is not None and not standing.over and self._is_due(standing):
-            self.renew(standing)
+        session_lease = self._of.get(shard)
+        if session_lease is not None and not session_lease.over and self._is_due(session_lease):
+            self.renew(session_lease)
         now = self._time.now()
         if (
-            standing is not None
-            and not standing.over
-            and now.surely_before(standing.expiry_ns - self._policy.holder_margin_ns)
+            session_lease is not None
+            and not session_lease.over
+            and now.surely_before(session_lease.expiry_ns - self._policy.holder_margin_ns)
         ):
-            return standing
+            return session_lease
         term = self._policy.lease_term_max_ns
         result = self._client(shard).begin_session(term)
         if not isinstance(result, Stands):
             return _unavailable(result)
         with self._lock:
-            if standing is not None and self._of.get(shard) is standing and not standing.over:
-                self._older.append(standing)
+            if session_lease is not None and self._of.get(shard) is session_lease and not session_lease.over:
+                self._older.append(session_lease)
             beside = self._of.get(shard)
-            if beside is None or beside is standing or beside.over:
+            if beside is None or beside is session_lease or beside.over:
                 witness = result.witness
-                beside = Standing(shard, witness.session_id, result.signed, witness.expiry_ns, term)
+                beside = SessionLease(shard, witness.session_id, result.signed, witness.expiry_ns, term)
                 self._of[shard] = beside
                 return beside
         self._client(shard).drop_session(result.witness.session_id)  # another thread was faster
@@ -153,20 +114,20 @@ class Standings:
         if witness.session_id is None:
             return lease
         with self._lock:
-            standing = self.named(lease.shard, witness.session_id)
-            if standing is None:
-                lease.lose("expired", Reason.EXPIRED)
+            session_lease = self.named(lease.shard, witness.session_id)
+            if session_lease is None:
+                lease.lose("expired", LossReason.EXPIRED)
                 return lease
-            lease.standing = standing
-            standing.leases[lease.correlation_id] = lease
+            lease.session_lease = session_lease
+            session_lease.leases[lease.correlation_id] = lease
         return lease
 
-    def retire(self, standing: Standing) -> None:
+    def retire(self, session_lease: SessionLease) -> None:
         """Take nothing more under it: its shard does not know it, or renews it no more."""
         with self._lock:
-            if self._of.get(standing.shard) is standing:
-                del self._of[standing.shard]
-                self._older.append(standing)
+            if self._of.get(session_lease.shard) is session_lease:
+                del self._of[session_lease.shard]
+                self._older.append(session_lease)
 
     def asking(self, shard: int) -> None:
         """Take note that a call is made which may bring leases."""
@@ -181,74 +142,74 @@ class Standings:
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
-    def due(self) -> list[Standing]:
+    def due(self) -> list[SessionLease]:
         """Return those that have leases and have used up the renewal period."""
         return [each for each in self.all() if (each.leases or each.owed) and self._is_due(each)]
 
-    def _is_due(self, standing: Standing) -> bool:
-        term = min(standing.term_ns, self._policy.lease_term_max_ns)
+    def _is_due(self, session_lease: SessionLease) -> bool:
+        term = min(session_lease.term_ns, self._policy.lease_term_max_ns)
         period = min(self._policy.renew_period_ns, term // 3)
-        return standing.expiry_ns - self._time.now().latest <= term - period
+        return session_lease.expiry_ns - self._time.now().latest <= term - period
 
-    def renew(self, standing: Standing) -> None:
+    def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""
-        quiet = self._quiet(standing.shard)
+        quiet = self._quiet(session_lease.shard)
         latest = self._time.now().latest
-        end = standing.expiry_ns - self._policy.holder_margin_ns
-        result = self._client(standing.shard).renew_session(
-            standing.session_id, standing.term_ns, end if end > latest else None
+        end = session_lease.expiry_ns - self._policy.holder_margin_ns
+        result = self._client(session_lease.shard).renew_session(
+            session_lease.session_id, session_lease.term_ns, end if end > latest else None
         )
         with self._lock:
             match result:
                 case Stands():
-                    if not standing.over:  # else its leases were lost while this was on its way, and stay lost
-                        standing.take(result.signed, result.witness, result.revoked)
-                case Ended():
-                    standing.lose(str(result.outcome), Reason.BROKEN)
+                    if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
+                        session_lease.take(result.signed, result.witness, result.revoked)
+                case LeaseEnded():
+                    session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
-                    standing.lose("suspect", Reason.CLOCK_UNSAFE)
+                    session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                 case _:
-                    if isinstance(result, Unavailable) and result.code != "late":
-                        standing.trouble = Reason.SHARD_UNREACHABLE
+                    if isinstance(result, LeaseUnavailable) and result.code != "late":
+                        session_lease.trouble = LossReason.SHARD_UNREACHABLE
                     elif isinstance(result, Refused):
-                        self.retire(standing)  # renewed no more: its leases run towards its expiry
-                    _log.warning("session-renewal-unanswered shard=%d result=%s", standing.shard, result)
-            known = len(standing.leases)
-        if standing.owed:
-            self.give_again(standing)
+                        self.retire(session_lease)  # renewed no more: its leases run towards its expiry
+                    _log.warning("session-renewal-unanswered shard=%d result=%s", session_lease.shard, result)
+            known = len(session_lease.leases)
+        if session_lease.owed:
+            self.give_again(session_lease)
         elif isinstance(result, Stands) and result.leases > known and quiet is not None:
-            self._give_back_unknown(standing, quiet)
+            self._give_back_unknown(session_lease, quiet)
 
     def end_what_is_over(self) -> None:
         """Lose those that are no longer surely valid. Raises BadTime."""
         now = self._time.now()
         with self._lock:
-            for standing in self.all():
-                if not now.surely_before(standing.expiry_ns - self._policy.holder_margin_ns):
-                    standing.lose("expired", standing.trouble or Reason.EXPIRED)
+            for session_lease in self.all():
+                if not now.surely_before(session_lease.expiry_ns - self._policy.holder_margin_ns):
+                    session_lease.lose("expired", session_lease.trouble or LossReason.EXPIRED)
 
     def end_by_count(self, latest: Instant) -> None:
         """Lose those that would be over by the boot clock's count, while there is no bounded time."""
         with self._lock:
-            for standing in self.all():
-                standing.trouble = Reason.CLOCK_UNSAFE
-                if latest >= standing.expiry_ns - self._policy.holder_margin_ns:
-                    standing.lose("expired", Reason.CLOCK_UNSAFE)
+            for session_lease in self.all():
+                session_lease.trouble = LossReason.CLOCK_UNSAFE
+                if latest >= session_lease.expiry_ns - self._policy.holder_margin_ns:
+                    session_lease.lose("expired", LossReason.CLOCK_UNSAFE)
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
-    def leave(self, givings: Mapping[Lease, Giving]) -> list[Standing]:
+    def leave(self, givings: Mapping[Lease, Giving]) -> list[SessionLease]:
         """Take leases out of what is held, owing that they are given back; return what can be dropped instead.
 
         That is a session lease under which nothing is left, and nothing owed but many of these.
         """
-        gone: dict[Standing, int] = {}
+        gone: dict[SessionLease, int] = {}
         with self._lock:
             for lease, giving in givings.items():
-                standing = lease.standing
-                if standing is not None and standing.leases.pop(lease.correlation_id, None) is not None:
-                    standing.owed[lease.correlation_id] = giving
-                    gone[standing] = gone.get(standing, 0) + (not giving.abandoned)
+                session_lease = lease.session_lease
+                if session_lease is not None and session_lease.leases.pop(lease.correlation_id, None) is not None:
+                    session_lease.owed[lease.correlation_id] = giving
+                    gone[session_lease] = gone.get(session_lease, 0) + (not giving.abandoned)
             return [
                 each
                 for each, count in gone.items()
@@ -256,65 +217,67 @@ class Standings:
             ]
 
     def drop(
-        self, standing: Standing, leases: Sequence[Lease], give_up_ns: Instant | None = None
+        self, session_lease: SessionLease, leases: Sequence[Lease], give_up_ns: Instant | None = None
     ) -> SessionResult | None:
         """Give a session lease back with all leases that were under it; None: these have to be given back one by one.
 
         Raises BadTime.
         """
-        quiet = self._quiet(standing.shard)
+        quiet = self._quiet(session_lease.shard)
         with self._lock:
-            if quiet is None or standing.leases or standing.over or len(standing.owed) > len(leases):
+            if quiet is None or session_lease.leases or session_lease.over or len(session_lease.owed) > len(leases):
                 return None
-            standing.over = True
-            standing.owed.clear()
+            session_lease.over = True
+            session_lease.owed.clear()
         wrote = [lease for lease in leases if lease.watermark_ns is not None]
         last = max(wrote, key=lambda lease: lease.watermark_ns or 0, default=None)
-        result = self._client(standing.shard).drop_session(
-            standing.session_id,
+        result = self._client(session_lease.shard).drop_session(
+            session_lease.session_id,
             None if last is None else last.watermark_ns,
             None if last is None else last.watermark_time,
             sum(lease.messages for lease in leases),
             None if last is None else last.chain_head,
             give_up_ns,
         )
-        if not isinstance(result, Ended):
-            _log.warning("session-drop-unanswered shard=%d result=%s", standing.shard, result)
+        if not isinstance(result, LeaseEnded):
+            _log.warning("session-drop-unanswered shard=%d result=%s", session_lease.shard, result)
         return result
 
-    def give_again(self, standing: Standing) -> None:
+    def give_again(self, session_lease: SessionLease) -> None:
         """Give back what was given back without an answer. Raises BadTime."""
         with self._lock:
-            givings = list(standing.owed.values())
-        self.acknowledge(standing, givings, self._client(standing.shard).relinquish(givings))
+            givings = list(session_lease.owed.values())
+        self.acknowledge(session_lease, givings, self._client(session_lease.shard).relinquish(givings))
 
-    def acknowledge(self, standing: Standing, givings: Sequence[Giving], results: Sequence[object]) -> None:
+    def acknowledge(self, session_lease: SessionLease, givings: Sequence[Giving], results: Sequence[object]) -> None:
         """Take note of what became of givings. What the shard refuses is given back without a word about it."""
         with self._lock:
             for giving, result in zip(givings, results, strict=True):
-                if isinstance(result, Ended):
-                    standing.owed.pop(giving.correlation_id, None)
-                elif isinstance(result, Unavailable):
-                    standing.owed[giving.correlation_id] = giving
+                if isinstance(result, LeaseEnded):
+                    session_lease.owed.pop(giving.correlation_id, None)
+                elif isinstance(result, LeaseUnavailable):
+                    session_lease.owed[giving.correlation_id] = giving
                 else:
-                    standing.owed[giving.correlation_id] = Giving(giving.domain, giving.correlation_id, abandoned=True)
+                    session_lease.owed[giving.correlation_id] = Giving(
+                        giving.domain, giving.correlation_id, abandoned=True
+                    )
 
     def close(self) -> None:
         """Give back session leases without leases. Raises nothing."""
-        for standing in self.all():
-            if standing.leases or standing.owed:
+        for session_lease in self.all():
+            if session_lease.leases or session_lease.owed:
                 continue
             try:
-                self.drop(standing, [])
+                self.drop(session_lease, [])
             except TenureError as problem:
-                _log.warning("session-drop-failed shard=%d code=%s", standing.shard, problem.code)
+                _log.warning("session-drop-failed shard=%d code=%s", session_lease.shard, problem.code)
 
     def _quiet(self, shard: int) -> int | None:
         """Return how many calls that bring leases there have been, if none is out; None: one is."""
         with self._lock:
             return None if self._asking.get(shard, 0) else self._asked.get(shard, 0)
 
-    def _give_back_unknown(self, standing: Standing, quiet: int) -> None:
+    def _give_back_unknown(self, session_lease: SessionLease, quiet: int) -> None:
         """Give back leases that the shard has under this session and nobody knows here. Nothing was written under them.
 
         Only while no call is out that may have brought them: then the next renewal looks again. Where the session lease
@@ -323,32 +286,32 @@ class Standings:
         """
         after: str | None = ""
         while after is not None:
-            page = self._client(standing.shard).leases_under(standing.session_id, after)
+            page = self._client(session_lease.shard).leases_under(session_lease.session_id, after)
             if page is None:
                 return
             views, after = page
             with self._lock:
-                if self._quiet(standing.shard) != quiet:
+                if self._quiet(session_lease.shard) != quiet:
                     return
-                known = standing.leases.keys() | standing.owed.keys()
+                known = session_lease.leases.keys() | session_lease.owed.keys()
                 givings = [
-                    Giving(each.domain, each.correlation_id, abandoned=standing.over)
+                    Giving(each.domain, each.correlation_id, abandoned=session_lease.over)
                     for each in views
                     if each.correlation_id not in known
                 ]
             if givings:
-                _log.warning("unknown-leases-given-back shard=%d leases=%d", standing.shard, len(givings))
-                self.acknowledge(standing, givings, self._client(standing.shard).relinquish(givings))
+                _log.warning("unknown-leases-given-back shard=%d leases=%d", session_lease.shard, len(givings))
+                self.acknowledge(session_lease, givings, self._client(session_lease.shard).relinquish(givings))
 
 
-def _unavailable(result: SessionResult) -> Unavailable:
+def _unavailable(result: SessionResult) -> LeaseUnavailable:
     """Say why there is no session lease."""
     match result:
-        case Unavailable():
+        case LeaseUnavailable():
             return result
         case SuspectSession():
-            return Unavailable("", "suspect-session", result.reason)
-        case Ended():
-            return Unavailable("", "no-session", f"the session lease has ended: {result.outcome}")
+            return LeaseUnavailable("", "suspect-session", result.reason)
+        case LeaseEnded():
+            return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
-            return Unavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))
+            return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))

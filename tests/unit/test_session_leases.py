@@ -10,8 +10,7 @@ from appliance.bag.outcome import Committed, Unknown
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import SignedWitness, Witness
-from appliance.lease.sessionwire import BeginSession, DropSession, RenewSession
-from appliance.lease.wire import Acquire, Relinquish, Renew, Request, Revoke
+from appliance.lease.wire import Acquire, BeginSession, DropSession, Relinquish, Renew, RenewSession, Request, Revoke
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest, LeaseLost, TryAgain
@@ -67,7 +66,7 @@ def test_leases_of_a_shard_live_by_one_small_renewal(site: HandSite) -> None:
     domains = site.domains(40)
     leases = [session.acquire(each)[0] for each in domains]
     assert len(sent(site, BeginSession)) == 2
-    assert {lease.standing.shard for lease in leases if lease.standing} == {0, 1}
+    assert {lease.session_lease.shard for lease in leases if lease.session_lease} == {0, 1}
     before = leases[0].expiry_ns
     for transport in site.transports:
         transport.calls.clear()
@@ -96,7 +95,7 @@ def test_frame_carries_the_witness_of_each_lease_and_session_once(site: HandSite
     session = together(site)
     leases = list(session.acquire(*site.domains(6)))
     signed = [lease.signed for lease in leases]
-    standings = {lease.standing.session_id for lease in leases if lease.standing}
+    session_leases = {lease.session_lease.session_id for lease in leases if lease.session_lease}
     made: list[tuple[bytes, ...]] = []
     stamper: Any = session._stamper
     encoded = stamper._encoded
@@ -117,12 +116,12 @@ def test_frame_carries_the_witness_of_each_lease_and_session_once(site: HandSite
         each.witness().correlation_id for each in signed
     ]
     found = [each.session_id for each in said if isinstance(each, SessionWitness)]
-    assert sorted(found) == sorted(standings)
+    assert sorted(found) == sorted(session_leases)
 
 
 def test_leases_are_dropped_with_their_session_when_there_are_many(site: HandSite) -> None:
     session = together(site)
-    session._leasing.standings.drop_from = 3
+    session._leasing.session_leases.drop_from = 3
     domains = names_of(site, 0, 4)
     leases = session.acquire(*domains)
     session.publish("log", [b"m"], under=[leases[1]])
@@ -189,7 +188,7 @@ def test_shard_that_starts_afresh_ends_its_session_and_the_next_lease_begins_ano
     (again,) = session.acquire(lease.domain)
     site.start(0)
     (other,) = session.acquire(*names_of(site, 0, 2)[1:])  # the shard does not know the session: another is begun
-    assert other.standing is not again.standing
+    assert other.session_lease is not again.session_lease
     session.check_held([other])
 
 
@@ -216,7 +215,7 @@ def test_renewal_that_is_answered_after_the_end_brings_no_lease_back_and_says_no
     (domain,) = names_of(site, 0, 1)
     (lease,) = session.acquire(domain)
     assert isinstance(session.publish("log", [b"m"], under=[lease]), Committed)
-    assert lease.standing
+    assert lease.session_lease
     over = lease.expiry_ns
     transport = site.transports[0]
     call = transport.call
@@ -225,12 +224,12 @@ def test_renewal_that_is_answered_after_the_end_brings_no_lease_back_and_says_no
         replies = call(requests, *rest)
         if isinstance(requests[0], RenewSession):
             site.time.advance(TERM // 2)
-            session._leasing.standings.end_what_is_over()  # as the thread that renews finds
+            session._leasing.session_leases.end_what_is_over()  # as the thread that renews finds
         return replies
 
     monkeypatch.setattr(transport, "call", late)
     site.time.advance(7 * TERM // 10)
-    session._leasing.standings.renew(lease.standing)
+    session._leasing.session_leases.renew(lease.session_lease)
     assert lease.ended == "expired"
     assert lease.expiry_ns == over
     with pytest.raises(LeaseLost):
@@ -309,14 +308,14 @@ def test_leases_with_an_expiry_of_their_own_are_not_under_a_session(site: HandSi
     ]
     for more in several:
         (lease,) = session.acquire(f"alone {more}", **more)
-        assert lease.standing is None
+        assert lease.session_lease is None
         with pytest.raises(BadRequest) as refused:
             session.acquire("other", session_lease=True, **more)
         assert refused.value.code == "own-expiry"
     (lease,) = session.acquire("own", session_lease=False)
-    assert lease.standing is None
+    assert lease.session_lease is None
     (lease,) = site.session().acquire("together", session_lease=True)
-    assert lease.standing is not None
+    assert lease.session_lease is not None
 
 
 def test_sticky_lease_and_stronger_mode_stay_together(site: HandSite) -> None:

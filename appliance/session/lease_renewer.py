@@ -2,6 +2,7 @@
 
 Each shard is asked for its leases at the same time as the others, so that one that does not answer costs no lease of
 another. An attempt is never waited for beyond the end of a lease that it might have kept: the loss is told then.
+``RenewalThread`` calls ``renew_due`` at the session's own pace.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import logging
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import Ended, Granted, Suspect, Unavailable
-from timeagent.errors import BadRequest, BadTime, LeaseLost
-from timeagent.units import span_text
+from appliance.lease.client import LeaseEnded, LeaseGranted, LeaseUnavailable, Suspect
+from timeagent.errors import BadRequest, BadTime, LeaseLost, TenureError
+from timeagent.units import MS, SECOND, span_text
 
-from .losses import Losses, Reason
+from .held import Losses, LossReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +30,54 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
 
-    from .held import Lease
+    from .held import Lease, SessionLease
     from .leasing import Leasing
-    from .standings import Standing
+
 
 _log = logging.getLogger(__name__)
+
+
+PAUSE_NS_MIN: Final = 10 * MS
+
+
+class RenewalThread:
+    """Calls ``renew_due`` often enough that no lease is renewed much later than its period says."""
+
+    def __init__(self, policy: PolicyNumbers, renew_due: Callable[[], None]) -> None:
+        """Start nothing yet."""
+        self._pause_ns = _pause_ns(policy.renew_period_ns)
+        self._renew_due = renew_due
+        self._stop = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def start(self, period_ns: Span) -> None:
+        """Start the thread, once; from now on keep pace with leases that are renewed with this period."""
+        with self._lock:
+            self._pause_ns = min(self._pause_ns, _pause_ns(period_ns))
+            if self._thread is None and not self._stop.is_set():
+                self._thread = Thread(target=self._run, name="tenure-renewal", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it for good and wait until it has ended. Idempotent."""
+        self._stop.set()
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause_ns / SECOND):
+            try:
+                self._renew_due()
+            except TenureError as problem:
+                # No renewal now: the leases run towards their expiry, and whoever uses one is told by name.
+                _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
+
+
+def _pause_ns(period_ns: Span) -> Span:
+    return max(period_ns // 8, PAUSE_NS_MIN)
 
 
 @dataclass(slots=True)
@@ -40,10 +85,10 @@ class _Due:
     """What is to be renewed with one shard."""
 
     leases: list[Lease] = field(default_factory=list)
-    standings: list[Standing] = field(default_factory=list)
+    session_leases: list[SessionLease] = field(default_factory=list)
 
 
-class Keeping:
+class LeaseRenewer:
     """The leases of one session that were taken and not given back. Shares the session's lock."""
 
     def __init__(
@@ -97,13 +142,13 @@ class Keeping:
             for leases in (self.held, self._alone):
                 leases.pop(old, None)
             self._hold(new)
-            if new.standing is not None and new.standing.leases.get(new.correlation_id) is old:
-                new.standing.leases[new.correlation_id] = new
+            if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
+                new.session_lease.leases[new.correlation_id] = new
         self.losses.forget([old])
 
     def _hold(self, lease: Lease) -> None:
         self.held[lease] = None
-        if lease.standing is None:
+        if lease.session_lease is None:
             self._alone[lease] = None
 
     # -- what a lease asks ---------------------------------------------------------------------------------------------
@@ -171,16 +216,16 @@ class Keeping:
 
     def _renew(self, due: _Due) -> list[tuple[Lease, Result]]:
         """Renew what is due with one shard. Raises BadTime."""
-        for standing in due.standings:
-            self._leasing.standings.renew(standing)
+        for session_lease in due.session_leases:
+            self._leasing.session_leases.renew(session_lease)
         return self._leasing.renew(due.leases)
 
     def _due(self) -> list[_Due]:
         """Return what is to be renewed, shard by shard."""
         latest, boot = self._time.now().latest, self._time.boot_ns()
         groups: defaultdict[int, _Due] = defaultdict(_Due)
-        for standing in self._leasing.standings.due():
-            groups[standing.shard].standings.append(standing)
+        for session_lease in self._leasing.session_leases.due():
+            groups[session_lease.shard].session_leases.append(session_lease)
         with self._lock:
             self._seen_boot_ns, self._seen_latest = boot, latest
             for lease in self._alone:
@@ -192,7 +237,7 @@ class Keeping:
         if lease.until_ns is not None and lease.expiry_ns >= lease.until_ns:
             return False
         if lease.progress_within_ns is not None and boot_ns - lease.progress_boot_ns > lease.progress_within_ns:
-            lease.trouble = Reason.NO_PROGRESS
+            lease.trouble = LossReason.NO_PROGRESS
             return False
         term = min(lease.term_ns, self._policy.lease_term_max_ns)  # lowered meanwhile: no more than that is granted
         return lease.expiry_ns - latest <= term - self.period_ns(term)
@@ -201,20 +246,20 @@ class Keeping:
         with self._lock:
             for lease, answer in answers:
                 match answer:
-                    case Granted():
+                    case LeaseGranted():
                         lease.take(answer.signed, answer.witness)
                         lease.trouble = None
-                    case Ended():
+                    case LeaseEnded():
                         lease.lose_to(answer)
                     case Suspect():
-                        lease.lose("suspect", Reason.CLOCK_UNSAFE)
+                        lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                     case _:
-                        if isinstance(answer, Unavailable) and answer.code != "late":
-                            lease.trouble = Reason.SHARD_UNREACHABLE
+                        if isinstance(answer, LeaseUnavailable) and answer.code != "late":
+                            lease.trouble = LossReason.SHARD_UNREACHABLE
                         _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
 
     def _end_what_is_over(self) -> None:
-        self._leasing.standings.end_what_is_over()
+        self._leasing.session_leases.end_what_is_over()
         now = self._time.now()
         with self._lock:
             for lease in self._alone:
@@ -224,9 +269,9 @@ class Keeping:
         """Without bounded time nobody can say that a lease is held; when it would be over by count, it is lost."""
         with self._lock:
             latest = self._seen_latest + self._time.boot_ns() - self._seen_boot_ns
-            self._leasing.standings.end_by_count(latest)
+            self._leasing.session_leases.end_by_count(latest)
             for lease in self._alone:
                 if lease.ended is None:
-                    lease.trouble = Reason.CLOCK_UNSAFE
+                    lease.trouble = LossReason.CLOCK_UNSAFE
                     if latest >= lease.usable_until_ns(self._policy.holder_margin_ns):
-                        lease.lose("expired", Reason.CLOCK_UNSAFE)
+                        lease.lose("expired", LossReason.CLOCK_UNSAFE)

@@ -1,19 +1,25 @@
-"""What a session is given: refused before anything is done, by value, rule and way out."""
+"""What callers hand to a session: refused before anything is done, by value, rule and way out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from appliance.formats.frame import LEASES_MAX, check_payloads
-from timeagent.errors import BadRequest, check_type
-from timeagent.units import span_of
+from appliance.formats.lease import Mode
+from appliance.formats.names import check_domain
+from timeagent.errors import (
+    BadRequest,
+    check_type,
+)
+from timeagent.units import span_of, span_text
 
-from .held import Lease
+from .held import KEPT, Lease, Recall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from appliance.formats.policy import PolicyNumbers
     from timeagent.units import Seconds, Span
 
 
@@ -72,3 +78,50 @@ def chosen_together(asked: bool | None, usual: bool, own: Sequence[Span | None])
             hint="leave out term_s, hold_s_max and progress_within_s, or session_lease",
         )
     return (usual if asked is None else asked) and not alone
+
+
+def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) -> dict[str, Mode]:
+    """Return the mode of each domain: one for all, or each its own. Raises BadRequest."""
+    names = list(dict.fromkeys([check_domain(each) for each in domains]))
+    if not names:
+        raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
+    named = {name: mode.get(name, "") for name in names} if isinstance(mode, Mapping) else dict.fromkeys(names, mode)
+    try:
+        return {name: Mode(each) for name, each in named.items()}
+    except ValueError:
+        raise BadRequest(
+            "bad-mode",
+            f"{mode!r} is no mode for {names!r}",
+            hint=f"one of {', '.join(Mode)}, or a mapping with each domain",
+        ) from None
+
+
+def chosen_term(policy: PolicyNumbers, *asked_ns: Span | None) -> Span:
+    """Return the term to ask for: the shortest of those given and the policy's. Raises BadRequest if it is useless."""
+    term = min(each for each in (policy.lease_term_max_ns, *asked_ns) if each is not None)
+    if term <= policy.holder_margin_ns:
+        raise BadRequest(
+            "term-too-short",
+            f"a term of {span_text(term)} is over before it is of use: a holder stops "
+            f"{span_text(policy.holder_margin_ns)} before the expiry",
+            hint="ask for a longer term",
+        )
+    return term
+
+
+def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall:
+    """Return what was chosen: without a choice sticky leases are finished with, and others kept. Raises BadRequest."""
+    try:
+        chosen = Recall(recall) if recall is not None else Recall.IGNORE if sticky_ns is None else Recall.FINISH
+    except ValueError:
+        raise BadRequest(
+            "bad-recall", f"{recall!r} is no answer to a recall", hint=f"one of {', '.join(Recall)}"
+        ) from None
+    if sticky_ns is not None and (chosen in KEPT or sticky_ns <= 0):
+        raise BadRequest(
+            "bad-sticky",
+            f"a lease that is kept between uses for {sticky_ns} ns, with {str(chosen)!r} as the answer to a recall, "
+            "would be kept from everybody else, or not at all",
+            hint="name a span above 0, and finish, flush or relinquish",
+        )
+    return chosen

@@ -20,9 +20,8 @@ from timeagent.units import rfc3339
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.lease import Ending, Holder, LeaseOutcome, Phase
 from ..formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind, SessionWitness
-from . import endings
-from .domain import Taken
-from .whereabouts import remembering
+from . import state as states
+from .domain import Taken, remembering
 from .wire import Over, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -31,14 +30,15 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from ..formats.witness import Ended
-    from .domain import Bounds, Lease, State
-    from .sessionwire import BeginSession, DropSession, RenewSession
+    from .domain import Bounds, LeaseState, State
+    from .wire import BeginSession, DropSession, RenewSession
+
 
 ENDED_ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, LeaseOutcome.EXPIRED})
 """How a lease under a session that lives on ends without a watermark: later witnesses of the session name it."""
 
 
-class Session(Record, frozen=True):
+class SessionState(Record, frozen=True):
     """A session lease as its shard knows it."""
 
     session_id: Bytes16
@@ -69,14 +69,14 @@ class Session(Record, frozen=True):
 type Answered = SessionWitness | Over | Refused | Unavailable
 
 
-def begun(request: BeginSession, chance: bytes, bounds: Bounds) -> tuple[Session | None, Answered]:
+def begun(request: BeginSession, chance: bytes, bounds: Bounds) -> tuple[SessionState | None, Answered]:
     """Grant a session lease. ``chance``: 8 random bytes for its id."""
     expiry = bounds.expiry(request.term_ns, request.expiry_ns_max)
     if not bounds.now.surely_before(expiry):
         why = f"no session lease until {rfc3339(expiry)}: it is {rfc3339(bounds.now.latest)} at the latest"
         code = "ceiling" if not bounds.now.surely_before(bounds.ceiling_ns) else "late"
         return None, Unavailable(request_id=request.request_id, code=code, message=why)
-    session = Session(
+    session = SessionState(
         session_id=bounds.now.midpoint.to_bytes(8, "big") + chance,
         holder=request.holder,
         granted_ns=bounds.now.midpoint,
@@ -87,7 +87,9 @@ def begun(request: BeginSession, chance: bytes, bounds: Bounds) -> tuple[Session
     return session, witness_of(session, SessionKind.GRANT)
 
 
-def renewed(session: Session, request: RenewSession | BeginSession, bounds: Bounds) -> tuple[Session, Answered]:
+def renewed(
+    session: SessionState, request: RenewSession | BeginSession, bounds: Bounds
+) -> tuple[SessionState, Answered]:
     """Move the expiry. Taken after the expiry too, as long as nobody has met it as past."""
     if session.over is not None:
         return session, Over(request_id=request.request_id, outcome=session.over.outcome, ending=None)
@@ -110,7 +112,7 @@ def renewed(session: Session, request: RenewSession | BeginSession, bounds: Boun
     return later, witness_of(later, SessionKind.RENEWAL)
 
 
-def witness_of(session: Session, kind: SessionKind) -> SessionWitness:
+def witness_of(session: SessionState, kind: SessionKind) -> SessionWitness:
     """State what a session lease is now."""
     return SessionWitness(
         kind=kind,
@@ -121,7 +123,7 @@ def witness_of(session: Session, kind: SessionKind) -> SessionWitness:
     )
 
 
-def dropped(session: Session, request: DropSession, bounds: Bounds) -> tuple[Session, Over | Refused]:
+def dropped(session: SessionState, request: DropSession, bounds: Bounds) -> tuple[SessionState, Over | Refused]:
     """End it and all leases under it, with one watermark. Accepted after the expiry too, until it is met as past."""
     if session.over is not None:
         return session, Over(request_id=request.request_id, outcome=session.over.outcome, ending=None)
@@ -140,7 +142,7 @@ def dropped(session: Session, request: DropSession, bounds: Bounds) -> tuple[Ses
     return msgspec.structs.replace(session, over=over), answer
 
 
-def _watermark_refused(session: Session, request: DropSession, bounds: Bounds) -> Refused | None:
+def _watermark_refused(session: SessionState, request: DropSession, bounds: Bounds) -> Refused | None:
     def refused(code: str, message: str, hint: str) -> Refused:
         return Refused(request_id=request.request_id, code=code, message=message, hint=hint)
 
@@ -162,14 +164,14 @@ def _watermark_refused(session: Session, request: DropSession, bounds: Bounds) -
     return None
 
 
-def expired(session: Session, bounds: Bounds) -> Session:
+def expired(session: SessionState, bounds: Bounds) -> SessionState:
     """End it, and all leases under it, if it is surely past and not over."""
     if session.over is not None or not bounds.now.surely_past(session.expiry_ns):
         return session
     return msgspec.structs.replace(session, over=_over(session, LeaseOutcome.EXPIRED, bounds))
 
 
-def _over(session: Session, outcome: LeaseOutcome, bounds: Bounds) -> SessionEnded:
+def _over(session: SessionState, outcome: LeaseOutcome, bounds: Bounds) -> SessionEnded:
     return SessionEnded(
         session_id=session.session_id,
         outcome=outcome,
@@ -186,13 +188,13 @@ def _over(session: Session, outcome: LeaseOutcome, bounds: Bounds) -> SessionEnd
 # -- the leases under it -----------------------------------------------------------------------------------------------
 
 
-def in_sessions(state: State) -> tuple[Lease, ...]:
+def in_sessions(state: State) -> tuple[LeaseState, ...]:
     """Return the leases of a domain that are under session leases."""
     return tuple(each for each in state.leases if each.session_id is not None) if isinstance(state, Taken) else ()
 
 
 def as_of(
-    domain: str, state: State, sessions: Mapping[bytes, Session], bounds: Bounds
+    domain: str, state: State, sessions: Mapping[bytes, SessionState], bounds: Bounds
 ) -> tuple[State, tuple[Ended, ...]]:
     """Return a domain as its sessions are now. ``sessions``: all that its leases name, none surely past and not over.
 
@@ -220,7 +222,7 @@ def as_of(
 
 
 def _ended_with(
-    domain: str, state: Taken, lease: Lease, session: Session, over: SessionEnded, bounds: Bounds
+    domain: str, state: Taken, lease: LeaseState, session: SessionState, over: SessionEnded, bounds: Bounds
 ) -> tuple[State, Ended]:
     tentative = lease.phase is Phase.TENTATIVE
     wrote = not tentative and over.watermark_time is not None
@@ -234,6 +236,6 @@ def _ended_with(
         chain_head=None,
     )
     floor, settle_to = (0, 0) if tentative else session.brings
-    left, entry = endings.end_lease(domain, state, lease, ending, floor, settle_to)
+    left, entry = states.end_lease(domain, state, lease, ending, floor, settle_to)
     unwritten = tentative or (over.outcome is LeaseOutcome.DROPPED and not wrote)
     return remembering(left, NOTHING_WRITTEN if unwritten else None, bounds), entry

@@ -1,6 +1,6 @@
 """What a turn does with plain requests: what ``state.decide`` and the encoders do, without the values in between.
 
-A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``plain.py``); it may
+A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``rows.py``); it may
 ask for hints. What is not plain, and all that is to be denied or refused, is left to the others of the turn, in its
 place among them. Replies, entries, states and numbers are those that ``decide`` would have made:
 tests/property/test_lease_plain.py holds the two against each other, and tests/faults/test_plain_mutants.py breaks each
@@ -17,12 +17,11 @@ import msgspec
 from timeagent.canonical import array_head, bytes_head
 
 from ..formats.lease import LeaseOutcome, Mode, Phase
-from . import endings
+from . import state as states
 from .domain import Free
-from .plain import Given, Had, ground_of
-from .sessionwire import DropSession
-from .waiting import finished
-from .wire import Acquire, Relinquish
+from .rows import ExclusiveLease, FreedDomain, defaults_of
+from .turn import finished
+from .wire import Acquire, DropSession, Relinquish
 
 if TYPE_CHECKING:
     import random
@@ -30,15 +29,15 @@ if TYPE_CHECKING:
 
     from ..formats.lease import Holder
     from .domain import Memory, State
-    from .plain import Ground, Plain
-    from .queue import Waiter
+    from .recall import Waiter
+    from .rows import DomainDefaults, Plain
     from .store import LeaseStore
-    from .turn import Turn
-    from .waiting import Draft
+    from .turn import Draft, Turn
     from .wire import Encoded, Reply, Task
 
-    type Other = Callable[[Turn, Task, Waiter | None], Draft | None]
-    """Answers what is not plain."""
+
+type Other = Callable[[Turn, Task, Waiter | None], Draft | None]
+"""Answers what is not plain."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ID: Final = b"\xc4\x10"
@@ -87,7 +86,7 @@ type Drafts = list[Draft | PlainLater | Encoded | None]
 """What is to be said in answer to each request of a turn; None: it is held back."""
 
 
-class PlainTurns:
+class FastPath:
     """Answers the plain requests of one shard's turns."""
 
     def __init__(
@@ -108,7 +107,7 @@ class PlainTurns:
         self._holders = holders
         self._refused_new = refused_new
         self._other = other
-        self._unknown: Ground | None = None
+        self._unknown: DomainDefaults | None = None
 
     def answered(
         self,
@@ -125,7 +124,7 @@ class PlainTurns:
         asked for.
         """
         if self._unknown is None or self._unknown.memory != unknown:
-            self._unknown = ground_of(unknown)
+            self._unknown = defaults_of(unknown)
         drafts: Drafts = [None] * len(requests)
         others = [n for n, request in enumerate(requests) if type(request) is not Relinquish]
         if len(others) < len(requests) or any(type(requests[n]) is DropSession for n in others):
@@ -161,7 +160,7 @@ class PlainTurns:
             had = None if found is None else found[0]
             if (
                 found is None
-                or type(had) is not Had
+                or type(had) is not ExclusiveLease
                 or had.correlation_id != name
                 or request.watermark_time is not None
                 or request.watermark_ns not in (None, had.ground.memory.floor_ns)
@@ -176,7 +175,7 @@ class PlainTurns:
             ending = _ENDING + name + end
             entries.append(b"".join((_ENDED, _encode(domain), ending, had.ground.numbers)))
             drafts[position] = b"".join((_OVER, request.request_id, _OUTCOME, ending, _NIL))
-            changed[domain] = Given(had.ground, name, ended_ns, had.request_id), found[1] + 1
+            changed[domain] = FreedDomain(had.ground, name, ended_ns, had.request_id), found[1] + 1
             turn.plain_leases -= 1
         return rest
 
@@ -213,7 +212,7 @@ class PlainTurns:
                 drafts[position] = self._other(turn, request, waiters.get(position))
                 continue
             found = newest(domain)
-            before: Given | Memory | None
+            before: FreedDomain | Memory | None
             if found is None:
                 before = unknown.memory if self._refused_new(turn, request) is None else None
                 ground, fence, revision, past = unknown, fence_min + 1, 0, _NO_PAST
@@ -232,7 +231,7 @@ class PlainTurns:
             until = expiry.to_bytes(8, "big")
             about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, ground.numbers, _NIL)
             entries.append(b"".join((*about, past, _NOTHING_ELSE)))
-            lease = Had(ground, before, request.holder, name, now, expiry, request.age, request.request_id)
+            lease = ExclusiveLease(ground, before, request.holder, name, now, expiry, request.age, request.request_id)
             changed[domain] = lease, revision + 1
             turn.plain_leases += 1
             if not revision:
@@ -240,12 +239,14 @@ class PlainTurns:
                 turn.plain_new += 1
 
 
-def _past(kept: State | Plain, request: Acquire, unknown: Ground) -> tuple[Given | Memory | None, Ground, int, bytes]:
+def _past(
+    kept: State | Plain, request: Acquire, unknown: DomainDefaults
+) -> tuple[FreedDomain | Memory | None, DomainDefaults, int, bytes]:
     """Return what a free domain is left with, its ground and fence, and what a witness says of the grant before.
 
     None where it is not free, was not left plainly, or this request has had it.
     """
-    if type(kept) is Given:
+    if type(kept) is FreedDomain:
         if kept.request_id == request.request_id:
             return None, unknown, 0, b""
         name = kept.correlation_id
@@ -257,9 +258,9 @@ def _past(kept: State | Plain, request: Acquire, unknown: Ground) -> tuple[Given
     memory = kept.memory
     if memory.before_last or memory.ended_request == request.request_id:
         return None, unknown, 0, b""
-    said = endings.past_of(memory)
+    said = states.past_of(memory)
     past = _encode(memory.previous_id) + _encode(said.last_ended) + _encode(said.floor_set_by)
-    return memory, ground_of(memory), memory.fence, past
+    return memory, defaults_of(memory), memory.fence, past
 
 
 def no_witness(entry: int) -> bytes:

@@ -11,8 +11,8 @@ from textual.events import Key
 import tests.support.copies
 import tui.reading
 import tui.screens.replay
-from auditor.planting.faults_leases import granted_while_held
 from auditor.replay.events import LeaseTold
+from tests.fault_injection.faults_leases import granted_while_held
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.tui.test_replay_screen import drawn, open_replay

@@ -28,8 +28,8 @@ import tui.widgets.moment_parts
 import tui.widgets.row_table
 import tui.widgets.words_line
 from auditor.load import Tree
-from auditor.planting.stories import eventful_tree
 from auditor.replay.timeline import Timeline
+from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease

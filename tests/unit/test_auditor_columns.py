@@ -16,19 +16,19 @@ from auditor import domains, listed
 from auditor.audit import Options, audit
 from auditor.columns.spool import Spool
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
-from auditor.planting.stories import eventful_tree, small_tree
 from auditor.report import json_bytes
 from auditor.verification import Signatures
 from tests.bench.corpus.build import build
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
+from tests.fault_injection.fixtures import eventful_tree, small_tree
+from tests.fault_injection.plants import all_plants
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from auditor.planting.plants import Plant
+    from tests.fault_injection.plants import Plant
 
 BY_ROWS = Options(columns=False)
 MESSAGES = 5 * 5120

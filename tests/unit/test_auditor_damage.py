@@ -16,14 +16,14 @@ from appliance.formats.lockfile import LockEntry
 from auditor import load
 from auditor.audit import audit
 from auditor.load import Tail, Tree, tail_of
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story, eventful_tree, small_tree
-from auditor.planting.tree import ClusterTree
-from auditor.planting.writer import Writer
 from auditor.report import json_bytes, text_lines
 from auditor.selecting import FailOn, exit_status
 from auditor.verification import Signatures
 from tenure.__main__ import main
+from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

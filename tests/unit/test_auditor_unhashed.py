@@ -11,12 +11,12 @@ import pytest
 from auditor.audit import Options, audit
 from auditor.cli import COMMANDS
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
-from auditor.planting.stories import small_tree
 from auditor.report import json_fields, text_lines
 from auditor.selecting import exit_status
 from auditor.verification import Signatures
 from tests.bench.corpus.build import build
+from tests.fault_injection.fixtures import small_tree
+from tests.fault_injection.plants import all_plants
 
 if TYPE_CHECKING:
     from pathlib import Path

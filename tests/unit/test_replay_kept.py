@@ -18,11 +18,6 @@ from auditor.finding import Evidence
 from auditor.index import INDEX_FORMAT
 from auditor.load import Tree
 from auditor.narrowing import Narrowing
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.faults_packs import packed
-from auditor.planting.plants import all_plants
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story, eventful_tree
 from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
 from auditor.replay.fold import OF_LOGS, Working
 from auditor.replay.kept import Kept, open_kept
@@ -30,6 +25,11 @@ from auditor.replay.reading import read_timeline
 from auditor.replay.state import LogsAt, with_leases
 from auditor.replay.timeline import newest_accepted
 from auditor.verification import Signatures
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.faults_packs import packed
+from tests.fault_injection.fixtures import Story, eventful_tree
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.shard import Shard
 from tests.golden.make_trees import STORIES, TREES
 from tests.simulation.audited import write_tree
 from tests.simulation.scenarios import SCENARIOS

@@ -14,9 +14,9 @@ from appliance.formats.stamped import sign
 from appliance.formats.witness import head_digest
 from timeagent.units import MS, SECOND
 
+from .fixtures import Story, only_file
 from .plants import plants
 from .shard import Shard
-from .stories import Story, only_file
 from .tree import ClusterTree
 
 if TYPE_CHECKING:

@@ -83,6 +83,7 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
     drive_copy(eventful, course, size=WIDE)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "place", "old", "new"),
     [

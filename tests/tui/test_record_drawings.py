@@ -209,6 +209,7 @@ def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -
     assert len(asked) <= 2 * len(domains)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

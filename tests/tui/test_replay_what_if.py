@@ -146,6 +146,7 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
     drive_copy(shutil.copytree(bad, tmp_path / "tree", symlinks=True), course)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "place", "old", "new", "test"),
     [

@@ -45,11 +45,13 @@ def both_ways(root: Path, signatures: Signatures | None = None) -> bytes:
     return said
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("plant", [small_tree, eventful_tree, *PLANTS.values()], ids=["small", "eventful", *PLANTS])
 def test_columns_and_rows_say_the_same_of_every_planted_fault(tmp_path: Path, plant: Plant) -> None:
     both_ways(plant(tmp_path).root)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("seed", range(3))
 def test_columns_and_rows_say_the_same_of_a_random_tree(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

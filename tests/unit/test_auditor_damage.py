@@ -143,6 +143,7 @@ def test_file_of_a_terabyte_is_not_read_whole(pattern: str, tmp_path: Path) -> N
     assert path.relative_to(tree.root).as_posix() in {finding.subject for finding in result.findings}
 
 
+@pytest.mark.verify
 def test_file_of_a_terabyte_is_explained_and_bundled_in_little_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,6 +219,7 @@ def test_damage_of_any_kind_ends_in_a_report(pristine: ClusterTree, tmp_path: Pa
 
 
 # Re-packed with a good checksum, damage gets past the framing and into the decoders.
+@pytest.mark.verify
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_behind_a_good_checksum_ends_in_a_report(

@@ -56,6 +56,7 @@ ALL = [(code, plant) for code, plants in all_plants().items() for plant in plant
 FIRST = [(code, plants[0]) for code, plants in all_plants().items()]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("code", "plant"), FIRST, ids=[code for code, _ in FIRST])
 def test_fault_inside_a_middling_tree_is_named_and_nothing_else(
     code: str, plant: Plant, middling: Remembered, tmp_path: Path

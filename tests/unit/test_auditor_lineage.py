@@ -73,6 +73,7 @@ def disagreements(found: list[tuple[Finding, Link]]) -> list[str]:
     return told + ([] if void else [f"a check of {code} fails, which the audit did not find" for code in accused])
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("code", "plant"), PLANTS, ids=[each.__name__ for _, each in PLANTS])
 def test_checks_say_what_the_rules_say(code: str, plant: Plant, tmp_path: Path) -> None:
     found = chains(plant, tmp_path)

@@ -68,6 +68,7 @@ BREACHES = [
 ]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("plant", BREACHES)
 def test_every_breach_is_found_in_packs_as_in_directories(plant: Callable[[Path], ClusterTree], tmp_path: Path) -> None:
     tree = plant(tmp_path)

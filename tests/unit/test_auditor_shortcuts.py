@@ -146,6 +146,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, bytes]
     return made
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_hole_in_the_shortcut_is_seen(
     planted: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch, mutant: str

@@ -30,6 +30,7 @@ def codes(root: Path, options: Options, signatures: Signatures) -> set[tuple[str
     return {(each.code, each.subject) for each in audit(Tree(root), signatures=signatures, options=options).findings}
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("code", sorted(all_plants()))
 def test_nothing_but_altered_bytes_is_missed(tmp_path: Path, code: str) -> None:
     signatures = Signatures()

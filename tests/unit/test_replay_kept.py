@@ -202,6 +202,7 @@ def test_every_planted_tree_is_the_same_from_a_database(tmp_path: Path) -> None:
         same(memory, kept.timeline, random.Random(number))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_simulated_tree_is_the_same_from_a_database(scenario: str, tmp_path: Path) -> None:
     for seed in (700, 701):
@@ -423,6 +424,7 @@ def looked_at(directory: Path) -> Iterator[tuple[str, Path]]:
     yield "overlap", granted_while_held(directory / "overlap").root
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant[1]}: {mutant[3]}")
 def test_a_mutant_is_found(mutant: tuple[Any, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, old, new = mutant

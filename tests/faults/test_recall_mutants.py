@@ -12,8 +12,10 @@ from appliance.session import recalls, session
 from tests.support.cluster import hand_sites
 from tests.support.mutants import plant
 from tests.support.shards import World
+from tests.support.values import NOW_NS
 from tests.unit import test_lease_recall as shard_tests
 from tests.unit import test_recalls as session_tests
+from timeagent.units import HOUR, MINUTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
     from tests.support.cluster import HandSite
 
 type Fault = tuple[ModuleType, str, str, str, Callable[..., None]]
+
+
+def waits(site: HandSite, ages: tuple[int, ...], sticky_ns: int | None, code: str) -> None:
+    """Wait with a lease in hand, while requests of these ages wait for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        session_tests.test_who_waits_gives_way_only_to_an_older_one_that_goes_on_waiting_for_what_it_uses(
+            site, patch, ages, sticky_ns, code
+        )
+
 
 MUTANTS: dict[str, Fault] = {
     "tentative leases are recalled": (
@@ -213,6 +224,34 @@ MUTANTS: dict[str, Fault] = {
         "each in undecided",
         "False",
         session_tests.test_lease_with_an_undecided_attempt_is_not_kept,
+    ),
+    "a younger one that waits is taken for an older one": (
+        recalls,
+        "RecallListener.waited_for",
+        "each.oldest < age",
+        "True",
+        lambda site: waits(site, (NOW_NS + HOUR,), None, "busy"),
+    ),
+    "one look at who waits is enough": (
+        recalls,
+        "Circle.closed",
+        "self._seen.get(name) == oldest",
+        "True",
+        lambda site: waits(site, (1, 0), None, "busy"),
+    ),
+    "a lease that nobody uses is in a circle": (
+        recalls,
+        "RecallListener.waited_for",
+        "each not in self._cache",
+        "True",
+        lambda site: waits(site, (1,), MINUTE, "busy"),
+    ),
+    "nobody is told of a circle": (
+        recalls,
+        "Circle.leave",
+        "self._recalls.give_up(self._closed)",
+        "()",
+        lambda site: waits(site, (1,), None, "deadlock"),
     ),
 }
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import LeaseEnded, LeaseGranted, LeaseUnavailable, Suspect
+from appliance.lease.client import LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TenureError
 from timeagent.units import MS, SECOND, span_text
 
@@ -249,7 +249,7 @@ class LeaseRenewer:
                     case LeaseGranted():
                         lease.take(answer.signed, answer.witness)
                         lease.trouble = None
-                    case LeaseEnded():
+                    case LeaseOver():
                         lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)

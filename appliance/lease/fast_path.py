@@ -1,4 +1,4 @@
-"""What a turn does with plain requests: what ``state.decide`` and the encoders do, without the values in between.
+"""The fast path of a turn, for plain requests: ``state.decide`` and the encoders without the values in between.
 
 A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``rows.py``); it may
 ask for hints. What is not plain, and all that is to be denied or refused, is left to the others of the turn, in its

@@ -1,6 +1,6 @@
-"""Where strangers stand until it is known who they are, or what they ask: a listening socket, and one thread's loop.
+"""Listening sockets for clients that are not known yet: bounded in number and in time, one thread's loop each.
 
-Whatever one of them sends or leaves out costs nobody else anything:
+Whatever one of these clients sends or leaves out costs nobody else anything:
 
 - a bounded number is there at once, each for a bounded time. Where the places are all taken, whoever has been there for
   a while gives way to somebody new, first of the address that has taken the most places; while nobody has, who comes

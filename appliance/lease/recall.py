@@ -1,4 +1,4 @@
-"""Who is told that its lease is asked for (docs/protocol/lease.md, "Recall").
+"""Recalls: holders are told that others ask for their leases (docs/protocol/lease.md, "Recall").
 
 A request that a lease is in the way of makes the shard tell that lease's holder, over a call that it lets be held back
 for that. It is advice, and nothing waits for it: the lease ends as every other, by its holder's word or by its expiry.

@@ -1,4 +1,4 @@
-"""How a shard answers one request of a turn: what is refused, who waits, what ``state.decide`` says of its domain.
+"""Answers one request of a turn: refuses it, queues it, or has ``state.decide`` decide it for its domain.
 
 Nothing is signed or written here. A draft names the entry of the turn that is going to be its witness. What a shard
 shows to people and greets holders with is unsigned, changes nothing, and is answered also without time.

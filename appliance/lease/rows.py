@@ -1,4 +1,4 @@
-"""How states stand in the rows of the store: whole, or short where a domain is as most are; and session leases.
+"""The rows of the store: states of domains, encoded whole or in short, and session leases.
 
 Most leases are the first that a shard knows of their domain: one lease, and nothing before it but the shard's own
 numbers. Of those only what is their own is written, forty bytes and some, and whoever has them is named by a number.

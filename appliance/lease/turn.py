@@ -1,4 +1,4 @@
-"""What one turn of a shard gathers before it is signed and written."""
+"""One turn of a shard: drafts of replies, entries and staged states, gathered before they are signed and written."""
 
 from __future__ import annotations
 

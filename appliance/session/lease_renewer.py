@@ -1,4 +1,4 @@
-"""Keeping what a session has: which leases are renewed when, which are lost, and that whoever listens is told.
+"""Renewal of what a session has: which leases are renewed when, which are lost, and that whoever listens is told.
 
 Each shard is asked for its leases at the same time as the others, so that one that does not answer costs no lease of
 another. An attempt is never waited for beyond the end of a lease that it might have kept: the loss is told then.

@@ -12,8 +12,8 @@ from tests.support.loops import HandServer
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.nodes import DoorWorld
 from tests.support.shards import World
-from tests.unit import test_lease_door as door_tests
 from tests.unit import test_lease_edges as edges
+from tests.unit import test_lease_listeners as door_tests
 from tests.unit import test_lease_modes as mode_tests
 from tests.unit import test_lease_wire as wire_tests
 

@@ -254,7 +254,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A connection that the door has let in, with the frame of its Hello."""
+    """A connection that the TLS listener has let in, with the frame of its Hello."""
 
     socket: socket.socket
     name: str

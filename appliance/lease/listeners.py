@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PLACES: Final = 128
-"""How many may be on a threshold at once."""
+"""How many visitors a listener has at once at most."""
 
 STAY_NS: Final = 5 * SECOND
 """How long one of them may stay."""
@@ -69,7 +69,7 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 @dataclass(slots=True, eq=False)
 class Visitor:
-    """Somebody on the threshold."""
+    """A client that is not known yet."""
 
     socket: socket.socket
     since_ns: int
@@ -209,7 +209,7 @@ _USER_TIMEOUT_MS: Final = 10_000
 
 @dataclass(slots=True, eq=False)
 class _Visitor(Visitor):
-    """Somebody on the threshold."""
+    """A client that is not known yet."""
 
     socket: ssl.SSLSocket
     key_id: bytes | None = None

@@ -111,7 +111,7 @@ class Connections:
         """By file descriptor."""
         self.peers: dict[str, Peer] = {}
         self.arrivals: deque[Arrival] = deque()
-        """Those whom the door has let in; anybody may add to it."""
+        """Those whom the TLS listener has let in; anybody may add to it."""
         self.unfinished: dict[Connection, None] = {}
         """Those of whom more is here than went into this turn."""
         self.throttled: dict[Connection, None] = {}
@@ -164,7 +164,7 @@ class Connections:
         self.poll.close()
 
     def admit(self, now: int, active: dict[Connection, None]) -> None:
-        """Take those in whom the door has handed over; what came with them is served in this turn."""
+        """Take those in whom the TLS listener has handed over; what came with them is served in this turn."""
         while self.arrivals:
             arrival = self.arrivals.popleft()
             connection = self._take(arrival.socket, f"node {arrival.name}", arrival.key_id, arrival.received, now)

@@ -1,38 +1,39 @@
-"""The self-test: each rule is shown a tree with its breach, and must name exactly that; good trees must stay silent.
+"""The self-test: each rule is shown trees with its breach, and must name exactly that; good trees must stay silent.
 
-The trees are made here, of the installed formats and keys that nobody else has, in a temporary directory. What an audit
-that passes this says of a real tree does not depend on trust in this program's tests.
+The trees were written once, by keys that nobody else has, and are packed into one file beside this module:
+``CODE/STORY/tree``, where CODE is what the audit must find, and ``CODE/STORY/other`` where it takes a second copy.
 """
 
 from __future__ import annotations
 
+import itertools
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .against import compared
 from .audit import audit
 from .load import Tree
-from .planting.plants import all_plants, all_twins
-from .planting.stories import eventful_tree, small_tree
 from .rules.registry import RULES
 from .verification import Signatures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .planting.plants import Plant, Twins
-
+PACKED: Final = Path(__file__).with_name("selftest.tar.xz")
 SCHEMA = "tenure.selftest"
 VERSION = 1
 GOOD = "good"
+TREE = "tree"
+OTHER = "other"
 PREFIX = "tenure-selftest-"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One tree: what was planted in it (a code, or "good"), by which story, and the codes that were found."""
+    """One tree: what is planted in it (a code, or "good"), by which story, and the codes that were found."""
 
     planted: str
     story: str
@@ -45,33 +46,27 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Make and audit one tree after the other. Raises OSError where nothing can be written."""
+    """Unpack and audit one case after the other. Raises OSError where nothing can be written."""
     signatures = Signatures()
-    for story in (small_tree, eventful_tree):
-        yield Case(GOOD, story.__name__, _codes(story, signatures))
-    planted, twins = all_plants(), all_twins()
-    for code in RULES:
-        for plant in planted.get(code, ()):
-            yield Case(code, plant.__name__, _codes(plant, signatures))
-        for pair in twins.get(code, ()):
-            yield Case(code, pair.__name__, _codes_of_two(pair, signatures))
+    with tarfile.open(PACKED, "r|xz") as archive:
+        for (planted, story), members in itertools.groupby(archive, lambda each: tuple(each.name.split("/")[:2])):
+            with TemporaryDirectory(prefix=PREFIX) as place:
+                for member in members:
+                    archive.extract(member, place, filter="tar")
+                yield Case(planted, story, _codes(Path(place) / planted / story, signatures))
 
 
-def _codes(plant: Plant, signatures: Signatures) -> tuple[str, ...]:
-    with TemporaryDirectory(prefix=PREFIX) as place:
-        result = audit(Tree(plant(Path(place) / "tree").root), signatures=signatures)
-        return tuple(sorted({finding.code for finding in result.findings}))
-
-
-def _codes_of_two(pair: Twins, signatures: Signatures) -> tuple[str, ...]:
-    with TemporaryDirectory(prefix=PREFIX) as place:
-        one, two = Tree(pair(Path(place) / "tree", Path(place) / "other").root), Tree(Path(place) / "other")
-        result = compared(audit(one, signatures=signatures), audit(two, signatures=signatures), one, two)
-        return tuple(sorted({finding.code for finding in result.findings}))
+def _codes(place: Path, signatures: Signatures) -> tuple[str, ...]:
+    tree = Tree(place / TREE)
+    result = audit(tree, signatures=signatures)
+    if (place / OTHER).exists():
+        other = Tree(place / OTHER)
+        result = compared(result, audit(other, signatures=signatures), tree, other)
+    return tuple(sorted({finding.code for finding in result.findings}))
 
 
 def untried(tried: list[Case]) -> list[str]:
-    """Return the codes that no case has planted."""
+    """Return the codes that are planted in no case."""
     return sorted(RULES.keys() - {case.planted for case in tried})
 
 

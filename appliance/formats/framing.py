@@ -60,6 +60,9 @@ class Piece(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+_RESTORE: Final = "restore the file from a copy of the tree"
+
+
 def pack(kind: Kind, payload: bytes) -> bytes:
     """Return the piece's bytes. Raises BadRequest above PAYLOAD_BYTES_MAX, or SEAL_BYTES_MAX for a seal."""
     if _too_large(kind, len(payload)):
@@ -151,11 +154,17 @@ def unpack(data: bytes, kind: Kind, where: str) -> bytes:
     """Return the payload of a file that holds exactly one piece. Raises Damaged: file, offset, expected, found."""
     piece = piece_at(data, 0)
     if isinstance(piece, str):
-        raise Damaged("piece-damaged", f"{where}, offset 0: expected a {kind.name.lower()}, but {piece}")
+        raise Damaged("piece-damaged", f"{where}, offset 0: expected a {kind.name.lower()}, but {piece}", hint=_RESTORE)
     if piece.kind is not kind:
-        raise Damaged("piece-damaged", f"{where}: expected a {kind.name.lower()}, found a {piece.kind.name.lower()}")
+        raise Damaged(
+            "piece-damaged",
+            f"{where}: expected a {kind.name.lower()}, found a {piece.kind.name.lower()}",
+            hint=_RESTORE,
+        )
     if piece.end != len(data):
-        raise Damaged("piece-damaged", f"{where}, offset {piece.end}: {len(data) - piece.end} bytes too many")
+        raise Damaged(
+            "piece-damaged", f"{where}, offset {piece.end}: {len(data) - piece.end} bytes too many", hint=_RESTORE
+        )
     return piece.payload
 
 

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", metavar="COPY", type=Path, help="another copy of the tree: say where the two contradict each other"
     )
     parser.add_argument(
-        "--selftest", action="store_true", help="instead of PATH: plant each fault into a tree, and find exactly it"
+        "--selftest",
+        action="store_true",
+        help="instead of PATH: audit trees with planted faults, and find exactly those",
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="how it is reported (default: text)")
     parser.add_argument(
@@ -86,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.selftest:
         if arguments.path is not None:
-            what = f"--selftest makes trees of its own: {arguments.path} would not be looked at"
+            what = f"--selftest has trees of its own: {arguments.path} would not be looked at"
             raise BadRequest("two-paths", what, hint="leave out one of the two")
         return run_selftest(arguments.format)
     if arguments.path is None:

@@ -29,7 +29,7 @@ def against(arguments: argparse.Namespace, tree: Tree, twin: Tree, result: Audit
 
 
 def run_selftest(form: str) -> int:
-    """Plant each fault, report in text or JSON. Returns 0 where exactly what was planted was found, else 1."""
+    """Audit the packed trees, report in text or JSON. Returns 0 where exactly what is planted was found, else 1."""
     if form not in ("text", "json"):
         raise BadRequest("bad-format", f"the selftest has no report in {form}", hint="audit --selftest [--json]")
     progress = Progress("selftest")

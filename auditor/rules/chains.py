@@ -36,6 +36,8 @@ def check_heads(
     ledger-disorder: in its ledger it stands behind the one before it. radius-above-policy: of its signed time.
     """
     last: HeadFact | None = None
+    twins: list[bytes] = []
+    """Digests of the batches that claim to be the last one: the next may follow any of them."""
     for fact in facts:
         yield from policies.check_clock(_head(fact), fact.token, fact.where)
         same_run = last is not None and last.head.incarnation == fact.head.incarnation
@@ -44,18 +46,21 @@ def check_heads(
             title = "the first batch of a run names one before it"
             yield found("chain-fork", _head(fact), reason, [fact.where], title=title)
         if last is not None and same_run:
-            yield from _pair(last, fact)
+            yield from _pair(last, fact, twins)
+        if last is None or not same_run or last.head.sequence != fact.head.sequence:
+            twins.clear()
+        twins.append(fact.digest)
         yield from _under(fact, chains.get((fact.head.map_number, fact.head.shard)))
         last = fact
 
 
-def _pair(before: HeadFact, after: HeadFact) -> Iterator[Finding]:
+def _pair(before: HeadFact, after: HeadFact, twins: Collection[bytes]) -> Iterator[Finding]:
     evidence = [before.where, after.where]
     if before.head.sequence == after.head.sequence:
         reason = f"two batches claim to be {_head(after)}"
         yield found("chain-fork", _head(after), reason, evidence, title="two batches claim the same place in a chain")
         return
-    if after.head.sequence == before.head.sequence + 1 and after.head.previous != before.digest:
+    if after.head.sequence == before.head.sequence + 1 and after.head.previous not in twins:
         reason = f"{_head(after)} names another batch before it than {before.head.sequence}, as it is known"
         yield found("chain-fork", _head(after), reason, evidence, title="a batch names another before it than there is")
     if before.in_ledger and after.in_ledger and _file_place(after) < _file_place(before):

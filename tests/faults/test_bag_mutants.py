@@ -53,6 +53,7 @@ def broken(seeds: int, *, revalidates: bool = True, kind: BagKind = BagKind.MAIL
     return None
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("kind", list(BagKind))
 def test_protocol_as_designed_breaks_no_promise(kind: BagKind) -> None:
     assert broken(SEEDS, kind=kind) is None

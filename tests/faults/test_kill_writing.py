@@ -17,7 +17,7 @@ from appliance.formats.birth import BagKind
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.planting.tree import START_NS, ClusterTree
+from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, payload_of
 from timeagent.units import MINUTE, SECOND
 

@@ -74,7 +74,7 @@ def dies_at_any_call() -> list[str]:
 
 
 SPOILT: list[Callable[[bytes], bytes]] = [
-    lambda data: data[:300] + b"?" + data[301:],
+    lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:],
     lambda data: data[:-1],
     lambda data: data + b"x",
 ]
@@ -96,7 +96,7 @@ def finds_a_bad_pack() -> list[str]:
 def finds_an_altered_file() -> list[str]:
     sealed = SealedRack()
     path = f"{sealed.files[0].bag.path}/{sealed.files[0].name.text()}"
-    server(sealed).files[path] = b"?" + server(sealed).files[path][1:]
+    server(sealed).files[path] = b"\0" + server(sealed).files[path][1:]
     with suppress(TenureError, AssertionError):
         sealed.packer().pack(sealed.rack)
     return ["packed what was not listed"] if PACK in sealed.names() else []

@@ -17,7 +17,7 @@ from auditor import bags, packs
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.planting.tree import START_NS, ClusterTree
+from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import LINES_MAX, MESSAGES, Process, delete_old, payload_of, run_stopped
 from tests.support.mutants import plant
 from timeagent.units import DAY, MINUTE

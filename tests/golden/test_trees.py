@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from auditor.audit import audit
 from auditor.load import Tree
 from auditor.report import json_bytes
-from tests.golden.make_trees import STORIES, TREES
+from auditor.selftest import PACKED
+from tests.golden.make_trees import STORIES, TREES, pack, plant_all
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -37,3 +39,9 @@ def test_stories_write_the_same_tree_again(name: str, tmp_path: Path) -> None:
 
 def test_no_golden_tree_is_left_over() -> None:
     assert {path.name for path in TREES.iterdir()} == set(STORIES)
+
+
+def test_stories_write_what_the_selftest_audits(tmp_path: Path) -> None:
+    plant_all(tmp_path / "cases")
+    pack(tmp_path / "cases", tmp_path / "packed")
+    assert lzma.decompress(PACKED.read_bytes()) == lzma.decompress((tmp_path / "packed").read_bytes())

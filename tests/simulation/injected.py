@@ -3,8 +3,8 @@
     python -m tests.simulation.injected --injections 10000            a table; exit 0: exactly what was planted, always
     python -m tests.simulation.injected --injections 10000 --write    the table into docs/verification.md
 
-An injection is one planted fault in a tree that begins with a history of its own (auditor/planting/history.py): other
-logs, domains, writers, racks, packs. Every story of every rule gets equally many.
+An injection is one planted fault in a tree that begins with a history of its own (tests/fault_injection/history.py):
+other logs, domains, writers, racks, packs. Every story of every rule gets equally many.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from auditor.against import compared
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.history import at_random, beginning_with
-from auditor.planting.plants import all_plants, all_twins
 from auditor.rules.registry import RULES
 from auditor.selecting import FailOn, exit_status
 from auditor.verification import Signatures
+from tests.fault_injection.history import at_random, beginning_with
+from tests.fault_injection.plants import all_plants, all_twins
 from tests.simulation.audited import place_in_memory
 from tests.simulation.measurement import Count, Measurement
 

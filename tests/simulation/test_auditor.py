@@ -41,6 +41,7 @@ def test_what_a_mutant_breaks_is_found(name: str, monkeypatch: pytest.MonkeyPatc
     pytest.fail(f"{FOUND[name]} was not found in {SEEDS_MAX} seeds")
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_nothing_is_found_where_nobody_broke_a_rule(scenario: str) -> None:
     for seed in range(500, 512):

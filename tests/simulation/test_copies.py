@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from auditor import records
 from auditor.finding import Verdict
 from auditor.rules import bags
@@ -23,6 +25,7 @@ PRUNED_MEANWHILE = ("outside", 12)
 """A chain was listed, and its oldest records were pruned before they were read."""
 
 
+@pytest.mark.verify
 def test_no_copy_of_a_tree_at_work_accuses_anybody() -> None:
     count = MEASUREMENT.measure(COPIES, processes=2)
     assert count.wrong == []

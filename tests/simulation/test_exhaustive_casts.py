@@ -46,6 +46,7 @@ def test_very_long_cast_keeps_every_promise(name: str, monkeypatch: pytest.Monke
 
 
 # A cast in which nothing is ever late, or never in time, would keep every promise too.
+@pytest.mark.verify
 def test_casts_meet_what_they_are_about(monkeypatch: pytest.MonkeyPatch) -> None:
     closing = keeps_every_promise(SHORT["writer, 3 closers, 1 fault"], monkeypatch).told()
     assert {note[-1] for note in closing if note[0] == "outcome"} == {"Committed", "NotCommitted", "Unknown"}

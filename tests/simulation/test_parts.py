@@ -6,6 +6,8 @@ import random
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 from auditor import against, store
 from auditor.against import compared
 from auditor.audit import Options, audit
@@ -64,6 +66,7 @@ def wrong(place: Path) -> Iterator[str]:
         world.forget()
 
 
+@pytest.mark.verify
 def test_parts_of_one_history_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(wrong(tmp_path / "clean")) == []
     with monkeypatch.context() as patches:

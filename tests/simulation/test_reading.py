@@ -96,6 +96,7 @@ def _objections(scenario: str) -> set[str]:
     return found
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_of_writer_and_reader_alike_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario, breaks = FAULTS[fault]

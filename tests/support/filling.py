@@ -24,7 +24,7 @@ from appliance.formats.pack import PACK
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.planting.tree import START_NS, ClusterTree
+from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import BEFORE, MESSAGES, Process, delete_old, payload_of
 from timeagent.errors import Environment, TenureError
 from timeagent.units import DAY, MINUTE, SECOND

@@ -13,8 +13,8 @@ import pytest
 from auditor.archive import Archive
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import Story, eventful_tree
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from timeagent.errors import Environment
 from timeagent.units import SECOND
@@ -30,7 +30,7 @@ from tui.widgets.finding_table import FindingTable
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
     from tui.app import TopApp
 
 

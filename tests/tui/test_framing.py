@@ -16,7 +16,7 @@ from textual.widget import Widget
 import tui.widgets.framing
 import tui.widgets.line_bar
 import tui.widgets.words_line
-from auditor.planting.stories import eventful_tree
+from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
@@ -83,6 +83,7 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
     drive_copy(eventful, course, size=WIDE)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "place", "old", "new"),
     [

@@ -67,6 +67,7 @@ def test_incident_is_found_and_explained_by_the_keys_of_the_document(repository:
     asyncio.run(run())
 
 
+@pytest.mark.verify
 def test_cursor_that_does_not_stand_on_what_fails_is_caught(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
     monkeypatch.setitem(globals(), "ROUNDS_MAX", 400)
     plant(

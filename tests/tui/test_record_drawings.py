@@ -10,10 +10,10 @@ from auditor.archive import Archive, LeaseTrace, read_archive
 from auditor.finding import Evidence, Finding, Severity, Verdict
 from auditor.lineage import lineage
 from auditor.load import Tree
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import eventful_tree
 from auditor.replay.lens import WhatIf
 from auditor.replay.timeline import Timeline
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import eventful_tree
 from tests.support.mutants import plant, plant_in_text
 from timeagent.console import counted
 from timeagent.units import SECOND
@@ -209,6 +209,7 @@ def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -
     assert len(asked) <= 2 * len(domains)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

@@ -12,9 +12,9 @@ import pytest
 from appliance.cluster import Cluster
 from appliance.demo.place import set_up_place
 from auditor.archive import Archive
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import Story
 from tenure.__main__ import main
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import Story
 from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, TenureError

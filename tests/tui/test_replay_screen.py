@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import eventful_tree
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from tests.support.screens import NOW_NS
 from timeagent.errors import BadRequest

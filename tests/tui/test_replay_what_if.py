@@ -11,8 +11,8 @@ from textual.events import Key
 import tests.support.copies
 import tui.reading
 import tui.screens.replay
-from auditor.planting.faults_leases import granted_while_held
 from auditor.replay.events import LeaseTold
+from tests.fault_injection.faults_leases import granted_while_held
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.tui.test_replay_screen import drawn, open_replay
@@ -146,6 +146,7 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
     drive_copy(shutil.copytree(bad, tmp_path / "tree", symlinks=True), course)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "place", "old", "new", "test"),
     [

@@ -28,8 +28,8 @@ import tui.widgets.moment_parts
 import tui.widgets.row_table
 import tui.widgets.words_line
 from auditor.load import Tree
-from auditor.planting.stories import eventful_tree
 from auditor.replay.timeline import Timeline
+from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
@@ -128,6 +128,7 @@ def test_theme_that_was_changed_elsewhere_is_that_of_every_screen() -> None:
     drive(course)
 
 
+@pytest.mark.verify
 def test_screens_that_are_styled_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
@@ -152,6 +153,7 @@ def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: p
         test_theme_that_was_changed_elsewhere_is_that_of_every_screen()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "place", "old"),
     [
@@ -250,6 +252,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     drive_copy(eventful, course)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "place", "old", "new"),
     [
@@ -304,6 +307,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
     drive_copy(eventful, course)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("module", "place", "old", "keys"),
     [

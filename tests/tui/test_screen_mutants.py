@@ -40,6 +40,7 @@ def test_source_that_is_read_on_the_screens_thread_is_caught(monkeypatch: pytest
         details.test_hung_mount_leaves_details_waiting_in_words_and_the_keys_alive()
 
 
+@pytest.mark.verify
 def test_hung_mount_taken_for_one_that_is_slow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tui.question, "AskedQuestion.freshness", "now - asked > SILENT_NS", "False")
     with pytest.raises(AssertionError):

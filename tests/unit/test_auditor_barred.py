@@ -12,11 +12,11 @@ from appliance.formats.paths import SEAL
 from auditor.audit import Audit, audit
 from auditor.load import Tree
 from auditor.opening import open_tree
-from auditor.planting.faults_packs import pack_rack
-from auditor.planting.stories import Story, small_tree
 from auditor.report import json_bytes
 from auditor.selecting import exit_status
 from auditor.verification import Signatures
+from tests.fault_injection.faults_packs import pack_rack
+from tests.fault_injection.fixtures import Story, small_tree
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.load import Opened
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()
 DAY = "logs/orders/2026-11-20"

@@ -18,13 +18,13 @@ from auditor.cli import COMMANDS
 from auditor.context import context_of
 from auditor.load import Tree
 from auditor.opening import open_tree
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.plants import all_plants
-from auditor.planting.stories import small_tree
-from auditor.planting.tree import ClusterTree
 from auditor.replay.reading import read_timeline
 from auditor.tarred import TarTree
 from auditor.verification import Signatures
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import small_tree
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.tree import ClusterTree
 from tests.support.jsonschema import problems
 from timeagent.console import report_error
 from timeagent.errors import TenureError

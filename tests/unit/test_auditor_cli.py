@@ -14,12 +14,12 @@ import pytest
 
 from auditor.cli import COMMANDS
 from auditor.opening import find_root, open_tree
-from auditor.planting.faults_bags import file_in_a_rack, off_grid_day
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import small_tree
-from auditor.planting.tree import ClusterTree
-from auditor.planting.writer import Writer
 from tenure.__main__ import main
+from tests.fault_injection.faults_bags import file_in_a_rack, off_grid_day
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import small_tree
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from timeagent.console import report_error
 from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.keys import public_line
@@ -28,7 +28,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.planting.plants import Plant
+    from tests.fault_injection.plants import Plant
 
 
 def run(command: str, *arguments: str | Path) -> int:

@@ -11,12 +11,12 @@ from auditor.audit import audit
 from auditor.clocks import Ties, _judged
 from auditor.finding import Evidence, NamedInterval
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
-from auditor.planting.shard import Shard
-from auditor.planting.tree import ClusterTree
-from auditor.planting.writer import Writer
 from auditor.replay.events import ClockReading
 from auditor.rules.registry import found
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from timeagent.signedtime import ClockStatus
 from timeagent.units import MS, SECOND
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.finding import Finding
-    from auditor.planting.plants import Plant
+    from tests.fault_injection.plants import Plant
 
 NODES = ("n1", "n2", "n3")
 

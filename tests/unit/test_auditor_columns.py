@@ -16,19 +16,19 @@ from auditor import domains, listed
 from auditor.audit import Options, audit
 from auditor.columns.spool import Spool
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
-from auditor.planting.stories import eventful_tree, small_tree
 from auditor.report import json_bytes
 from auditor.verification import Signatures
 from tests.bench.corpus.build import build
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
+from tests.fault_injection.fixtures import eventful_tree, small_tree
+from tests.fault_injection.plants import all_plants
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from auditor.planting.plants import Plant
+    from tests.fault_injection.plants import Plant
 
 BY_ROWS = Options(columns=False)
 MESSAGES = 5 * 5120
@@ -45,11 +45,13 @@ def both_ways(root: Path, signatures: Signatures | None = None) -> bytes:
     return said
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("plant", [small_tree, eventful_tree, *PLANTS.values()], ids=["small", "eventful", *PLANTS])
 def test_columns_and_rows_say_the_same_of_every_planted_fault(tmp_path: Path, plant: Plant) -> None:
     both_ways(plant(tmp_path).root)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("seed", range(3))
 def test_columns_and_rows_say_the_same_of_a_random_tree(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -10,12 +10,12 @@ import pytest
 from auditor.audit import Options, audit
 from auditor.columns import domains, frames, ledgers, witnesses, writers
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
-from auditor.planting.shard import Shard
-from auditor.planting.tree import ClusterTree
-from auditor.planting.writer import Writer
 from auditor.report import json_bytes
 from auditor.verification import Signatures
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from tests.support.mutants import plant
 from tests.unit.test_auditor_shortcuts import OWN
 from timeagent.units import MS, SECOND
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from auditor.planting.tree import Change
+    from tests.fault_injection.tree import Change
 
 
 def one_lease(

@@ -16,14 +16,14 @@ from appliance.formats.lockfile import LockEntry
 from auditor import load
 from auditor.audit import audit
 from auditor.load import Tail, Tree, tail_of
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story, eventful_tree, small_tree
-from auditor.planting.tree import ClusterTree
-from auditor.planting.writer import Writer
 from auditor.report import json_bytes, text_lines
 from auditor.selecting import FailOn, exit_status
 from auditor.verification import Signatures
 from tenure.__main__ import main
+from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def test_file_of_a_terabyte_is_not_read_whole(pattern: str, tmp_path: Path) -> N
     assert path.relative_to(tree.root).as_posix() in {finding.subject for finding in result.findings}
 
 
+@pytest.mark.verify
 def test_file_of_a_terabyte_is_explained_and_bundled_in_little_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,6 +219,7 @@ def test_damage_of_any_kind_ends_in_a_report(pristine: ClusterTree, tmp_path: Pa
 
 
 # Re-packed with a good checksum, damage gets past the framing and into the decoders.
+@pytest.mark.verify
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_behind_a_good_checksum_ends_in_a_report(

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from auditor.finding import Verdict
-from auditor.planting.plants import all_plants, all_twins
 from auditor.rules.registry import RULES
+from tests.fault_injection.plants import all_plants, all_twins
 from tests.simulation.injected import BEGINS, ENDS
 from timeagent import errors
 

@@ -8,8 +8,9 @@ import pytest
 
 from auditor.audit import Options, audit
 from auditor.load import Tree
-from auditor.planting import sessions
-from auditor.planting.faults_sessions import (
+from auditor.rules import sessions as rules
+from tests.fault_injection import sessions
+from tests.fault_injection.faults_sessions import (
     dropped_before_the_time_in_its_watermark,
     dropped_with_a_last_frame_that_nobody_wrote,
     dropped_with_a_watermark_from_before_it_was_granted,
@@ -17,7 +18,6 @@ from auditor.planting.faults_sessions import (
     dropped_with_the_last_frame_of_another_lease,
     kept_together,
 )
-from auditor.rules import sessions as rules
 from tests.support.mutants import plant
 from timeagent.units import MS
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 
 def codes(tree: ClusterTree, *, hashed: bool = True) -> set[str]:

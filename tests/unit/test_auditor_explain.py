@@ -17,13 +17,13 @@ from auditor.cli import COMMANDS
 from auditor.context import NEIGHBOURS, context_of
 from auditor.load import Tree
 from auditor.picture import WIDTH, draw
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.faults_time import bag_closed_before_its_message
-from auditor.planting.plants import all_plants
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story
 from auditor.replay.reading import read_timeline
 from auditor.verification import Signatures
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.faults_time import bag_closed_before_its_message
+from tests.fault_injection.fixtures import Story
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.shard import Shard
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.units import SECOND
@@ -31,7 +31,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from auditor.context import Context
     from auditor.finding import Finding
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,9 +14,9 @@ from auditor.audit import audit
 from auditor.cli import COMMANDS
 from auditor.export import TABLES
 from auditor.load import Tree
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import Story, small_tree
 from auditor.replay.reading import read_timeline
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import Story, small_tree
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.units import SECOND

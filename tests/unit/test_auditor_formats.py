@@ -13,17 +13,17 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from auditor.cli import COMMANDS
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.faults_time import message_after_expiry
-from auditor.planting.stories import Story, small_tree
 from auditor.rules.registry import RULES
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.faults_time import message_after_expiry
+from tests.fault_injection.fixtures import Story, small_tree
 from tests.support.jsonschema import problems
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,17 +8,17 @@ import pytest
 
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.faults_chains import domain_of_another_shard
-from auditor.planting.history import Remembered, at_random, beginning_with
-from auditor.planting.plants import all_plants
-from auditor.planting.tree import ClusterTree
 from auditor.verification import Signatures
+from tests.fault_injection.faults_chains import domain_of_another_shard
+from tests.fault_injection.history import Remembered, at_random, beginning_with
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.tree import ClusterTree
 from tests.simulation import injected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.planting.plants import Plant
+    from tests.fault_injection.plants import Plant
 
 SIGNATURES = Signatures()
 LARGE = 250
@@ -56,6 +56,7 @@ ALL = [(code, plant) for code, plants in all_plants().items() for plant in plant
 FIRST = [(code, plants[0]) for code, plants in all_plants().items()]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("code", "plant"), FIRST, ids=[code for code, _ in FIRST])
 def test_fault_inside_a_middling_tree_is_named_and_nothing_else(
     code: str, plant: Plant, middling: Remembered, tmp_path: Path

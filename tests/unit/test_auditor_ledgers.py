@@ -14,10 +14,10 @@ from appliance.lease.ceiling import RECORDS_KEPT
 from auditor import chains
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.faults_leases import shared
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story, only_file, small_tree
-from auditor.planting.tree import ClusterTree
+from tests.fault_injection.faults_leases import shared
+from tests.fault_injection.fixtures import Story, only_file, small_tree
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant
 from timeagent.units import SECOND
 

@@ -16,10 +16,10 @@ from auditor.finding import Verdict
 from auditor.lineage import lineage
 from auditor.links import LinkKind, lineage_lines
 from auditor.load import Tree
-from auditor.planting.faults_bags import late_writer, lost_file
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.faults_time import r1_breach
-from auditor.planting.plants import all_plants
+from tests.fault_injection.faults_bags import late_writer, lost_file
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.faults_time import r1_breach
+from tests.fault_injection.plants import all_plants
 from tests.support.mutants import plant as plant_mutant
 from tests.unit.test_auditor_explain import run
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from auditor.checks import Check
     from auditor.finding import Finding
     from auditor.links import Link
-    from auditor.planting.plants import Plant
+    from tests.fault_injection.plants import Plant
 
 PLANTS = [(code, each) for code, plants in sorted(all_plants().items()) for each in plants]
 
@@ -73,6 +73,7 @@ def disagreements(found: list[tuple[Finding, Link]]) -> list[str]:
     return told + ([] if void else [f"a check of {code} fails, which the audit did not find" for code in accused])
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("code", "plant"), PLANTS, ids=[each.__name__ for _, each in PLANTS])
 def test_checks_say_what_the_rules_say(code: str, plant: Plant, tmp_path: Path) -> None:
     found = chains(plant, tmp_path)

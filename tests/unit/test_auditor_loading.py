@@ -18,14 +18,14 @@ from auditor.audit import Audit, Options, audit
 from auditor.load import Tree
 from auditor.narrowing import Narrowing
 from auditor.opening import open_tree
-from auditor.planting.stories import eventful_tree, small_tree
-from auditor.planting.tree import ClusterTree
 from auditor.progress import progress_text
 from auditor.report import json_bytes
 from auditor.selecting import exit_status
 from auditor.tarred import TarTree
 from tenure.__main__ import main
 from tests.bench.corpus.build import build
+from tests.fault_injection.fixtures import eventful_tree, small_tree
+from tests.fault_injection.tree import ClusterTree
 from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import SECOND
 

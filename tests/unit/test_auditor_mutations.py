@@ -17,12 +17,12 @@ from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, MARKER, PRELOCK, SEAL
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.faults_packs import pack_rack
-from auditor.planting.history import at_random, beginning_with
-from auditor.planting.tree import ClusterTree
 from auditor.report import json_bytes, text_lines
 from auditor.selecting import FailOn, exit_status
 from auditor.verification import Signatures
+from tests.fault_injection.faults_packs import pack_rack
+from tests.fault_injection.history import at_random, beginning_with
+from tests.fault_injection.tree import ClusterTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from auditor import sequences
 from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.planting.faults_time import frame_signed_before_the_one_that_it_names
-from auditor.planting.stories import Story
 from auditor.report import json_bytes
 from auditor.rules import sequences as rules
+from tests.fault_injection.faults_time import frame_signed_before_the_one_that_it_names
+from tests.fault_injection.fixtures import Story
 from tests.support.mutants import plant_in_text
 from timeagent.units import MS
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.audit import Audit
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 BY_ROWS = Options(columns=False)
 UNHASHED = Options(hashed=False)

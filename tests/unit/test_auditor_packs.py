@@ -14,13 +14,13 @@ from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from auditor.audit import audit
 from auditor.explain import explain_lines
 from auditor.load import Tree
-from auditor.planting.faults_packs import pack_tree, packed
-from auditor.planting.plants import all_plants
-from auditor.planting.stories import eventful_tree, small_tree
-from auditor.planting.tree import ClusterTree
-from auditor.planting.writer import Writer
 from auditor.report import json_bytes
 from auditor.selecting import exit_status
+from tests.fault_injection.faults_packs import pack_tree, packed
+from tests.fault_injection.fixtures import eventful_tree, small_tree
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ BREACHES = [
 ]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("plant", BREACHES)
 def test_every_breach_is_found_in_packs_as_in_directories(plant: Callable[[Path], ClusterTree], tmp_path: Path) -> None:
     tree = plant(tmp_path)

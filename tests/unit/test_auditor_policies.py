@@ -9,7 +9,7 @@ import pytest
 from auditor import records
 from auditor.audit import Options, audit
 from auditor.load import Tree
-from auditor.planting.stories import Story
+from tests.fault_injection.fixtures import Story
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

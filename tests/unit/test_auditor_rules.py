@@ -18,18 +18,18 @@ from auditor.against import compared
 from auditor.audit import audit
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
-from auditor.planting.faults_bags import premature_lock
-from auditor.planting.faults_bytes import joined_later
-from auditor.planting.faults_chains import shard_of_map_2, two_maps
-from auditor.planting.faults_leases import aged, shared
-from auditor.planting.plants import Plant, Twins, all_plants, all_twins
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story, eventful_tree, only_file, small_tree, two_sealed_racks
-from auditor.planting.tree import ClusterTree, seed
-from auditor.planting.writer import Writer
 from auditor.rules import leases
 from auditor.rules.registry import RULES
 from auditor.selecting import FailOn, exit_status
+from tests.fault_injection.faults_bags import premature_lock
+from tests.fault_injection.faults_bytes import joined_later
+from tests.fault_injection.faults_chains import shard_of_map_2, two_maps
+from tests.fault_injection.faults_leases import aged, shared
+from tests.fault_injection.fixtures import Story, eventful_tree, only_file, small_tree, two_sealed_racks
+from tests.fault_injection.plants import Plant, Twins, all_plants, all_twins
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree, seed
+from tests.fault_injection.writer import Writer
 from tests.support.mutants import plant
 from timeagent.errors import BadRequest
 from timeagent.keys import Signer

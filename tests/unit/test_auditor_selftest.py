@@ -1,15 +1,21 @@
-"""The self-test finds what it plants, says so in both forms, and fails where a rule does not look any more."""
+"""The self-test finds what is planted, says so in both forms, and fails for a blind rule or a wrong expectation."""
 
 from __future__ import annotations
 
 import json
+import lzma
+import tarfile
 from typing import TYPE_CHECKING
 
 from auditor import selftest
 from auditor.rules.registry import RULES
 from tenure.__main__ import main
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import small_tree
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 
@@ -36,6 +42,26 @@ def test_judge_that_has_gone_blind_fails_its_selftest(
     failed = {line.split()[1] for line in out.splitlines() if "FAILED: found nothing" in line}
     assert failed == {"lost-frame", "sequence-reused", "sequence-disorder", "r2-breach"}
     assert out.splitlines()[-1].endswith("failed")
+
+
+# A good tree that is said to hold a fault, a fault that is said to be none, and one by the name of another.
+def test_wrong_expectation_fails_the_selftest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tree(tmp_path / "small")
+    granted_while_held(tmp_path / "granted")
+    packed = tmp_path / "packed"
+    with lzma.open(packed, "wb") as file, tarfile.open(fileobj=file, mode="w") as archive:
+        for name, planted in (("small", "r1-breach"), ("granted", "good"), ("granted", "r2-breach")):
+            archive.add(tmp_path / name, f"{planted}/a_story/tree")
+    monkeypatch.setattr(selftest, "PACKED", packed)
+    status, out = run(capsys, "--json")
+    assert status == 1
+    assert [(each["planted"], each["found"], each["passed"]) for each in json.loads(out)["cases"]] == [
+        ("r1-breach", [], False),
+        ("good", ["early-grant"], False),
+        ("r2-breach", ["early-grant"], False),
+    ]
 
 
 def test_rule_that_nothing_is_planted_for_is_told() -> None:

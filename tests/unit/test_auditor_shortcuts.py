@@ -9,21 +9,21 @@ import pytest
 
 from auditor.audit import Options, audit
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
-from auditor.planting.shard import Shard
-from auditor.planting.stories import eventful_tree, small_tree
-from auditor.planting.tree import ClusterTree
-from auditor.planting.writer import Writer
 from auditor.report import json_bytes
 from auditor.rules import time as time_rules
 from auditor.verification import Signatures
+from tests.fault_injection.fixtures import eventful_tree, small_tree
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from tests.support.mutants import plant
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.planting.plants import Plant
+    from tests.fault_injection.plants import Plant
 
 SHORTENED = (
     "timestamp-outside-bag",
@@ -146,6 +146,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, bytes]
     return made
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_hole_in_the_shortcut_is_seen(
     planted: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch, mutant: str

@@ -12,11 +12,11 @@ from auditor import strangers
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.planting.shard import Shard
-from auditor.planting.stories import small_tree
-from auditor.planting.tree import ClusterTree, seed
-from auditor.planting.writer import Writer
 from auditor.rules import policies
+from tests.fault_injection.fixtures import small_tree
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree, seed
+from tests.fault_injection.writer import Writer
 from tests.support.mutants import plant
 from timeagent.keys import Signer
 from timeagent.trust import Purpose

@@ -11,9 +11,9 @@ import pytest
 from auditor.audit import audit
 from auditor.load import Tree
 from auditor.opening import open_tree
-from auditor.planting.stories import small_tree
 from auditor.tarred import LEVELS_MAX, TarTree
 from tenure.__main__ import main
+from tests.fault_injection.fixtures import small_tree
 from timeagent.errors import Damaged
 
 if TYPE_CHECKING:

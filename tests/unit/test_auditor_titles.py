@@ -8,9 +8,9 @@ import pytest
 
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
 from auditor.rules.registry import RULES, found
 from auditor.verification import Signatures
+from tests.fault_injection.plants import all_plants
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from appliance.formats.framing import Kind
 from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.planting.faults_trust import (
+from auditor.rules import trust
+from tests.fault_injection.faults_trust import (
     Row,
     key_for_something_else_in_a_later_record,
     key_left_out_of_a_record_and_then_of_another_node,
@@ -20,8 +21,7 @@ from auditor.planting.faults_trust import (
     revocation_that_the_next_record_does_not_know,
     revoked_key_that_is_left_out_and_comes_back,
 )
-from auditor.planting.stories import Story
-from auditor.rules import trust
+from tests.fault_injection.fixtures import Story
 from tests.support.mutants import plant
 from timeagent.units import MS, SECOND
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.finding import Finding
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 
 def findings(tree: ClusterTree, *, by_columns: bool = True) -> tuple[Finding, ...]:

@@ -10,14 +10,14 @@ import pytest
 from auditor.against import compared
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.stories import Story, flip, only_file, small_tree
 from auditor.verification import Signatures
+from tests.fault_injection.fixtures import Story, flip, only_file, small_tree
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()
 

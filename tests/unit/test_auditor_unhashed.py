@@ -11,12 +11,12 @@ import pytest
 from auditor.audit import Options, audit
 from auditor.cli import COMMANDS
 from auditor.load import Tree
-from auditor.planting.plants import all_plants
-from auditor.planting.stories import small_tree
 from auditor.report import json_fields, text_lines
 from auditor.selecting import exit_status
 from auditor.verification import Signatures
 from tests.bench.corpus.build import build
+from tests.fault_injection.fixtures import small_tree
+from tests.fault_injection.plants import all_plants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,7 @@ def codes(root: Path, options: Options, signatures: Signatures) -> set[tuple[str
     return {(each.code, each.subject) for each in audit(Tree(root), signatures=signatures, options=options).findings}
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("code", sorted(all_plants()))
 def test_nothing_but_altered_bytes_is_missed(tmp_path: Path, code: str) -> None:
     signatures = Signatures()

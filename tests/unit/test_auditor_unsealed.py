@@ -11,8 +11,8 @@ from auditor import bags
 from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.planting.stories import Story
-from auditor.planting.tree import ClusterTree
+from tests.fault_injection.fixtures import Story
+from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant
 from timeagent.units import SECOND
 

@@ -22,6 +22,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     yield from sites(tmp_path)
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", list(BagKind))
 def test_many_messages_come_back_to_the_byte_before_and_after_packing(

@@ -127,7 +127,7 @@ def test_file_of_one_piece_holds_exactly_one_of_its_kind() -> None:
     ):
         with pytest.raises(Damaged, match="the file") as refused:
             unpack(data, Kind.FRAME, "the file")
-        assert refused.value.code == "piece-damaged"
+        assert (refused.value.code, refused.value.hint) == ("piece-damaged", "restore the file from a copy of the tree")
         assert what in refused.value.message
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.planting.stories import small_tree
 from auditor.replay.making import make_index
+from tests.fault_injection.fixtures import small_tree
 from timeagent.errors import Damaged, TenureError
 
 if TYPE_CHECKING:

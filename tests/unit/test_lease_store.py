@@ -100,6 +100,7 @@ def test_turn_that_fails_leaves_nothing(store: LeaseStore) -> None:
     assert store.domains == 1
 
 
+@pytest.mark.verify
 def test_what_is_kept_beside_the_file_does_not_grow_with_the_number_of_large_turns(store: LeaseStore) -> None:
     for turn in range(4):
         with store.transaction():

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from auditor.cli import COMMANDS
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.stories import Story, eventful_tree, small_tree
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.keys import Signer, public_line
@@ -21,7 +21,7 @@ from timeagent.units import SECOND, rfc3339
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.planting.tree import ClusterTree
+    from tests.fault_injection.tree import ClusterTree
 
 
 def run(*arguments: str | Path) -> int:

@@ -18,11 +18,6 @@ from auditor.finding import Evidence
 from auditor.index import INDEX_FORMAT
 from auditor.load import Tree
 from auditor.narrowing import Narrowing
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.faults_packs import packed
-from auditor.planting.plants import all_plants
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story, eventful_tree
 from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
 from auditor.replay.fold import OF_LOGS, Working
 from auditor.replay.kept import Kept, open_kept
@@ -30,6 +25,11 @@ from auditor.replay.reading import read_timeline
 from auditor.replay.state import LogsAt, with_leases
 from auditor.replay.timeline import newest_accepted
 from auditor.verification import Signatures
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.faults_packs import packed
+from tests.fault_injection.fixtures import Story, eventful_tree
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.shard import Shard
 from tests.golden.make_trees import STORIES, TREES
 from tests.simulation.audited import write_tree
 from tests.simulation.scenarios import SCENARIOS
@@ -202,6 +202,7 @@ def test_every_planted_tree_is_the_same_from_a_database(tmp_path: Path) -> None:
         same(memory, kept.timeline, random.Random(number))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_simulated_tree_is_the_same_from_a_database(scenario: str, tmp_path: Path) -> None:
     for seed in (700, 701):
@@ -423,6 +424,7 @@ def looked_at(directory: Path) -> Iterator[tuple[str, Path]]:
     yield "overlap", granted_while_held(directory / "overlap").root
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant[1]}: {mutant[3]}")
 def test_a_mutant_is_found(mutant: tuple[Any, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, old, new = mutant

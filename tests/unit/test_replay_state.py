@@ -14,10 +14,6 @@ from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWit
 from appliance.formats.witness import WitnessKind
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.planting.faults_leases import granted_while_held
-from auditor.planting.plants import all_plants
-from auditor.planting.shard import Shard
-from auditor.planting.stories import Story, flip
 from auditor.replay.delivery import newest_delivered
 from auditor.replay.events import BagClosed, FrameWritten, LeaseTold, order
 from auditor.replay.fold import Working
@@ -25,14 +21,18 @@ from auditor.replay.reading import read_timeline
 from auditor.replay.state import BagPhase, LeasePhase
 from auditor.replay.timeline import Timeline
 from auditor.verification import Signatures
+from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.fixtures import Story, flip
+from tests.fault_injection.plants import all_plants
+from tests.fault_injection.shard import Shard
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.planting.tree import ClusterTree
     from auditor.replay.state import StateAt
+    from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()
 

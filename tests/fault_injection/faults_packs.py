@@ -9,8 +9,8 @@ from appliance.formats.pack import PACK, PackMaker
 from appliance.formats.paths import RETAINED, SEAL
 from timeagent.errors import Damaged
 
+from .fixtures import flip, small_tree, two_sealed_racks
 from .plants import plants
-from .stories import flip, small_tree, two_sealed_racks
 from .tree import ClusterTree
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from appliance.formats.lockfile import open_lock
 from appliance.formats.stamped import stamp
 from timeagent.units import MS, SECOND
 
+from .fixtures import Story, flip, only_file, small_tree, two_sealed_racks
 from .plants import plants
-from .stories import Story, flip, only_file, small_tree, two_sealed_racks
 from .tree import ClusterTree
 from .writer import Writer
 

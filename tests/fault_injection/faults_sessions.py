@@ -9,8 +9,8 @@ from timeagent.canonical import encode
 from timeagent.units import MS, SECOND
 
 from . import sessions
+from .fixtures import Story
 from .plants import plants
-from .stories import Story
 
 if TYPE_CHECKING:
     from pathlib import Path

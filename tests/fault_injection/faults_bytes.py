@@ -16,9 +16,9 @@ from timeagent.keys import Signer
 from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
+from .fixtures import Story, flip, only_file, rack_not_sealed, small_tree
 from .plants import plants
 from .shard import Shard
-from .stories import Story, flip, only_file, rack_not_sealed, small_tree
 from .tree import ClusterTree, seed
 
 if TYPE_CHECKING:

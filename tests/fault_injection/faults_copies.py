@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from timeagent.units import MS, SECOND
 
+from .fixtures import Story
 from .plants import twins
 from .shard import Shard
-from .stories import Story
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from appliance.formats.lease import LeaseOutcome
 from timeagent.units import MS
 
+from .fixtures import Story
 from .plants import plants
 from .shard import Lease
-from .stories import Story
 from .tree import Change, ClusterTree, changed, seed
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from appliance.formats.stamped import sign
 from appliance.formats.witness import head_digest
 from timeagent.units import MS, SECOND
 
+from .fixtures import Story, only_file
 from .plants import plants
 from .shard import Shard
-from .stories import Story, only_file
 from .tree import ClusterTree
 
 if TYPE_CHECKING:
@@ -44,8 +44,11 @@ def two_grants_after_one(root: Path) -> ClusterTree:
 def two_batches_with_one_sequence(root: Path) -> ClusterTree:
     story = Story(root)
     story.lease()
-    story.shard.sequence -= 1
-    story.shard.grant("bob", story.writer)
+    shard = story.shard
+    place = shard.sequence, shard.previous
+    shard.grant("bob", story.writer)
+    shard.sequence, shard.previous = place
+    shard.grant("carol", story.writer)
     return story.done()
 
 

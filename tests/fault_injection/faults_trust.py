@@ -11,8 +11,8 @@ from timeagent.keys import Signer
 from timeagent.trust import Purpose
 from timeagent.units import SECOND
 
+from .fixtures import Story, small_tree
 from .plants import plants
-from .stories import Story, small_tree
 from .tree import START_NS, ClusterTree, seed
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def begin(tree: ClusterTree) -> None:
 
 def at_random(seed: int, events: int) -> Prologue:
     """Return a history of so many events."""
-    return lambda tree: _Past(tree, random.Random(seed)).run(events)  # noqa: S311 - a seed, one history
+    return lambda tree: _Past(tree, random.Random(seed)).run(events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class Remembered:
 
 class _Past:
     def __init__(self, tree: ClusterTree, chance: random.Random) -> None:
-        from .shard import Shard  # noqa: PLC0415 - which needs trees
-        from .writer import Writer  # noqa: PLC0415
+        from .shard import Shard
+        from .writer import Writer
 
         self.tree = tree
         self.chance = chance
@@ -122,7 +122,7 @@ class _Past:
             tree.advance(chance.randrange(MS, 300 * MS))
             payloads = [chance.randbytes(chance.randrange(1, 200)) for _ in range(chance.randint(1, 6))]
             writer.publish(grid, lease, payloads=payloads)
-        if chance.random() < 0.3:  # noqa: PLR2004
+        if chance.random() < 0.3:
             self.shard.extend()
             self.shard.prolong(lease)
         self.shard.end(lease)
@@ -146,7 +146,7 @@ class _Past:
 
     def _broken(self) -> None:
         lease = self.shard.grant(self.chance.choice(self.domains), self.chance.choice(self.writers))
-        if self.chance.random() < 0.5:  # noqa: PLR2004
+        if self.chance.random() < 0.5:
             self.tree.settle_to(grid := self._grid(), lease.witness.settle_to_ns, node=NODE)
             self.tree.advance(MS)
             next(each for each in self.writers if each.incarnation == lease.witness.holder.incarnation).publish(
@@ -157,8 +157,8 @@ class _Past:
         self.shard.expire(lease)
 
     def _pack(self) -> None:
-        from .faults_packs import pack_rack  # noqa: PLC0415 - which needs stories
+        from .faults_packs import pack_rack
 
         for seal in sorted(self.tree.root.glob(f"logs/*/*/*/{SEAL}")):
-            if self.chance.random() < 0.4:  # noqa: PLR2004
+            if self.chance.random() < 0.4:
                 pack_rack(seal.parent)

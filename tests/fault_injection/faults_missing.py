@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from appliance.formats.framing import Kind
 from timeagent.units import MS, SECOND
 
+from .fixtures import Story, only_file, rack_not_sealed, small_tree
 from .plants import plants
-from .stories import Story, only_file, rack_not_sealed, small_tree
 from .tree import ClusterTree, changed
 
 if TYPE_CHECKING:

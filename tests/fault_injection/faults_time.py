@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from timeagent.units import MS, SECOND
 
 from . import sessions
+from .fixtures import Story
 from .plants import plants
-from .stories import Story
 from .tree import ClusterTree
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from appliance.formats.paths import Grid, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp
+from tests.support.clocks import HandTime
 from timeagent.keys import Signer
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import SECOND
 
-from .handtime import HandTime
 from .history import begin
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Revoked, WitnessKind
 from timeagent.units import MS, SECOND
 
+from .fixtures import Story
 from .plants import plants
 from .shard import Lease, Shard
-from .stories import Story
 from .tree import ClusterTree, seed
 
 if TYPE_CHECKING:

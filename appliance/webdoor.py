@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PAGES_MAX: Final = 16
-"""How many pages are being made and read at once. How many may ask meanwhile, and for how long: ``Threshold``."""
+"""How many pages are being made and read at once. How many may ask meanwhile, and for how long: ``BoundedListener``."""
 
 REQUEST_BYTES_MAX: Final = 8 * 1024
 HEADERS_MAX: Final = 64

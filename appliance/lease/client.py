@@ -247,7 +247,7 @@ class LeaseDenied(msgspec.Struct, frozen=True, gc=False):
     """The place in the queue: 1 is next."""
 
 
-class LeaseEnded(msgspec.Struct, frozen=True, gc=False):
+class LeaseOver(msgspec.Struct, frozen=True, gc=False):
     """The lease is over. ``unknown``: the shard knows nothing of it (any more)."""
 
     domain: str
@@ -275,7 +275,7 @@ class Suspect:
     witness: Witness
 
 
-type Result = LeaseGranted | LeaseDenied | LeaseEnded | LeaseUnavailable | Suspect | Refused
+type Result = LeaseGranted | LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 
 
 class LeaseClient:
@@ -370,14 +370,14 @@ class LeaseClient:
         that has died, or an answer that is lost, is noticed. Where an answer comes at once, a pause is made.
         """
         ask = self.ask(domain, mode=mode) if isinstance(domain, str) else domain
-        patience = AcquireDeadline(self._time, self._policy, wait_ns)
+        deadline = AcquireDeadline(self._time, self._policy, wait_ns)
         while True:
-            wait, keep = patience.next_call()
+            wait, keep = deadline.next_call()
             (result,) = self.acquire([ask], phase=phase, term_ns=term_ns, wait_ns=wait, keep_ns=keep)
-            if not isinstance(result, LeaseDenied | LeaseUnavailable) or patience.over():
+            if not isinstance(result, LeaseDenied | LeaseUnavailable) or deadline.over():
                 return result
             earliest = result.earliest_ns if isinstance(result, LeaseDenied) else None
-            patience.pause(self._randomness, earliest)
+            deadline.pause(self._randomness, earliest)
 
     def renew(
         self,
@@ -492,18 +492,18 @@ class LeaseClient:
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
                 results += [LeaseUnavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
                 continue
-            come = self._come() if any(isinstance(reply, wire.Granted) for reply in replies) else None
+            verifier = self._verifier() if any(isinstance(reply, wire.Granted) for reply in replies) else None
             parts = zip(replies, opened(replies), domains[start:end], asks[start:end], strict=True)
             for reply, both, domain, ask in parts:
                 asked = before if ask is None else ask.time
                 if isinstance(reply, wire.Granted):
-                    assert come is not None
-                    results.append(self._judge_witness(reply, both, domain, ask, asked, come))
+                    assert verifier is not None
+                    results.append(self._judge_witness(reply, both, domain, ask, asked, verifier))
                 else:
                     results.append(self._judge(reply, domain, ask))
         return results
 
-    def _come(self) -> ReplyVerifier:
+    def _verifier(self) -> ReplyVerifier:
         """Read the clock once for all witnesses of an answer that has come."""
         return ReplyVerifier(self._time.now(), self._time.token(), self._policy)
 
@@ -535,7 +535,7 @@ class LeaseClient:
                     domain, reply.reason, reply.holder, reply.since_ns, reply.until_ns, reply.earliest_ns, reply.place
                 )
             case wire.Over():
-                return LeaseEnded(domain, reply.outcome, reply.ending, reply.revoked)
+                return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
             case Refused():
                 return reply
             case wire.Unavailable():
@@ -552,13 +552,13 @@ class LeaseClient:
         domain: str,
         ask: Ask | None,
         before: SignedTime,
-        come: ReplyVerifier,
+        verifier: ReplyVerifier,
     ) -> Result:
         """Believe a witness, or say why not. ``before``: this node's signed time before the request was sent."""
         where = f"the shard's witness on {domain!r}"
         try:
             signed, witness = both or opened_alone(reply.signed, where)
-            head_time = come.head_time(signed, where)
+            head_time = verifier.head_time(signed, where)
         except Damaged as problem:
             return LeaseUnavailable(domain, "answer-damaged", problem.message, ask)
         if witness.domain != domain or witness.holder != self._holder:
@@ -566,7 +566,7 @@ class LeaseClient:
                 f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
             )
         else:
-            reason = come.suspicion(witness.expiry_ns, head_time, before)
+            reason = verifier.suspicion(witness.expiry_ns, head_time, before)
         return LeaseGranted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
 
     def _too_late(self, witness: Witness | SessionWitness, now: TimeInterval) -> bool:

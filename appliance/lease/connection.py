@@ -254,7 +254,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A connection that the door has let in, with the frame of its Hello."""
+    """A connection that the TLS listener has let in, with the frame of its Hello."""
 
     socket: socket.socket
     name: str
@@ -373,14 +373,14 @@ def ordinary(call: Sequence[Request]) -> bool:
 class RequestBatch:
     """The calls of one turn, in the order in which they came."""
 
-    __slots__ = ("_answered", "_greeted", "_limits", "_presence", "calls", "requests", "waiters")
+    __slots__ = ("_answered", "_greeted", "_limits", "_reaper", "calls", "requests", "waiters")
 
     def __init__(
-        self, limits: ClientLimits, presence: TentativeLeaseReaper, answered: Callable[[PendingCall], None]
+        self, limits: ClientLimits, reaper: TentativeLeaseReaper, answered: Callable[[PendingCall], None]
     ) -> None:
         """Begin without any. ``answered``: called when an answer has come that was held back."""
         self._limits = limits
-        self._presence = presence
+        self._reaper = reaper
         self._answered = answered
         self._greeted = False
         self.requests: list[Request] = []
@@ -393,7 +393,7 @@ class RequestBatch:
         """Take a connection's next call."""
         owed = None
         if not ordinary(call):
-            self._presence.heard(connection, call)
+            self._reaper.heard(connection, call)
             owed = held_back(connection, call, self._limits, self._answered)
             if owed is not None:
                 self.waiters.update({len(self.requests) + each.position: each for each in owed.waiters})

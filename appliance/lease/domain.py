@@ -1,4 +1,4 @@
-"""What a shard knows of one domain, what can be asked about it, and what can come of that: values only.
+"""One domain as a shard knows it: its state, the commands on it, and the decisions that follow. Values only.
 
 ``state.decide`` is the function over them. Of hints, at the end: how they grow with what holders say, and who is told.
 Of the messages under a lease that ended without its holder's word nothing is known but that none is above the floor.
@@ -50,7 +50,7 @@ class Past(Record, frozen=True):
     others_digest: Bytes32 | None
 
 
-class LeaseState(Record, frozen=True):
+class LeaseRecord(Record, frozen=True):
     """A lease that is out. Floor, settle_to and past are as its grant or last upgrade stated them."""
 
     mode: Mode
@@ -94,7 +94,7 @@ class Taken(Record, frozen=True, tag="taken"):
     """
 
     memory: Memory
-    leases: tuple[LeaseState, ...]
+    leases: tuple[LeaseRecord, ...]
 
 
 type State = Free | Taken
@@ -206,7 +206,7 @@ def remembering(state: State, hints: Hints | None, bounds: Bounds) -> State:
     return msgspec.structs.replace(state, memory=msgspec.structs.replace(memory, hints=about))
 
 
-def said(state: Taken, lease: LeaseState, hints: Hints | None, bounds: Bounds) -> Hints:
+def said(state: Taken, lease: LeaseRecord, hints: Hints | None, bounds: Bounds) -> Hints:
     """Return what the holder has said about what it wrote. All leases of a domain share one number of places."""
     if hints is None:
         return lease.hints

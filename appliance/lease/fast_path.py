@@ -1,4 +1,4 @@
-"""What a turn does with plain requests: what ``state.decide`` and the encoders do, without the values in between.
+"""The fast path of a turn, for plain requests: ``state.decide`` and the encoders without the values in between.
 
 A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``rows.py``); it may
 ask for hints. What is not plain, and all that is to be denied or refused, is left to the others of the turn, in its
@@ -163,7 +163,7 @@ class FastPath:
                 or type(had) is not ExclusiveLease
                 or had.correlation_id != name
                 or request.watermark_time is not None
-                or request.watermark_ns not in (None, had.ground.memory.floor_ns)
+                or request.watermark_ns not in (None, had.defaults.memory.floor_ns)
                 or request.messages
                 or request.chain_head is not None
                 or request.abandoned
@@ -173,9 +173,9 @@ class FastPath:
                 drafts[position] = self._other(turn, request, waiters.get(position))
                 continue
             ending = _ENDING + name + end
-            entries.append(b"".join((_ENDED, _encode(domain), ending, had.ground.numbers)))
+            entries.append(b"".join((_ENDED, _encode(domain), ending, had.defaults.numbers)))
             drafts[position] = b"".join((_OVER, request.request_id, _OUTCOME, ending, _NIL))
-            changed[domain] = FreedDomain(had.ground, name, ended_ns, had.request_id), found[1] + 1
+            changed[domain] = FreedDomain(had.defaults, name, ended_ns, had.request_id), found[1] + 1
             turn.plain_leases -= 1
         return rest
 
@@ -215,9 +215,9 @@ class FastPath:
             before: FreedDomain | Memory | None
             if found is None:
                 before = unknown.memory if self._refused_new(turn, request) is None else None
-                ground, fence, revision, past = unknown, fence_min + 1, 0, _NO_PAST
+                defaults, fence, revision, past = unknown, fence_min + 1, 0, _NO_PAST
             else:
-                before, ground, fence, past = _past(found[0], request, unknown)
+                before, defaults, fence, past = _past(found[0], request, unknown)
                 fence, revision = max(fence, fence_min) + 1, found[1]
             expiry = min(now + min(request.term_ns, term_max), request.expiry_ns_max, highest)
             if before is None or expiry <= latest or fence > ceiling:
@@ -225,13 +225,13 @@ class FastPath:
                 continue
             stamp = fence.to_bytes(8, "big")
             name = stamp + chance(8)
-            hints = _encode(ground.memory.hints) if request.hints_wanted else _NIL
+            hints = _encode(defaults.memory.hints) if request.hints_wanted else _NIL
             drafts[position] = PlainLater(request.request_id, len(entries), hints)
             granted[domain] = name, len(entries)
             until = expiry.to_bytes(8, "big")
-            about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, ground.numbers, _NIL)
+            about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, defaults.numbers, _NIL)
             entries.append(b"".join((*about, past, _NOTHING_ELSE)))
-            lease = ExclusiveLease(ground, before, request.holder, name, now, expiry, request.age, request.request_id)
+            lease = ExclusiveLease(defaults, before, request.holder, name, now, expiry, request.age, request.request_id)
             changed[domain] = lease, revision + 1
             turn.plain_leases += 1
             if not revision:
@@ -242,7 +242,7 @@ class FastPath:
 def _past(
     kept: State | Plain, request: Acquire, unknown: DomainDefaults
 ) -> tuple[FreedDomain | Memory | None, DomainDefaults, int, bytes]:
-    """Return what a free domain is left with, its ground and fence, and what a witness says of the grant before.
+    """Return what a free domain is left with, its defaults and fence, and what a witness says of the grant before.
 
     None where it is not free, was not left plainly, or this request has had it.
     """
@@ -251,8 +251,8 @@ def _past(
             return None, unknown, 0, b""
         name = kept.correlation_id
         ended = kept.ended_ns.to_bytes(8, "big")
-        past = b"".join((_ID, name, _ENDING, name, _OUTCOME, _INT, ended, _END, kept.ground.setter))
-        return kept, kept.ground, int.from_bytes(name[:8], "big"), past
+        past = b"".join((_ID, name, _ENDING, name, _OUTCOME, _INT, ended, _END, kept.defaults.setter))
+        return kept, kept.defaults, int.from_bytes(name[:8], "big"), past
     if type(kept) is not Free:
         return None, unknown, 0, b""
     memory = kept.memory

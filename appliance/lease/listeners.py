@@ -1,6 +1,6 @@
-"""Where strangers stand until it is known who they are, or what they ask: a listening socket, and one thread's loop.
+"""Listening sockets for clients that are not known yet: bounded in number and in time, one thread's loop each.
 
-Whatever one of them sends or leaves out costs nobody else anything:
+Whatever one of these clients sends or leaves out costs nobody else anything:
 
 - a bounded number is there at once, each for a bounded time. Where the places are all taken, whoever has been there for
   a while gives way to somebody new, first of the address that has taken the most places; while nobody has, who comes
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PLACES: Final = 128
-"""How many may be on a threshold at once."""
+"""How many visitors a listener has at once at most."""
 
 STAY_NS: Final = 5 * SECOND
 """How long one of them may stay."""
@@ -69,7 +69,7 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 @dataclass(slots=True, eq=False)
 class Visitor:
-    """Somebody on the threshold."""
+    """A client that is not known yet."""
 
     socket: socket.socket
     since_ns: int
@@ -209,7 +209,7 @@ _USER_TIMEOUT_MS: Final = 10_000
 
 @dataclass(slots=True, eq=False)
 class _Visitor(Visitor):
-    """Somebody on the threshold."""
+    """A client that is not known yet."""
 
     socket: ssl.SSLSocket
     key_id: bytes | None = None

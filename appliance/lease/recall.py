@@ -1,4 +1,4 @@
-"""Who is told that its lease is asked for (docs/protocol/lease.md, "Recall").
+"""Recalls: holders are told that others ask for their leases (docs/protocol/lease.md, "Recall").
 
 A request that a lease is in the way of makes the shard tell that lease's holder, over a call that it lets be held back
 for that. It is advice, and nothing waits for it: the lease ends as every other, by its holder's word or by its expiry.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..formats.lease import Holder, Mode
     from ..formats.witness import Ended
-    from .domain import Command, LeaseState, State
+    from .domain import Command, LeaseRecord, State
     from .wire import Attend, Denied, Reply
 
 
@@ -42,7 +42,7 @@ ATTENDERS_MAX: Final = 16_384
 """How many holders one shard tells; who comes then is answered at once, and asks again later."""
 
 
-def asked_back(state: State, command: Command) -> tuple[LeaseState, ...]:
+def asked_back(state: State, command: Command) -> tuple[LeaseRecord, ...]:
     """Return the leases that have to go before a denied request can have what it asks for. Pure.
 
     A tentative one is not among them: its holder is about to make it held, or to give up, and an older request ends it.
@@ -148,7 +148,7 @@ class Recalls:
         first = next((when for lease, when in zip(asked, told, strict=True) if lease.holder == denied.holder), 0)
         return msgspec.structs.replace(denied, recalled_ns=first) if first else denied
 
-    def _want(self, domain: str, lease: LeaseState, mode: Mode, by: Holder, now: Instant) -> Instant:
+    def _want(self, domain: str, lease: LeaseRecord, mode: Mode, by: Holder, now: Instant) -> Instant:
         known = self._of.get(lease.correlation_id)
         if known is None:
             self._number += 1

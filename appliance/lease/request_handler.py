@@ -1,4 +1,4 @@
-"""How a shard answers one request of a turn: what is refused, who waits, what ``state.decide`` says of its domain.
+"""Answers one request of a turn: refuses it, queues it, or has ``state.decide`` decide it for its domain.
 
 Nothing is signed or written here. A draft names the entry of the turn that is going to be its witness. What a shard
 shows to people and greets holders with is unsigned, changes nothing, and is answered also without time.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from ..formats.shardmap import ShardMap
     from .ceiling import RightToGrant, ShardIdentity
-    from .domain import LeaseState
+    from .domain import LeaseRecord
     from .recall import Waiter
     from .sessions import Sessions
     from .store import Eviction, LeaseStore
@@ -105,7 +105,7 @@ class Inspected:
     identity: ShardIdentity
     chain: RightToGrant
     store: LeaseStore
-    notary: BatchSigner
+    batch_signer: BatchSigner
     sessions: Sessions
     waiting: WaitingRoom
     time: NodeTime
@@ -149,15 +149,15 @@ class Inspected:
             domains=self.store.domains,
             leases=self.store.leases,
             waiting=self.waiting.count,
-            batches=self.notary.batches,
-            blocks_lost=self.notary.blocks_lost,
+            batches=self.batch_signer.batches,
+            blocks_lost=self.batch_signer.blocks_lost,
             since_ns=self.identity.since_ns,
             release=self.identity.release,
             sessions=self.store.sessions,
         )
 
 
-def _view(domain: str, lease: LeaseState, waiting: int) -> LeaseView:
+def _view(domain: str, lease: LeaseRecord, waiting: int) -> LeaseView:
     return LeaseView(
         domain=domain,
         mode=lease.mode,
@@ -184,7 +184,7 @@ class RequestHandler:
         randomness: random.Random,
         *,
         store: LeaseStore,
-        forgotten: Eviction,
+        eviction: Eviction,
         sessions: Sessions,
         waiting: WaitingRoom,
         shown: Inspected,
@@ -194,7 +194,7 @@ class RequestHandler:
         self._map = shard_map
         self._randomness = randomness
         self._store = store
-        self._forgotten = forgotten
+        self._eviction = eviction
         self._sessions = sessions
         self._waiting = waiting
         self._shown = shown
@@ -281,15 +281,15 @@ class RequestHandler:
             return Refused(request_id=request.request_id, code="wrong-shard", message=why, hint="ask that shard")
         if self._store.full:
             return Unavailable(request_id=request.request_id, code="store-full", message=self._store.why_full())
-        if self._store.domains + turn.new >= self._forgotten.domains_max:
-            why = f"the shard remembers {self._forgotten.domains_max} domains, and none can be forgotten yet"
+        if self._store.domains + turn.new >= self._eviction.domains_max:
+            why = f"the shard remembers {self._eviction.domains_max} domains, and none can be forgotten yet"
             return Unavailable(request_id=request.request_id, code="busy", message=why)
         return None
 
     def _stage(self, turn: Turn, domain: str) -> Staged:
         staged = turn.staged.get(domain)
         if staged is None:
-            state, revision = self._store.read(domain) or (Free(memory=self._forgotten.memory()), 0)
+            state, revision = self._store.read(domain) or (Free(memory=self._eviction.memory()), 0)
             staged = turn.staged[domain] = Staged(state, revision, state)
             if turn.granted and (plain := turn.granted.get(domain)) is not None:
                 staged.answers = {plain[0]: plain[1]}
@@ -345,6 +345,6 @@ class RequestHandler:
             case Hello():
                 return welcome(request, self._identity)
             case Inspect() | AskClock():
-                return self._shown.answer(request, self._forgotten.floor_ns, self._forgotten.settle_to_ns)
+                return self._shown.answer(request, self._eviction.floor_ns, self._eviction.settle_to_ns)
             case _:
                 return Unavailable(request_id=request.request_id, code=code, message=message)

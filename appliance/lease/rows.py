@@ -1,4 +1,4 @@
-"""How states stand in the rows of the store: whole, or short where a domain is as most are; and session leases.
+"""The rows of the store: states of domains, encoded whole or in short, and session leases.
 
 Most leases are the first that a shard knows of their domain: one lease, and nothing before it but the shard's own
 numbers. Of those only what is their own is written, forty bytes and some, and whoever has them is named by a number.
@@ -21,8 +21,8 @@ from timeagent.canonical import encode
 
 from ..formats.hints import NOTHING_WRITTEN, nothing_known
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from .domain import Free, LeaseState, Memory, State, Taken
-from .session_state import SessionState
+from .domain import Free, LeaseRecord, Memory, State, Taken
+from .session_state import SessionRecord
 from .wire import Age
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def defaults_of(memory: Memory) -> DomainDefaults:
 class FreedDomain(msgspec.Struct, frozen=True, gc=False):
     """A free domain whose last lease was plain, and was given back without a word about messages."""
 
-    ground: DomainDefaults
+    defaults: DomainDefaults
     correlation_id: bytes
     ended_ns: Instant
     request_id: bytes
@@ -62,7 +62,7 @@ class FreedDomain(msgspec.Struct, frozen=True, gc=False):
 class ExclusiveLease(msgspec.Struct, frozen=True, gc=False):
     """A domain with one lease, which is plain."""
 
-    ground: DomainDefaults
+    defaults: DomainDefaults
     before: FreedDomain | Memory
     """The domain without it; nothing is left in it of what ended before the last grant but the last of that."""
     holder: Holder
@@ -83,12 +83,12 @@ type Plain = FreedDomain | ExclusiveLease
 
 def memory_of(given: FreedDomain) -> Memory:
     """Return what is remembered of a free domain that was left plainly."""
-    ground = given.ground.memory
+    defaults = given.defaults.memory
     return Memory(
         fence=int.from_bytes(given.correlation_id[:8], "big"),
-        floor_ns=ground.floor_ns,
-        settle_to_ns=ground.settle_to_ns,
-        hints=ground.hints,
+        floor_ns=defaults.floor_ns,
+        settle_to_ns=defaults.settle_to_ns,
+        hints=defaults.hints,
         previous_id=given.correlation_id,
         last_ended=Ending(
             correlation_id=given.correlation_id,
@@ -99,7 +99,7 @@ def memory_of(given: FreedDomain) -> Memory:
             messages=0,
             chain_head=None,
         ),
-        floor_set_by=ground.floor_set_by,
+        floor_set_by=defaults.floor_set_by,
         ended_request=given.request_id,
         before_last=(),
     )
@@ -115,7 +115,7 @@ def expanded(kept: State | Plain) -> State:
     memory = memory_of(before) if type(before) is FreedDomain else before
     assert isinstance(memory, Memory)
     fence = kept.fence
-    lease = LeaseState(
+    lease = LeaseRecord(
         mode=Mode.X,
         phase=Phase.HELD,
         holder=kept.holder,
@@ -182,11 +182,11 @@ class StateRows:
         self.floor_ns, self.settle_to_ns = floor_ns, settle_to_ns
         self._hints = nothing_known(floor_ns)
         self._unknown = Memory(fence=0, floor_ns=floor_ns, settle_to_ns=settle_to_ns, hints=self._hints)
-        self._ground = defaults_of(self._unknown)
+        self._defaults = defaults_of(self._unknown)
 
     def row(self, kept: State | Plain) -> Row:
         """Return a state's columns."""
-        if type(kept) is FreedDomain and self._is_ours(kept.ground):
+        if type(kept) is FreedDomain and self._is_ours(kept.defaults):
             name, fence = kept.correlation_id, int.from_bytes(kept.correlation_id[:8], "big")
             raw = _GIVEN.pack(_IS_GIVEN, name[8:], kept.ended_ns, kept.request_id)
             return FREE, 0, 0, fence, None, None, raw
@@ -211,10 +211,10 @@ class StateRows:
         kind = raw[0]
         if kind == _IS_GIVEN:
             _, chance, ended, request_id = _GIVEN.unpack(raw)
-            return FreedDomain(self._ground, fence.to_bytes(8, "big") + chance, ended, request_id)
+            return FreedDomain(self._defaults, fence.to_bytes(8, "big") + chance, ended, request_id)
         if kind == _IS_HAD:
             _, number, chance, granted, first_try, request_id, name, ended, got = _HAD.unpack(raw)
-            before: FreedDomain | Memory = FreedDomain(self._ground, name, ended, got)
+            before: FreedDomain | Memory = FreedDomain(self._defaults, name, ended, got)
         elif kind == _PLAIN:
             _, number, chance, first_try, request_id = _SHORT.unpack(raw)
             granted, before = fence - 1, self._unknown
@@ -222,12 +222,12 @@ class StateRows:
             return _decoder.decode(raw) if kind > _SHORT_MAX else self._long(raw, expiry_ns, fence)
         name = fence.to_bytes(8, "big") + chance
         age = Age(first_try_ns=first_try, request_id=request_id)
-        return ExclusiveLease(self._ground, before, self._holders[number], name, granted, expiry_ns, age, request_id)
+        return ExclusiveLease(self._defaults, before, self._holders[number], name, granted, expiry_ns, age, request_id)
 
-    def _is_ours(self, ground: DomainDefaults) -> bool:
+    def _is_ours(self, defaults: DomainDefaults) -> bool:
         """Whether it is that of a domain of which nothing is known."""
-        memory, ours = ground.memory, self._ground
-        return ground is ours or (ground.numbers, ground.setter, memory.hints) == (
+        memory, ours = defaults.memory, self._defaults
+        return defaults is ours or (defaults.numbers, defaults.setter, memory.hints) == (
             ours.numbers,
             ours.setter,
             self._hints,
@@ -236,7 +236,7 @@ class StateRows:
     def _had(self, had: ExclusiveLease) -> bytes | None:
         """Return a plain lease behind another in short; None: it says more than that, or is the first of its domain."""
         before = had.before
-        if had.age.request_id != had.request_id or type(before) is not FreedDomain or not self._is_ours(had.ground):
+        if had.age.request_id != had.request_id or type(before) is not FreedDomain or not self._is_ours(had.defaults):
             return None
         number = self._number(had.holder)
         if number is None:
@@ -253,7 +253,7 @@ class StateRows:
             before.request_id,
         )
 
-    def _short(self, memory: Memory, lease: LeaseState) -> bytes | None:
+    def _short(self, memory: Memory, lease: LeaseRecord) -> bytes | None:
         """Return an ordinary state in short; None: it says more than that."""
         fence, first = lease.fence, lease.correlation_id
         numbers = self.floor_ns, self.settle_to_ns
@@ -298,7 +298,7 @@ class StateRows:
         if bits & _IN_SESSION:
             session_id, expiry_ns = _UNDER_SESSION.unpack_from(raw, at)
         correlation_id = fence.to_bytes(8, "big") + chance
-        lease = LeaseState(
+        lease = LeaseRecord(
             mode=_MODES[bits & _MODE_BITS],
             phase=Phase.HELD if bits & _IS_HELD else Phase.TENTATIVE,
             holder=self._holders[number],
@@ -334,7 +334,7 @@ class StateRows:
 
 _PUT_SESSION: Final = "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
-_session_decoder: Final = msgspec.msgpack.Decoder(SessionState)
+_session_decoder: Final = msgspec.msgpack.Decoder(SessionRecord)
 
 
 class SessionRows:
@@ -344,17 +344,17 @@ class SessionRows:
         """Take the connection's ``execute``."""
         self._execute = execute
 
-    def find(self, session_id: bytes) -> SessionState | None:
+    def find(self, session_id: bytes) -> SessionRecord | None:
         """Return a session lease."""
         row = self._execute("SELECT state FROM session WHERE session_id = ?", (session_id,)).fetchone()
         return _session_decoder.decode(row[0]) if row else None
 
-    def begun_by(self, request_id: bytes) -> SessionState | None:
+    def begun_by(self, request_id: bytes) -> SessionRecord | None:
         """Return the session lease that a request got."""
         row = self._execute("SELECT state FROM session WHERE request_id = ?", (request_id,)).fetchone()
         return _session_decoder.decode(row[0]) if row else None
 
-    def put(self, session: SessionState) -> bool:
+    def put(self, session: SessionRecord) -> bool:
         """Write a session lease as it is; False: it is over, without leases, and is forgotten."""
         if session.over is not None and not session.leases:
             self._execute("DELETE FROM session WHERE session_id = ?", (session.session_id,))

@@ -85,7 +85,7 @@ class Connections:
         listener: UnixListener,
         limits: ClientLimits,
         counts: ServerCounts,
-        presence: TentativeLeaseReaper,
+        reaper: TentativeLeaseReaper,
         *,
         clock: BootClock,
         trust: Trust | None,
@@ -96,7 +96,7 @@ class Connections:
         self._listener = listener
         self._limits = limits
         self._counts = counts
-        self._presence = presence
+        self._reaper = reaper
         self._clock = clock
         self._trust = trust
         self._group = group
@@ -111,7 +111,7 @@ class Connections:
         """By file descriptor."""
         self.peers: dict[str, Peer] = {}
         self.arrivals: deque[Arrival] = deque()
-        """Those whom the door has let in; anybody may add to it."""
+        """Those whom the TLS listener has let in; anybody may add to it."""
         self.unfinished: dict[Connection, None] = {}
         """Those of whom more is here than went into this turn."""
         self.throttled: dict[Connection, None] = {}
@@ -164,7 +164,7 @@ class Connections:
         self.poll.close()
 
     def admit(self, now: int, active: dict[Connection, None]) -> None:
-        """Take those in whom the door has handed over; what came with them is served in this turn."""
+        """Take those in whom the TLS listener has handed over; what came with them is served in this turn."""
         while self.arrivals:
             arrival = self.arrivals.popleft()
             connection = self._take(arrival.socket, f"node {arrival.name}", arrival.key_id, arrival.received, now)
@@ -231,7 +231,7 @@ class Connections:
             if reason:
                 self._counts.closed[reason] += 1
             connection.peer.connections -= 1
-            self._presence.left(connection, self._clock.boot_ns())
+            self._reaper.left(connection, self._clock.boot_ns())
             waiters = [waiter for owed in connection.owed for waiter in owed.waiters]
             connection.peer.waiting -= len(waiters)
             if waiters:
@@ -345,17 +345,17 @@ class ShardServer:
         self._trust = trust
         self._on_loop = on_loop
         self._checked_ns = 0
-        self._presence = TentativeLeaseReaper()
+        self._reaper = TentativeLeaseReaper()
         self._answered: deque[PendingCall] = deque()
         self._in_turn = False
         self._stopping = False
         self.counts = ServerCounts(looped_ns=self._clock.boot_ns())
         self._listener = UnixListener(path, group)
-        self._guests = Connections(
+        self._clients = Connections(
             self._listener,
             self._limits,
             self.counts,
-            self._presence,
+            self._reaper,
             clock=self._clock,
             trust=trust,
             group=group,
@@ -364,12 +364,12 @@ class ShardServer:
         self._wake, self._woken = socket.socketpair()
         for each in (self._wake, self._woken):
             each.settimeout(0)
-        self._guests.poll.register(self._woken, select.EPOLLIN)
+        self._clients.poll.register(self._woken, select.EPOLLIN)
 
     @property
     def connections(self) -> int:
         """How many connections are open."""
-        return len(self._guests.connections)
+        return len(self._clients.connections)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class ShardServer:
                 self._loop_once()
             self._drain()
         finally:
-            self._guests.close()
+            self._clients.close()
             self._wake.close()
             self._woken.close()
 
@@ -401,7 +401,7 @@ class ShardServer:
         if self._stopping:
             connection.close()
             return
-        self._guests.arrivals.append(Arrival(connection, name, key_id, received))
+        self._clients.arrivals.append(Arrival(connection, name, key_id, received))
         self._rouse()
 
     def answered(self, owed: PendingCall) -> None:
@@ -416,20 +416,20 @@ class ShardServer:
 
     def _drain(self) -> None:
         """Take nobody in any more; answer the whole frames that are here, and wait a little until that is read."""
-        guests = self._guests
-        guests.stop_listening()
-        for connection in list(guests.connections.values()):
-            guests.receive(connection)
-        self._turn([each for each in guests.connections.values() if not each.unsent])
-        while guests.unfinished:  # finite: nothing more is received
-            again, guests.unfinished = list(guests.unfinished), {}
+        clients = self._clients
+        clients.stop_listening()
+        for connection in list(clients.connections.values()):
+            clients.receive(connection)
+        self._turn([each for each in clients.connections.values() if not each.unsent])
+        while clients.unfinished:  # finite: nothing more is received
+            again, clients.unfinished = list(clients.unfinished), {}
             self._turn(again)
         until = self._clock.boot_ns() + self._limits.drain_ns
-        while any(each.unsent for each in guests.connections.values()) and self._clock.boot_ns() < until:
-            for number, _ in guests.poll.poll(TICK_NS / SECOND):
-                reader = guests.connections.get(number)
+        while any(each.unsent for each in clients.connections.values()) and self._clock.boot_ns() < until:
+            for number, _ in clients.poll.poll(TICK_NS / SECOND):
+                reader = clients.connections.get(number)
                 if reader is not None and reader.unsent:
-                    guests.send(reader)
+                    clients.send(reader)
 
     def _abandon(self, waiters: Sequence[DeferredReply]) -> None:
         with self._guard:
@@ -438,45 +438,45 @@ class ShardServer:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def _patience(self) -> float:
-        if self._guests.unfinished or self._answered:
+        if self._clients.unfinished or self._answered:
             return 0
         with self._guard:
             due = self._shard.due_in()
-        tick = THROTTLED_NS if self._guests.throttled else TICK_NS
+        tick = THROTTLED_NS if self._clients.throttled else TICK_NS
         return (tick if due is None else min(due, tick)) / SECOND
 
     def _loop_once(self) -> None:
-        guests = self._guests
-        ready = guests.poll.poll(self._patience())
+        clients = self._clients
+        ready = clients.poll.poll(self._patience())
         now = self.counts.looped_ns = self._clock.boot_ns()
-        throttled = guests.throttled
-        active = guests.unfinished | throttled
-        guests.unfinished, guests.throttled = {}, {}
-        connections, knocks = guests.connections, False
+        throttled = clients.throttled
+        active = clients.unfinished | throttled
+        clients.unfinished, clients.throttled = {}, {}
+        connections, knocks = clients.connections, False
         for number, _ in ready:
             connection = connections.get(number)
             if connection is None:
                 knocks = self._heard(number) or knocks
             elif connection.unsent:
-                guests.send(connection)
+                clients.send(connection)
                 if connection.open and not connection.unsent:
                     active[connection] = None
-            elif connection not in active and guests.receive(connection):
+            elif connection not in active and clients.receive(connection):
                 active[connection] = None
         tick = now - self._checked_ns >= TICK_NS
-        guests.judge_nodes(due=tick)
-        guests.admit(now, active)
+        clients.judge_nodes(due=tick)
+        clients.admit(now, active)
         if knocks:
-            guests.accept(now)  # last, because who has just left has made room
+            clients.accept(now)  # last, because who has just left has made room
         self._turn([each for each in active if each.open])
-        for connection in throttled | guests.throttled:
-            guests.watch(connection)
+        for connection in throttled | clients.throttled:
+            clients.watch(connection)
         if tick:
             self._checked_ns = now
             with self._guard:
                 self._shard.housekeeping()
-            guests.look_around(now)
-            if gone := self._presence.gone(now):
+            clients.look_around(now)
+            if gone := self._reaper.gone(now):
                 with self._guard:
                     self._replies(gone, {})
         self._on_loop()
@@ -493,32 +493,32 @@ class ShardServer:
 
     def _turn(self, active: list[Connection]) -> None:
         """Take the whole frames that came in through one turn of the shard; answer those whose wait is over."""
-        gathered = RequestBatch(self._limits, self._presence, self.answered)
+        batch = RequestBatch(self._limits, self._reaper, self.answered)
         now = self._clock.boot_ns()
         for connection in active:
-            if len(gathered.requests) >= self._limits.requests_per_turn:
-                self._guests.unfinished[connection] = None
+            if len(batch.requests) >= self._limits.requests_per_turn:
+                self._clients.unfinished[connection] = None
                 continue
             try:
-                self._take_calls(connection, now, gathered)
+                self._take_calls(connection, now, batch)
             except Damaged as problem:
-                self._guests.refuse(connection, problem.code, problem.message, "speak the protocol of this release")
+                self._clients.refuse(connection, problem.code, problem.message, "speak the protocol of this release")
         self._in_turn = True
         with self._guard:
             replies: Sequence[Reply | Encoded | None] = ()
-            if gathered.calls or self._shard.due_in() == 0:
-                replies = self._replies(gathered.requests, gathered.waiters)
+            if batch.calls or self._shard.due_in() == 0:
+                replies = self._replies(batch.requests, batch.waiters)
         self._in_turn = False
         woken = self._woken_connections()
-        if not gathered.calls:
+        if not batch.calls:
             self._send_all(woken)
             return
         after = self._clock.boot_ns()
         self.counts.turns += 1
         self.counts.turn_ns += after - now
-        self.counts.calls += len(gathered.calls)
-        self.counts.requests += len(gathered.requests)
-        out, behind = gathered.frames(replies)
+        self.counts.calls += len(batch.calls)
+        self.counts.requests += len(batch.requests)
+        out, behind = batch.frames(replies)
         woken.update(dict.fromkeys(behind))
         for connection, frame in out.items():
             connection.since_ns = after
@@ -526,7 +526,7 @@ class ShardServer:
                 connection.unsent += frame
                 woken[connection] = None
             else:
-                self._guests.send_at_once(connection, frame)
+                self._clients.send_at_once(connection, frame)
         self._send_all(woken)
 
     def _woken_connections(self) -> dict[Connection, None]:
@@ -546,11 +546,11 @@ class ShardServer:
             if connection.leaving:
                 self.counts.closed["hello-refused"] += 1
             if len(connection.owed) > self._limits.owed_per_connection:
-                self._guests.refuse(
+                self._clients.refuse(
                     connection, "too-many-waiting", f"{len(connection.owed)} calls wait for their answers"
                 )
             else:
-                self._guests.send(connection)
+                self._clients.send(connection)
 
     def _replies(self, requests: Sequence[Task], waiters: dict[int, DeferredReply]) -> Sequence[Reply | Encoded | None]:
         """Take requests through a turn; where nothing of it could be, for a full tmpfs, all are told so."""
@@ -560,7 +560,7 @@ class ShardServer:
             self.counts.full += 1
             return self._shard.unserved(requests, problem.code, f"{problem.message}; {problem.hint}")
 
-    def _take_calls(self, connection: Connection, now: int, gathered: RequestBatch) -> None:
+    def _take_calls(self, connection: Connection, now: int, batch: RequestBatch) -> None:
         """Split off whole frames, as many as this peer may have done now. Raises Damaged: none of them is done."""
         calls: list[list[Request]] = []
         offset = 0
@@ -569,15 +569,15 @@ class ShardServer:
             peer.fill(now, self._limits)
         while (end := connection.next_frame(offset)) is not None and not connection.leaving:
             if peer.tokens < 1:
-                self._guests.throttled[connection] = None
+                self._clients.throttled[connection] = None
                 self.counts.throttled += 1
                 break
             if len(calls) == self._limits.calls_per_turn:
-                self._guests.unfinished[connection] = None
+                self._clients.unfinished[connection] = None
                 break
             calls.append(decode_call(received[offset + LENGTH_BYTES : end]))
             peer.tokens -= max(1, len(calls[-1]))
             offset = end
         connection.used(offset)
         for call in calls:
-            gathered.take(connection, call)
+            batch.take(connection, call)

@@ -14,7 +14,7 @@ from timeagent.errors import Damaged
 from ..formats.sessionlease import SessionWitness
 from ..formats.witness import SignedWitness
 from . import wire
-from .client import LeaseClient, LeaseEnded, LeaseUnavailable
+from .client import LeaseClient, LeaseOver, LeaseUnavailable
 from .wire import BeginSession, DropSession, Refused, RenewSession, SessionGranted
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SuspectSession:
     reason: str
 
 
-type SessionResult = Stands | LeaseEnded | LeaseUnavailable | Refused | SuspectSession
+type SessionResult = Stands | LeaseOver | LeaseUnavailable | Refused | SuspectSession
 
 
 class SessionClient(LeaseClient):
@@ -109,7 +109,7 @@ class SessionClient(LeaseClient):
                 session_id = None if isinstance(request, BeginSession) else request.session_id
                 return self._judge_session(reply, session_id, before)
             case wire.Over():
-                return LeaseEnded("", reply.outcome, reply.ending)
+                return LeaseOver("", reply.outcome, reply.ending)
             case Refused():
                 return reply
             case wire.Unavailable():
@@ -119,11 +119,11 @@ class SessionClient(LeaseClient):
 
     def _judge_session(self, reply: SessionGranted, session_id: bytes | None, before: SignedTime) -> SessionResult:
         where = "the shard's witness of a session lease"
-        come = self._come()
+        verifier = self._verifier()
         try:
             signed = decode(SignedWitness, reply.signed, where)
             witness = signed.statement(where)
-            head_time = come.head_time(signed, where)
+            head_time = verifier.head_time(signed, where)
         except Damaged as problem:
             return LeaseUnavailable("", "answer-damaged", problem.message)
         if (
@@ -132,7 +132,7 @@ class SessionClient(LeaseClient):
             or session_id not in (None, witness.session_id)
         ):
             return SuspectSession("it is about another session lease, or another holder")
-        reason = come.suspicion(witness.expiry_ns, head_time, before)
+        reason = verifier.suspicion(witness.expiry_ns, head_time, before)
         if reason is not None:
             return SuspectSession(reason)
         if self._too_late(witness, self._time.now()):

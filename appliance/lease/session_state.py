@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from ..formats.witness import Ended
-    from .domain import Bounds, LeaseState, State
+    from .domain import Bounds, LeaseRecord, State
     from .wire import BeginSession, DropSession, RenewSession
 
 
@@ -38,7 +38,7 @@ ENDED_ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, Le
 """How a lease under a session that lives on ends without a watermark: later witnesses of the session name it."""
 
 
-class SessionState(Record, frozen=True):
+class SessionRecord(Record, frozen=True):
     """A session lease as its shard knows it."""
 
     session_id: Bytes16
@@ -69,14 +69,14 @@ class SessionState(Record, frozen=True):
 type Answered = SessionWitness | Over | Refused | Unavailable
 
 
-def begun(request: BeginSession, chance: bytes, bounds: Bounds) -> tuple[SessionState | None, Answered]:
+def begun(request: BeginSession, chance: bytes, bounds: Bounds) -> tuple[SessionRecord | None, Answered]:
     """Grant a session lease. ``chance``: 8 random bytes for its id."""
     expiry = bounds.expiry(request.term_ns, request.expiry_ns_max)
     if not bounds.now.surely_before(expiry):
         why = f"no session lease until {rfc3339(expiry)}: it is {rfc3339(bounds.now.latest)} at the latest"
         code = "ceiling" if not bounds.now.surely_before(bounds.ceiling_ns) else "late"
         return None, Unavailable(request_id=request.request_id, code=code, message=why)
-    session = SessionState(
+    session = SessionRecord(
         session_id=bounds.now.midpoint.to_bytes(8, "big") + chance,
         holder=request.holder,
         granted_ns=bounds.now.midpoint,
@@ -88,8 +88,8 @@ def begun(request: BeginSession, chance: bytes, bounds: Bounds) -> tuple[Session
 
 
 def renewed(
-    session: SessionState, request: RenewSession | BeginSession, bounds: Bounds
-) -> tuple[SessionState, Answered]:
+    session: SessionRecord, request: RenewSession | BeginSession, bounds: Bounds
+) -> tuple[SessionRecord, Answered]:
     """Move the expiry. Taken after the expiry too, as long as nobody has met it as past."""
     if session.over is not None:
         return session, Over(request_id=request.request_id, outcome=session.over.outcome, ending=None)
@@ -112,7 +112,7 @@ def renewed(
     return later, witness_of(later, SessionKind.RENEWAL)
 
 
-def witness_of(session: SessionState, kind: SessionKind) -> SessionWitness:
+def witness_of(session: SessionRecord, kind: SessionKind) -> SessionWitness:
     """State what a session lease is now."""
     return SessionWitness(
         kind=kind,
@@ -123,7 +123,7 @@ def witness_of(session: SessionState, kind: SessionKind) -> SessionWitness:
     )
 
 
-def dropped(session: SessionState, request: DropSession, bounds: Bounds) -> tuple[SessionState, Over | Refused]:
+def dropped(session: SessionRecord, request: DropSession, bounds: Bounds) -> tuple[SessionRecord, Over | Refused]:
     """End it and all leases under it, with one watermark. Accepted after the expiry too, until it is met as past."""
     if session.over is not None:
         return session, Over(request_id=request.request_id, outcome=session.over.outcome, ending=None)
@@ -142,7 +142,7 @@ def dropped(session: SessionState, request: DropSession, bounds: Bounds) -> tupl
     return msgspec.structs.replace(session, over=over), answer
 
 
-def _watermark_refused(session: SessionState, request: DropSession, bounds: Bounds) -> Refused | None:
+def _watermark_refused(session: SessionRecord, request: DropSession, bounds: Bounds) -> Refused | None:
     def refused(code: str, message: str, hint: str) -> Refused:
         return Refused(request_id=request.request_id, code=code, message=message, hint=hint)
 
@@ -164,14 +164,14 @@ def _watermark_refused(session: SessionState, request: DropSession, bounds: Boun
     return None
 
 
-def expired(session: SessionState, bounds: Bounds) -> SessionState:
+def expired(session: SessionRecord, bounds: Bounds) -> SessionRecord:
     """End it, and all leases under it, if it is surely past and not over."""
     if session.over is not None or not bounds.now.surely_past(session.expiry_ns):
         return session
     return msgspec.structs.replace(session, over=_over(session, LeaseOutcome.EXPIRED, bounds))
 
 
-def _over(session: SessionState, outcome: LeaseOutcome, bounds: Bounds) -> SessionEnded:
+def _over(session: SessionRecord, outcome: LeaseOutcome, bounds: Bounds) -> SessionEnded:
     return SessionEnded(
         session_id=session.session_id,
         outcome=outcome,
@@ -188,13 +188,13 @@ def _over(session: SessionState, outcome: LeaseOutcome, bounds: Bounds) -> Sessi
 # -- the leases under it -----------------------------------------------------------------------------------------------
 
 
-def in_sessions(state: State) -> tuple[LeaseState, ...]:
+def in_sessions(state: State) -> tuple[LeaseRecord, ...]:
     """Return the leases of a domain that are under session leases."""
     return tuple(each for each in state.leases if each.session_id is not None) if isinstance(state, Taken) else ()
 
 
 def as_of(
-    domain: str, state: State, sessions: Mapping[bytes, SessionState], bounds: Bounds
+    domain: str, state: State, sessions: Mapping[bytes, SessionRecord], bounds: Bounds
 ) -> tuple[State, tuple[Ended, ...]]:
     """Return a domain as its sessions are now. ``sessions``: all that its leases name, none surely past and not over.
 
@@ -222,7 +222,7 @@ def as_of(
 
 
 def _ended_with(
-    domain: str, state: Taken, lease: LeaseState, session: SessionState, over: SessionEnded, bounds: Bounds
+    domain: str, state: Taken, lease: LeaseRecord, session: SessionRecord, over: SessionEnded, bounds: Bounds
 ) -> tuple[State, Ended]:
     tentative = lease.phase is Phase.TENTATIVE
     wrote = not tentative and over.watermark_time is not None

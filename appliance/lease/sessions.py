@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..formats.witness import Ended
     from .domain import Command, Decision, State
-    from .session_state import Answered, SessionState
+    from .session_state import Answered, SessionRecord
     from .store import LeaseStore
     from .turn import Draft, Staged, Turn
     from .wire import Acquire
@@ -92,13 +92,13 @@ class Sessions:
         turn.sessions[session.session_id] = StagedSession(None, session)
         return self._later(turn, session, witness)
 
-    def _granted(self, turn: Turn, after: SessionState, answer: Answered) -> Draft:
+    def _granted(self, turn: Turn, after: SessionRecord, answer: Answered) -> Draft:
         if not isinstance(answer, SessionWitness):
             return answer
         self._put(turn, after)
         return self._later(turn, after, answer)
 
-    def _later(self, turn: Turn, session: SessionState, witness: SessionWitness) -> Draft:
+    def _later(self, turn: Turn, session: SessionRecord, witness: SessionWitness) -> Draft:
         turn.entries.append(witness)
         return LaterSession(session.answered, len(turn.entries) - 1, leases=session.leases)
 
@@ -125,7 +125,7 @@ class Sessions:
         under = in_sessions(staged.state)
         if not under:
             return ()
-        sessions: dict[bytes, SessionState] = {}
+        sessions: dict[bytes, SessionRecord] = {}
         for lease in under:
             assert lease.session_id is not None
             session = self._find(turn, lease.session_id)
@@ -221,7 +221,7 @@ class Sessions:
             if staged.now is not staged.before:
                 self._store.put_session(staged.before, staged.now)
 
-    def _find(self, turn: Turn, session_id: bytes) -> SessionState | None:
+    def _find(self, turn: Turn, session_id: bytes) -> SessionRecord | None:
         """Return a session lease as it is in this turn."""
         staged = turn.sessions.get(session_id)
         if staged is None:
@@ -231,13 +231,13 @@ class Sessions:
             staged = self._stage(turn, session)
         return staged.now
 
-    def _stage(self, turn: Turn, session: SessionState) -> StagedSession:
+    def _stage(self, turn: Turn, session: SessionRecord) -> StagedSession:
         staged = turn.sessions.get(session.session_id)
         if staged is None:
             staged = turn.sessions[session.session_id] = StagedSession(session, session)
         return staged
 
-    def _put(self, turn: Turn, session: SessionState) -> SessionState:
+    def _put(self, turn: Turn, session: SessionRecord) -> SessionRecord:
         staged = turn.sessions[session.session_id]
         if session.over is not None and staged.now.over is None:
             turn.entries.append(session.over)

@@ -103,23 +103,23 @@ class Shard:
         self._time = time
         self._policy = policy
         self._hint_bytes_max = hint_bytes_max
-        self._forgotten = Eviction(store, policy, domains_max)
+        self._eviction = Eviction(store, policy, domains_max)
         self._signer = signer
-        self._notary = BatchSigner(identity, signer, chain, ledger)
+        self._batch_signer = BatchSigner(identity, signer, chain, ledger)
         self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
         self._sessions = Sessions(store, randomness)
-        self._answers = RequestHandler(
+        self._handler = RequestHandler(
             identity,
             shard_map,
             randomness,
             store=store,
-            forgotten=self._forgotten,
+            eviction=self._eviction,
             sessions=self._sessions,
             waiting=self._waiting,
-            shown=Inspected(identity, chain, store, self._notary, self._sessions, self._waiting, time),
+            shown=Inspected(identity, chain, store, self._batch_signer, self._sessions, self._waiting, time),
         )
-        answers = self._answers
-        self._plain = FastPath(store, randomness, answers.holders.good, answers.refused_new, answers.answer)
+        handler = self._handler
+        self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, handler.answer)
         self._stopped: StoppedOrderly | None = None
         self._end_is_told = False
 
@@ -129,7 +129,7 @@ class Shard:
         """Link the first ceiling record; ``Extended``: the shard grants now. InDoubt: ask again. Raises BadTime."""
         began = self._linked(self._chain.begin())
         if isinstance(began, Extended):
-            self._forgotten.begin(self._chain.floor_ns, self._chain.settle_to_ns)
+            self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)
             self._flush()
         return began
 
@@ -138,7 +138,7 @@ class Shard:
 
         To be called several times in a ceiling period. Touches the mount when it extends.
         """
-        if self._answers.stopping or self._chain.number == 0 or self._chain.deposed is not None:
+        if self._handler.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return self._chain.deposed
         try:
             if self._store.leases == 0 or self._gain_ns(self._time.now()) < self._policy.ceiling_period_ns:
@@ -164,31 +164,31 @@ class Shard:
             # Its record stands, and only its ledger can say that nothing is missing: the caller asks again.
             turn = self._begin_turn()
             turn.entries.append(Stopped(floor_ns=self._stopped.floor_ns, settle_to_ns=self._stopped.settle_to_ns))
-            self._notary.publish(self._notary.sign(turn.entries, turn.token))
+            self._batch_signer.publish(self._batch_signer.sign(turn.entries, turn.token))
             self._end_is_told = True
         return self._stopped
 
     def _link_end(self) -> Stop:
         assert self._chain.number or self._chain.deposed, "start() comes first"
-        self._answers.stopping = True
-        self._waiting.stop(*self._answers.stopping_reason())
+        self._handler.stopping = True
+        self._waiting.stop(*self._handler.stopping_reason())
         if self._chain.deposed is not None:
             return self._drop(self._chain.deposed)
         turn = self._begin_turn()
         with self._store.transaction():
             for domain in self._store.tentative(self._store.leases):
-                self._answers.apply(turn, domain, Break(stopping=True))
+                self._handler.apply(turn, domain, Break(stopping=True))
             for domain in self._store.past(turn.bounds.now.earliest, self._store.leases):
-                self._answers.apply(turn, domain, Break())
+                self._handler.apply(turn, domain, Break())
             self._sessions.sweep(turn, self._store.sessions)
-            batch = self._notary.sign(turn.entries, turn.token)
+            batch = self._batch_signer.sign(turn.entries, turn.token)
             self._write(turn)
-        self._notary.publish(batch)
+        self._batch_signer.publish(batch)
         until = self._store.latest_expiry()
         if until is not None:
             return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
         fence, floor, settle_to = self._store.highest()
-        floor, settle_to = max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)
+        floor, settle_to = max(floor, fence, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)
         finished = self._linked(self._chain.finish(floor, settle_to))
         if not isinstance(finished, Extended):
             return finished
@@ -236,7 +236,7 @@ class Shard:
         except Environment as problem:
             self._waiting.dismiss(problem.code, problem.message)  # what they were told, and who waits, did not happen
             raise
-        self._notary.publish(batch)
+        self._batch_signer.publish(batch)
         witness = no_witness if batch is None else batch.encoded_witnesses()
         for waiter, draft in self._waiting.take_woken():
             waiter.answer(finished(draft, witness))
@@ -254,18 +254,18 @@ class Shard:
             if crowded:  # whose leases are past can be forgotten later
                 self._break(turn, self._store.past(turn.bounds.now.earliest, SWEEP_MAX, crowded=True))
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
-            queues = EVERY_DOMAIN if self._answers.stopping else self._waiting.domains
-            recalled, unknown = self._waiting.recalls.asked, self._forgotten.memory()
+            queues = EVERY_DOMAIN if self._handler.stopping else self._waiting.domains
+            recalled, unknown = self._waiting.recalls.asked, self._eviction.memory()
             drafts = self._plain.answered(turn, requests, waiters, unknown, queues, recalled)
             if self._waiting.count:
                 self._call_in(turn)
-            batch = self._notary.sign(turn.entries, turn.token)
+            batch = self._batch_signer.sign(turn.entries, turn.token)
             self._write(turn)
         return drafts, batch
 
     def unserved(self, requests: Sequence[Task], code: str, message: str) -> list[Reply]:
         """Answer requests for which no turn can be had, and say why; who it is and what it has a shard says always."""
-        return [self._answers.without_time(request, code, message) for request in requests]
+        return [self._handler.without_time(request, code, message) for request in requests]
 
     def due_in(self) -> Span | None:
         """Return how long until ``serve`` has to be called for those who wait; None: nobody waits."""
@@ -281,7 +281,7 @@ class Shard:
         changed += self._sessions.freed(turn)
 
         def again(request: Acquire | Upgrade) -> Draft:
-            return self._answers.decided(turn, request)
+            return self._handler.decided(turn, request)
 
         self._waiting.call_in(changed, again, turn.bounds.now)
 
@@ -301,11 +301,11 @@ class Shard:
             term_ns_max=self._policy.lease_term_max_ns,
             ceiling_ns=self._chain.ceiling_ns,
             signed_ns_max=token.midpoint_ns + self._policy.lease_term_max_ns + token.radius_ns,
-            shard_floor_ns=self._forgotten.floor_ns,
+            shard_floor_ns=self._eviction.floor_ns,
             r1_tolerance_ns=self._policy.r1_tolerance_ns,
             hint_bytes_left=max(0, self._hint_bytes_max - self._store.hint_bytes),
         )
-        return Turn(bounds, token, self._notary.waiting())
+        return Turn(bounds, token, self._batch_signer.waiting())
 
     def _write(self, turn: Turn) -> None:
         """Write every changed state. Plain ones are where they belong already, and are counted here."""
@@ -324,12 +324,12 @@ class Shard:
             turn = self._begin_turn()
         except BadTime:
             return
-        self._notary.publish(self._notary.sign(turn.entries, turn.token))
+        self._batch_signer.publish(self._batch_signer.sign(turn.entries, turn.token))
 
     def _linked(self, extension: Extension) -> Extension:
         match extension:
             case Extended():
-                self._notary.note(extension.data)
+                self._batch_signer.note(extension.data)
             case Deposed():
                 self._drop(extension)
             case InDoubt():
@@ -353,13 +353,13 @@ class Shard:
         Returns the time, where that was asked and none has passed since.
         """
         nobody = not self._waiting.count and all(isinstance(each, _GRANTS_NOTHING) for each in requests)
-        if nobody or self._answers.stopping or self._chain.number == 0 or self._chain.deposed is not None:
+        if nobody or self._handler.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return None
         # Twice, because the first may only take up what has come of an extension that was begun long ago.
         for _ in range(2):
             now = self._time.now()
             gain = self._gain_ns(now)
-            low = gain > 0 and self._forgotten.floor_ns >= self._chain.ceiling_ns
+            low = gain > 0 and self._eviction.floor_ns >= self._chain.ceiling_ns
             if gain <= self._policy.ceiling_ahead_ns and not low:
                 return now
             if not isinstance(self._linked(self._chain.extend()), Extended):
@@ -371,11 +371,11 @@ class Shard:
 
         Leases are never evicted; those surely past are broken, and can be evicted later.
         """
-        excess = self._store.domains + len(requests) - self._forgotten.domains_max
+        excess = self._store.domains + len(requests) - self._eviction.domains_max
         if excess <= 0 or (excess := excess - sum(not isinstance(each, Acquire) for each in requests)) <= 0:
             return
         earliest = turn.bounds.now.earliest
-        self._forgotten.evict(excess + SWEEP_MAX, earliest)
+        self._eviction.evict(excess + SWEEP_MAX, earliest)
         self._sessions.sweep(turn)
         self._break(turn, [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead(turn)])
 
@@ -387,8 +387,8 @@ class Shard:
         was past: a sweep would go elsewhere.
         """
         with contextlib.suppress(Environment), self._store.transaction(sweep=False):
-            self._forgotten.evict(CROWD_MAX, turn.bounds.now.earliest, crowded=True)
+            self._eviction.evict(CROWD_MAX, turn.bounds.now.earliest, crowded=True)
 
     def _break(self, turn: Turn, domains: Iterable[str]) -> None:
         for domain in domains:
-            self._answers.apply(turn, domain, Break())
+            self._handler.apply(turn, domain, Break())

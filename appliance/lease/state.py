@@ -33,7 +33,7 @@ from .domain import (
     Decision,
     Free,
     Grant,
-    LeaseState,
+    LeaseRecord,
     Memory,
     Nothing,
     Past,
@@ -70,14 +70,14 @@ def past_of(memory: Memory) -> Past:
     return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
 
 
-def dated(leases: tuple[LeaseState, ...], memory: Memory) -> tuple[LeaseState, ...]:
+def dated(leases: tuple[LeaseRecord, ...], memory: Memory) -> tuple[LeaseRecord, ...]:
     """Keep with each lease what its witnesses say of the past: a lease beside it ends, and the memory changes."""
     now = past_of(memory)
     return tuple(msgspec.structs.replace(each, past=now) if each.past is None else each for each in leases)
 
 
 def end_lease(
-    domain: str, state: Taken, lease: LeaseState, ending: Ending, floor: Instant, settle_to: Instant
+    domain: str, state: Taken, lease: LeaseRecord, ending: Ending, floor: Instant, settle_to: Instant
 ) -> tuple[State, Ended]:
     """End a lease; floor and settle_to are what it brings, never lower than what was."""
     before = state.memory
@@ -106,7 +106,7 @@ def end_lease(
 
 
 def broken(
-    domain: str, state: Taken, over: list[LeaseState], bounds: Bounds, outcome: LeaseOutcome = LeaseOutcome.EXPIRED
+    domain: str, state: Taken, over: list[LeaseRecord], bounds: Bounds, outcome: LeaseOutcome = LeaseOutcome.EXPIRED
 ) -> tuple[State, tuple[Ended, ...]]:
     """End leases without their holders. Nothing was written under a tentative one, so it moves nothing."""
     left: State = state
@@ -123,7 +123,7 @@ def broken(
     return left, tuple(ended)
 
 
-def _unwritten(lease: LeaseState, outcome: LeaseOutcome, bounds: Bounds) -> Ending:
+def _unwritten(lease: LeaseRecord, outcome: LeaseOutcome, bounds: Bounds) -> Ending:
     return Ending(
         correlation_id=lease.correlation_id,
         outcome=outcome,
@@ -135,7 +135,7 @@ def _unwritten(lease: LeaseState, outcome: LeaseOutcome, bounds: Bounds) -> Endi
     )
 
 
-def relinquished(domain: str, state: Taken, lease: LeaseState, command: Relinquish, bounds: Bounds) -> Decision:
+def relinquished(domain: str, state: Taken, lease: LeaseRecord, command: Relinquish, bounds: Bounds) -> Decision:
     """End a lease by its holder's word."""
     if command.abandoned and lease.phase is Phase.HELD:
         ending = _unwritten(lease, LeaseOutcome.ABANDONED, bounds)
@@ -168,7 +168,7 @@ def relinquished(domain: str, state: Taken, lease: LeaseState, command: Relinqui
     return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (ended,))
 
 
-def _watermark_refused(lease: LeaseState, command: Relinquish, bounds: Bounds) -> Refused | None:
+def _watermark_refused(lease: LeaseRecord, command: Relinquish, bounds: Bounds) -> Refused | None:
     watermark, raw = command.watermark_ns, command.watermark_time
     if lease.phase is Phase.TENTATIVE:
         return _refused(command, "tentative-written", "nothing is written under a tentative lease", "upgrade it first")
@@ -214,7 +214,7 @@ def decide(domain: str, state: State, command: Command, bounds: Bounds) -> Decis
     assert_never(command)
 
 
-def named(state: State, correlation_id: bytes) -> LeaseState | None:
+def named(state: State, correlation_id: bytes) -> LeaseRecord | None:
     """Return the lease of a grant, if it is out."""
     match state:
         case Free():
@@ -228,7 +228,7 @@ def named(state: State, correlation_id: bytes) -> LeaseState | None:
 
 
 def _decide_named(
-    domain: str, state: Taken, lease: LeaseState, command: Upgrade | Renew | Relinquish | Revoke, bounds: Bounds
+    domain: str, state: Taken, lease: LeaseRecord, command: Upgrade | Renew | Relinquish | Revoke, bounds: Bounds
 ) -> Decision:
     match command:
         case Relinquish():
@@ -289,13 +289,13 @@ def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> 
     return Decision(granted.state, granted.answer, ended)
 
 
-def _breakable(lease: LeaseState, age: Age, bounds: Bounds) -> bool:
+def _breakable(lease: LeaseRecord, age: Age, bounds: Bounds) -> bool:
     """Whether a request of that age may end this lease: it is surely past, or tentative and of a younger request."""
     wounds = lease.phase is Phase.TENTATIVE and age < lease.age
     return wounds or bounds.now.surely_past(lease.expiry_ns)
 
 
-def _denied(domain: str, request_id: bytes, in_the_way: list[LeaseState], age: Age, bounds: Bounds) -> Denied | None:
+def _denied(domain: str, request_id: bytes, in_the_way: list[LeaseRecord], age: Age, bounds: Bounds) -> Denied | None:
     """Name the lease that will be in the way for longest, if any may not be broken."""
     blocking = [each for each in in_the_way if not _breakable(each, age, bounds)]
     if not blocking:
@@ -312,7 +312,9 @@ def _denied(domain: str, request_id: bytes, in_the_way: list[LeaseState], age: A
     )
 
 
-def _behind(domain: str, request: Acquire, ahead: Ahead, leases: Sequence[LeaseState], bounds: Bounds) -> Denied | None:
+def _behind(
+    domain: str, request: Acquire, ahead: Ahead, leases: Sequence[LeaseRecord], bounds: Bounds
+) -> Denied | None:
     """Send a request to the end of the queue, unless it is older than all in it and somebody has this tentatively.
 
     Who has something tentatively may be waiting for what the request has, and the first of the queue for both: the
@@ -348,7 +350,7 @@ def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decisio
             return None
         expiry = command.expiry_ns
     past = past_of(memory)
-    lease = LeaseState(
+    lease = LeaseRecord(
         mode=request.mode,
         phase=request.phase,
         holder=request.holder,
@@ -399,7 +401,7 @@ def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:
 # -- renewal and upgrade -----------------------------------------------------------------------------------------------
 
 
-def _renew(domain: str, state: Taken, lease: LeaseState, command: Renew, bounds: Bounds) -> Decision:
+def _renew(domain: str, state: Taken, lease: LeaseRecord, command: Renew, bounds: Bounds) -> Decision:
     if lease.session_id is not None:
         why = f"the lease on {domain!r} is under session lease {lease.session_id.hex()}, and has no expiry of its own"
         return Decision(state, _refused(command, "in-session", why, "renew the session lease"))
@@ -412,7 +414,7 @@ def _renew(domain: str, state: Taken, lease: LeaseState, command: Renew, bounds:
     return Decision(_with(state, renewed), _witness(domain, renewed, past, WitnessKind.RENEWAL))
 
 
-def _upgrade(domain: str, state: Taken, lease: LeaseState, command: Upgrade, bounds: Bounds) -> Decision:
+def _upgrade(domain: str, state: Taken, lease: LeaseRecord, command: Upgrade, bounds: Bounds) -> Decision:
     """Make a tentative lease held, or change a held one to a stronger mode, with a fence of its own."""
     mode = lease.mode if command.mode is None else command.mode
     refused = _upgrade_refused(domain, lease, mode, command)
@@ -447,7 +449,7 @@ def _upgrade(domain: str, state: Taken, lease: LeaseState, command: Upgrade, bou
     return Decision(_with(left, upgraded), _witness(domain, upgraded, past, WitnessKind.UPGRADE), ended)
 
 
-def _upgrade_refused(domain: str, lease: LeaseState, mode: Mode, command: Upgrade) -> Refused | None:
+def _upgrade_refused(domain: str, lease: LeaseRecord, mode: Mode, command: Upgrade) -> Refused | None:
     if lease.phase is Phase.TENTATIVE:
         if mode is lease.mode:
             return None
@@ -461,7 +463,7 @@ def _upgrade_refused(domain: str, lease: LeaseState, mode: Mode, command: Upgrad
     return None
 
 
-def _later_expiry(lease: LeaseState, command: Upgrade | Renew, bounds: Bounds) -> Instant | None:
+def _later_expiry(lease: LeaseRecord, command: Upgrade | Renew, bounds: Bounds) -> Instant | None:
     """No witness ever states an earlier expiry than the one before: readers may hold either."""
     expiry = lease.expiry_ns
     if lease.session_id is None:
@@ -470,7 +472,7 @@ def _later_expiry(lease: LeaseState, command: Upgrade | Renew, bounds: Bounds) -
 
 
 def _again(
-    domain: str, state: State, lease: LeaseState, command: Acquire | Upgrade | Renew, bounds: Bounds
+    domain: str, state: State, lease: LeaseRecord, command: Acquire | Upgrade | Renew, bounds: Bounds
 ) -> Again | Unavailable:
     """Repeat what the lease's newest witness says, as a renewal to the same expiry; it may be past."""
     if lease.expiry_ns > bounds.signed_ns_max:
@@ -478,7 +480,9 @@ def _again(
     return Again(_witness(domain, lease, lease.past or past_of(state.memory), WitnessKind.RENEWAL))
 
 
-def _no_later_expiry(domain: str, lease: LeaseState, command: Acquire | Upgrade | Renew, bounds: Bounds) -> Unavailable:
+def _no_later_expiry(
+    domain: str, lease: LeaseRecord, command: Acquire | Upgrade | Renew, bounds: Bounds
+) -> Unavailable:
     message = (
         f"the lease on {domain!r} stays as it is, until {rfc3339(lease.expiry_ns)}: no later expiry can be "
         f"granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
@@ -486,7 +490,7 @@ def _no_later_expiry(domain: str, lease: LeaseState, command: Acquire | Upgrade 
     return Unavailable(request_id=command.request_id, code="no-later-expiry", message=message)
 
 
-def _with(state: Taken, lease: LeaseState) -> Taken:
+def _with(state: Taken, lease: LeaseRecord) -> Taken:
     """Replace a lease by what it has become."""
     if len(state.leases) == 1:
         return Taken(memory=state.memory, leases=(lease,))
@@ -498,7 +502,7 @@ def _with(state: Taken, lease: LeaseState) -> Taken:
 # -- what witnesses say ------------------------------------------------------------------------------------------------
 
 
-def _witness(domain: str, lease: LeaseState, past: Past, kind: WitnessKind) -> Witness:
+def _witness(domain: str, lease: LeaseRecord, past: Past, kind: WitnessKind) -> Witness:
     return Witness(
         kind=kind,
         domain=domain,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from .rows import Plain
-    from .session_state import SessionState
+    from .session_state import SessionRecord
 
 
 UNWRITTEN_MAX: Final = 12_288
@@ -417,7 +417,7 @@ class LeaseStore:
 
     # -- session leases ------------------------------------------------------------------------------------------------
 
-    def put_session(self, before: SessionState | None, after: SessionState) -> None:
+    def put_session(self, before: SessionRecord | None, after: SessionRecord) -> None:
         """Write a session lease, as it was read (None: it is new) and as it is. Forget one that is over without leases.
 
         The leases of one that is over are not out any more, though they are in states still.

@@ -1,4 +1,4 @@
-"""How a holder reaches a shard: the port, in this process, over a Unix socket, and over TLS.
+"""Transports by which a holder reaches a shard: in this process, over a Unix socket, and over TLS.
 
 A call that does not come back is no answer: whether it happened is unknown to the caller, who asks again with the same
 request ids. The connection is thrown away then, so that a late answer cannot be taken for the next one's. A connection

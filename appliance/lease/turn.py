@@ -1,4 +1,4 @@
-"""What one turn of a shard gathers before it is signed and written."""
+"""One turn of a shard: drafts of replies, entries and staged states, gathered before they are signed and written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..formats.lease import Holder
     from ..formats.witness import Entry
     from .domain import Bounds, State
-    from .session_state import SessionState
+    from .session_state import SessionRecord
     from .wire import BeginSession, Revoke
 
 
@@ -49,8 +49,8 @@ class Staged(msgspec.Struct):
 class StagedSession(msgspec.Struct):
     """A session lease in this turn: as it was read (None: there was none), and as it will be written."""
 
-    before: SessionState | None
-    now: SessionState
+    before: SessionRecord | None
+    now: SessionRecord
 
 
 class Turn(msgspec.Struct):

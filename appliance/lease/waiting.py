@@ -1,4 +1,4 @@
-"""Who waits for a domain, and how waiters get their turn (docs/protocol/lease.md, "Queues").
+"""The queues of requests that wait for a domain (docs/protocol/lease.md, "Queues").
 
 First come, first served, woken by the shard, never when they are gone. A *place* belongs to a request, by its id. Its
 waiter is the call whose answer is held back; between two calls of the same request the place is kept for a while, so

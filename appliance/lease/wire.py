@@ -1,4 +1,4 @@
-"""What goes over the wire between holders and a shard: requests, replies, frames (docs/protocol/lease.md).
+"""The wire format between holders and a shard: requests, replies, frames (docs/protocol/lease.md).
 
 A call is one frame with a list of requests of one shard; its answer is one frame with as many replies, in the same
 order. A frame is a u32 length (big-endian) and that many bytes of msgpack. Every record is an array that begins with

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, joined
 from appliance.formats.lease import LeaseOutcome
-from appliance.lease.client import Giving, LeaseEnded
+from appliance.lease.client import Giving, LeaseOver
 from timeagent.errors import LeaseLost, check_callable
 from timeagent.units import rfc3339, span_of
 
@@ -284,7 +284,7 @@ class Lease:
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 
-    def lose_to(self, answer: LeaseEnded) -> None:
+    def lose_to(self, answer: LeaseOver) -> None:
         """Be over as its shard says."""
         revoked = answer.outcome is LeaseOutcome.REVOKED
         self.lose(str(answer.outcome), LossReason.REVOKED if revoked else LossReason.BROKEN, answer.revoked)

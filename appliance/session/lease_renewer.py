@@ -1,4 +1,4 @@
-"""Keeping what a session has: which leases are renewed when, which are lost, and that whoever listens is told.
+"""Renewal of what a session has: which leases are renewed when, which are lost, and that whoever listens is told.
 
 Each shard is asked for its leases at the same time as the others, so that one that does not answer costs no lease of
 another. An attempt is never waited for beyond the end of a lease that it might have kept: the loss is told then.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import LeaseEnded, LeaseGranted, LeaseUnavailable, Suspect
+from appliance.lease.client import LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TenureError
 from timeagent.units import MS, SECOND, span_text
 
@@ -249,7 +249,7 @@ class LeaseRenewer:
                     case LeaseGranted():
                         lease.take(answer.signed, answer.witness)
                         lease.trouble = None
-                    case LeaseEnded():
+                    case LeaseOver():
                         lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)

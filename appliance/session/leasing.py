@@ -30,8 +30,8 @@ from appliance.lease.client import (
     Ask,
     Giving,
     LeaseDenied,
-    LeaseEnded,
     LeaseGranted,
+    LeaseOver,
     LeaseUnavailable,
     Result,
     Suspect,
@@ -116,7 +116,7 @@ _log = logging.getLogger(__name__)
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
 
-type _Obstacle = LeaseDenied | LeaseEnded | LeaseUnavailable | Suspect | Refused
+type _Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 
 
 class Routes(Protocol):
@@ -137,7 +137,7 @@ class _AcquireAttempt:
 
     wanted: Mapping[str, Mode]
     term_ns: Span
-    patience: AcquireDeadline
+    deadline: AcquireDeadline
     together: bool = False
     """Under a session lease with each shard."""
     age: Age | None = None
@@ -188,15 +188,15 @@ class Leasing:
         ``together``: under session leases. ``stuck``: gives it up too, asked with its age. Raises TryAgain, BadRequest,
         BadTime.
         """
-        patience = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
-        attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, patience, together)
+        deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
+        attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, deadline, together)
         pause = PAUSE_NS_MIN
         while True:
             got = self._try(attempt)
             if isinstance(got, list):
                 return got
             self._raise_final(got)
-            left = attempt.patience.left_ns()
+            left = attempt.deadline.left_ns()
             if left <= 0:
                 raise self._given_up(got, timeout_ns)
             self._time.sleep(min(self._random.randint(pause // 2, pause), left))
@@ -230,7 +230,7 @@ class Leasing:
         """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken."""
         missing = list(domains)
         while True:
-            wait, keep = attempt.patience.next_call()
+            wait, keep = attempt.deadline.next_call()
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
             obstacles: list[_Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
@@ -244,9 +244,9 @@ class Leasing:
             final = next((each for each in obstacles if not isinstance(each, LeaseDenied)), None)
             if final is not None or not obstacles:
                 return final
-            if attempt.patience.over() and not attempt.patience.keeps_a_place:
+            if attempt.deadline.over() and not attempt.deadline.keeps_a_place:
                 return obstacles[0]
-            attempt.patience.pause(
+            attempt.deadline.pause(
                 self._random, max(each.earliest_ns for each in obstacles if isinstance(each, LeaseDenied))
             )
             lost = self._keep(taken)
@@ -317,17 +317,17 @@ class Leasing:
 
     def strengthen(
         self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[Age | None], bool]
-    ) -> LeaseGranted | LeaseEnded:
+    ) -> LeaseGranted | LeaseOver:
         """Ask for a stronger mode of a held lease; the caller applies what comes back. Blocks up to the time-out.
 
         It waits for other holders only if nobody waits before it: two holders that wait for each other would for ever.
         Raises TryAgain, BadRequest, BadTime: the lease is as it was then.
         """
-        patience = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
+        deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
         request_id = self._random.randbytes(16)
         client = self._client(lease.shard)
         while True:
-            wait, keep = patience.next_call()
+            wait, keep = deadline.next_call()
             (result,) = client.upgrade(
                 [lease],
                 mode=mode,
@@ -338,13 +338,13 @@ class Leasing:
                 hints_wanted=True,
                 caps=_caps([lease]),
             )
-            if isinstance(result, LeaseGranted | LeaseEnded):
+            if isinstance(result, LeaseGranted | LeaseOver):
                 return result
             self._raise_final(result)
             others_wait = isinstance(result, LeaseDenied) and result.place > 1
-            if patience.over() or others_wait:
+            if deadline.over() or others_wait:
                 raise self._given_up(result, timeout_ns)
-            patience.pause(self._random)
+            deadline.pause(self._random)
 
     def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
         """Ask for renewals, and say where was written; the caller applies what comes back. Raises BadTime."""
@@ -390,7 +390,7 @@ class Leasing:
                     answer = self.session_leases.drop(session_lease, mine, give_up)
                     if answer is not None:
                         for lease in mine:
-                            lease.delivered = isinstance(answer, LeaseEnded)
+                            lease.delivered = isinstance(answer, LeaseOver)
                             del givings[lease]
                 results = self._client(shard).relinquish(list(givings.values()), give_up)
             except TenureError as problem:
@@ -399,7 +399,7 @@ class Leasing:
             for lease, result in zip(givings, results, strict=True):
                 if lease.session_lease is not None:
                     self.session_leases.acknowledge(lease.session_lease, [givings[lease]], [result])
-                lease.delivered = isinstance(result, LeaseEnded)
+                lease.delivered = isinstance(result, LeaseOver)
                 if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
 

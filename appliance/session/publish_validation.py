@@ -1,4 +1,4 @@
-"""What callers hand to a session: refused before anything is done, by value, rule and way out."""
+"""Validation of what callers hand to a session, before anything is done: by value, rule and way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a holder does when another asks for its lease: it hears of it from the shard, and does what was chosen.
+"""Recalls on the holder's side: a session hears that others ask for its leases, and does what was chosen for them.
 
 For each shard from which a session has leases that may be recalled, a thread waits in a call that the shard answers
 when there is something to tell. Hearing nothing breaks nothing: the lease is kept until its user gives it back.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import Giving, LeaseEnded, LeaseUnavailable
+from appliance.lease.client import Giving, LeaseOver, LeaseUnavailable
 from appliance.lease.session_client import Stands, SuspectSession
 from appliance.lease.wire import Refused
 from timeagent.errors import TenureError
@@ -164,7 +164,7 @@ class SessionLeases:
                 case Stands():
                     if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
                         session_lease.take(result.signed, result.witness, result.revoked)
-                case LeaseEnded():
+                case LeaseOver():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
@@ -239,7 +239,7 @@ class SessionLeases:
             None if last is None else last.chain_head,
             give_up_ns,
         )
-        if not isinstance(result, LeaseEnded):
+        if not isinstance(result, LeaseOver):
             _log.warning("session-drop-unanswered shard=%d result=%s", session_lease.shard, result)
         return result
 
@@ -253,7 +253,7 @@ class SessionLeases:
         """Take note of what became of givings. What the shard refuses is given back without a word about it."""
         with self._lock:
             for giving, result in zip(givings, results, strict=True):
-                if isinstance(result, LeaseEnded):
+                if isinstance(result, LeaseOver):
                     session_lease.owed.pop(giving.correlation_id, None)
                 elif isinstance(result, LeaseUnavailable):
                     session_lease.owed[giving.correlation_id] = giving
@@ -311,7 +311,7 @@ def _unavailable(result: SessionResult) -> LeaseUnavailable:
             return result
         case SuspectSession():
             return LeaseUnavailable("", "suspect-session", result.reason)
-        case LeaseEnded():
+        case LeaseOver():
             return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
             return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))

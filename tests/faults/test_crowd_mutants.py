@@ -26,7 +26,7 @@ MUTANTS: dict[str, Mutant] = {
     "what is forgotten leaves the shard floor where it is": Mutant(
         shard,
         "Shard._relieve",
-        "self._forgotten.evict(CROWD_MAX, turn.bounds.now.earliest, crowded=True)",
+        "self._eviction.evict(CROWD_MAX, turn.bounds.now.earliest, crowded=True)",
         "[self._store.forget(*each) for each in self._store.idle(turn.bounds.now.earliest, CROWD_MAX, crowded=True)]",
         tests.test_what_is_long_past_is_forgotten_for_what_is_new_and_the_shard_floor_covers_it,
     ),

@@ -12,8 +12,8 @@ from tests.support.loops import HandServer
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.nodes import DoorWorld
 from tests.support.shards import World
-from tests.unit import test_lease_door as door_tests
 from tests.unit import test_lease_edges as edges
+from tests.unit import test_lease_listeners as door_tests
 from tests.unit import test_lease_modes as mode_tests
 from tests.unit import test_lease_wire as wire_tests
 
@@ -277,15 +277,15 @@ MUTANTS = {
     "any number of requests in a turn": Mutant(
         server,
         "ShardServer._turn",
-        "len(gathered.requests) >= self._limits.requests_per_turn",
+        "len(batch.requests) >= self._limits.requests_per_turn",
         "False",
         edges.test_turn_takes_so_many_calls_of_one_connection_and_so_many_requests,
     ),
     "one request in a turn more": Mutant(
         server,
         "ShardServer._turn",
-        "len(gathered.requests) >= self._limits.requests_per_turn",
-        "len(gathered.requests) > self._limits.requests_per_turn",
+        "len(batch.requests) >= self._limits.requests_per_turn",
+        "len(batch.requests) > self._limits.requests_per_turn",
         edges.test_turn_takes_so_many_calls_of_one_connection_and_so_many_requests,
     ),
     "reader stands still for ever": Mutant(

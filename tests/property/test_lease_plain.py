@@ -262,10 +262,10 @@ class Pair:
             world.time.advance(max(0, later))
             world.time.midpoint_ns += min(0, later)  # a clock that is set back
         for side in (self.plain, self.general):
-            side.shard._answers.stopping = how == "stopping"
+            side.shard._handler.stopping = how == "stopping"
             side.lag_ns = 200 * MS if how == "old signed time" else 0
             side.world.chain.faults = {"link": ["lost"] * 9, "list": ["lost"] * 9} if how == "no ceiling" else {}
-            side.shard._forgotten.domains_max = side.store.domains + 1 if how == "small" else 10_000
+            side.shard._eviction.domains_max = side.store.domains + 1 if how == "small" else 10_000
         requests = [made for each in asked if (made := self.request(*each)) is not None]
         replies = [side.serve(requests, fails=how == "fails") for side in (self.plain, self.general)]
         assert replies[0] == replies[1]

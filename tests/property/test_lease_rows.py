@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
 from appliance.lease import rows
-from appliance.lease.domain import Free, LeaseState, Memory, Past, State, Taken
+from appliance.lease.domain import Free, LeaseRecord, Memory, Past, State, Taken
 from appliance.lease.rows import DomainDefaults, ExclusiveLease, FreedDomain, Plain, StateRows, defaults_of, expanded
 from appliance.lease.wire import Age
 from tests.support.shards import HOLDER, RIVAL
@@ -24,7 +24,7 @@ ENDING = Ending(
     messages=0,
     chain_head=None,
 )
-LEASE = LeaseState(
+LEASE = LeaseRecord(
     mode=Mode.X,
     phase=Phase.HELD,
     holder=HOLDER,
@@ -72,7 +72,7 @@ OTHER_MEMORY: dict[str, object] = {
 }
 
 
-def changed[S: (LeaseState, Memory)](ordinary: S, other: dict[str, object]) -> st.SearchStrategy[S]:
+def changed[S: (LeaseRecord, Memory)](ordinary: S, other: dict[str, object]) -> st.SearchStrategy[S]:
     """An ordinary one, of which a field or two are not."""
 
     def made(fields: list[str]) -> S:
@@ -113,7 +113,7 @@ def test_row_is_read_as_the_state_that_was_written(states: list[State]) -> None:
 
 
 UNKNOWN = Memory(fence=0, floor_ns=FLOOR, settle_to_ns=SETTLE_TO, hints=nothing_known(FLOOR))
-GROUNDS: st.SearchStrategy[DomainDefaults] = st.sampled_from(
+DEFAULTS: st.SearchStrategy[DomainDefaults] = st.sampled_from(
     [
         defaults_of(UNKNOWN),
         defaults_of(msgspec.structs.replace(UNKNOWN, floor_set_by=ENDING)),
@@ -128,19 +128,19 @@ IDS = st.sampled_from([b"r" * 16, b"q" * 16])
 @st.composite
 def plain_states(draw: st.DrawFn) -> Plain:
     """A plain state as a turn makes it: what was before has the same ground."""
-    ground = draw(GROUNDS)
+    defaults = draw(DEFAULTS)
     given = FreedDomain(
-        ground, draw(st.sampled_from([ORDINARY, b"o" * 16])), draw(st.integers(0, 2**63 - 1)), draw(IDS)
+        defaults, draw(st.sampled_from([ORDINARY, b"o" * 16])), draw(st.integers(0, 2**63 - 1)), draw(IDS)
     )
     if draw(st.booleans()):
         return given
-    memory = ground.memory
+    memory = defaults.memory
     befores: list[FreedDomain | Memory] = [given, memory, msgspec.structs.replace(memory, last_ended=ENDING)]
     before = draw(st.sampled_from(befores))
     age = Age(first_try_ns=draw(st.integers(0, 2**63 - 1)), request_id=draw(IDS))
     granted = draw(st.sampled_from([FENCE - 1, FENCE - 2]))
     return ExclusiveLease(
-        ground, before, draw(st.sampled_from([HOLDER, RIVAL])), ORDINARY, granted, 2000, age, draw(IDS)
+        defaults, before, draw(st.sampled_from([HOLDER, RIVAL])), ORDINARY, granted, 2000, age, draw(IDS)
     )
 
 
@@ -164,13 +164,14 @@ def test_row_of_a_plain_state_is_read_as_the_state_that_it_stands_for(states: li
 # What a domain is in after it was given back, and granted again, is most of what a shard that is used remembers.
 def test_plain_states_are_written_short() -> None:
     store = written()
-    ground = defaults_of(UNKNOWN)
-    given = FreedDomain(ground, ORDINARY, 5, b"r" * 16)
+    defaults = defaults_of(UNKNOWN)
+    given = FreedDomain(defaults, ORDINARY, 5, b"r" * 16)
     age = Age(first_try_ns=1, request_id=b"r" * 16)
     assert len(store.row(given)[-1]) == 33
-    assert len(store.row(ExclusiveLease(ground, given, HOLDER, ORDINARY, 6, 7, age, b"r" * 16))[-1]) == 83
+    assert len(store.row(ExclusiveLease(defaults, given, HOLDER, ORDINARY, 6, 7, age, b"r" * 16))[-1]) == 83
     assert (
-        len(store.row(ExclusiveLease(ground, ground.memory, HOLDER, ORDINARY, FENCE - 1, 7, age, b"r" * 16))[-1]) == 35
+        len(store.row(ExclusiveLease(defaults, defaults.memory, HOLDER, ORDINARY, FENCE - 1, 7, age, b"r" * 16))[-1])
+        == 35
     )
 
 

@@ -232,8 +232,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             shard,
             "Shard._link_end",
-            "max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
-            "max(floor, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
+            "max(floor, fence, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)",
+            "max(floor, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)",
         ),
         "witnesses",
         "contenders",
@@ -243,8 +243,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             shard,
             "Shard._link_end",
-            "max(floor, fence, self._forgotten.floor_ns), max(settle_to, self._forgotten.settle_to_ns)",
-            "self._forgotten.floor_ns, self._forgotten.settle_to_ns",
+            "max(floor, fence, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)",
+            "self._eviction.floor_ns, self._eviction.settle_to_ns",
         ),
         "witnesses",
         "contenders",

@@ -67,7 +67,7 @@ SESSIONS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a session lease that is dropped brings no floor",
-        one(session_state, "SessionState.brings", "return (self.over.watermark_ns or 0, 0)", "return (0, 0)"),
+        one(session_state, "SessionRecord.brings", "return (self.over.watermark_ns or 0, 0)", "return (0, 0)"),
         "exclusion",
         "together",
     ),

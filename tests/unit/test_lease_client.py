@@ -13,8 +13,8 @@ from appliance.lease.client import (
     Giving,
     LeaseClient,
     LeaseDenied,
-    LeaseEnded,
     LeaseGranted,
+    LeaseOver,
     LeaseUnavailable,
     Suspect,
 )
@@ -91,7 +91,7 @@ def test_many_domains_are_taken_renewed_and_given_back_in_one_call_each(world: W
             for each in renewed
         ]
     )
-    outcomes = [each.ending.watermark_ns for each in over if isinstance(each, LeaseEnded) and each.ending is not None]
+    outcomes = [each.ending.watermark_ns for each in over if isinstance(each, LeaseOver) and each.ending is not None]
     assert outcomes == [NOW_NS + 1] * 3
     assert [len(call) for call in line.calls] == [3] * 4
 
@@ -109,7 +109,7 @@ def test_lost_request_or_reply_is_asked_again_under_the_same_id(world: World, fa
     granted_one(list(client.renew([lease.witness])))
     line.script = [fault] * times
     (over,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
-    assert isinstance(over, LeaseEnded)
+    assert isinstance(over, LeaseOver)
     assert over.outcome is LeaseOutcome.RELINQUISHED
 
 

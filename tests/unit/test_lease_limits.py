@@ -100,7 +100,7 @@ def test_peer_that_asks_for_too_much_does_not_keep_the_loop_awake(tmp_path: Path
     server = ShardServer(
         world.started(), tmp_path / "s", limits=ClientLimits(requests_per_second=10, burst=10), clock=clock
     )
-    poll = server._guests.poll
+    poll = server._clients.poll
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
         plain.settimeout(20)
         plain.connect(str(tmp_path / "s"))
@@ -130,7 +130,7 @@ def test_peer_that_asks_for_too_much_does_not_keep_the_loop_awake(tmp_path: Path
 
 def waiters(served: Served) -> int:
     """How many requests of this process are held back."""
-    peer = served.server._guests.peers.get(f"process {os.getpid()}")
+    peer = served.server._clients.peers.get(f"process {os.getpid()}")
     return 0 if peer is None else peer.waiting
 
 
@@ -297,9 +297,9 @@ def short_of_descriptors(world: World) -> tuple[ShardServer, NoDescriptors]:
     """A server, not running yet, whose listener can be made to find no descriptor free."""
     served = ShardServer(world.started(), world.path / "s", clock=CLOCK)
     listener = NoDescriptors(served._listener.socket)
-    served._guests.poll.unregister(served._listener.socket)
+    served._clients.poll.unregister(served._listener.socket)
     served._listener.socket = listener  # type: ignore[assignment]
-    served._guests.poll.register(listener, 1)  # type: ignore[arg-type]
+    served._clients.poll.register(listener, 1)  # type: ignore[arg-type]
     return served, listener
 
 
@@ -436,6 +436,6 @@ def test_server_that_stops_does_not_wait_for_who_reads_nothing(tmp_path: Path) -
     served = Served(tmp_path, ClientLimits(drain_ns=50 * MS))
     line = served.raw()
     line.sendall(encode_call([acquire(served.world, f"d{n}") for n in range(900)]))
-    wait_until(CLOCK, lambda: any(each.unsent for each in list(served.server._guests.connections.values())))
+    wait_until(CLOCK, lambda: any(each.unsent for each in list(served.server._clients.connections.values())))
     served.end()
     line.close()

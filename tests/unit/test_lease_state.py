@@ -16,7 +16,7 @@ from appliance.lease.domain import (
     Decision,
     Free,
     Grant,
-    LeaseState,
+    LeaseRecord,
     Memory,
     Nothing,
     State,
@@ -57,8 +57,8 @@ def lease(
     *,
     expiry_ns: int = 5000,
     age_ns: int = 1000,
-) -> LeaseState:
-    return LeaseState(
+) -> LeaseRecord:
+    return LeaseRecord(
         mode=mode,
         phase=phase,
         holder=HOLDER,
@@ -75,7 +75,7 @@ def lease(
     )
 
 
-def taken(*leases: LeaseState) -> Taken:
+def taken(*leases: LeaseRecord) -> Taken:
     return Taken(memory=MEMORY, leases=leases)
 
 
@@ -153,7 +153,7 @@ def bounds(earliest: int, radius: int = 10, ceiling: int = 40_000) -> Bounds:
     )
 
 
-def leases_of(state: State) -> tuple[LeaseState, ...]:
+def leases_of(state: State) -> tuple[LeaseRecord, ...]:
     return () if isinstance(state, Free) else state.leases
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Mode, Phase
-from appliance.lease.domain import Free, LeaseState, Memory, State, Taken
+from appliance.lease.domain import Free, LeaseRecord, Memory, State, Taken
 from appliance.lease.store import UNWRITTEN_MAX, LeaseStore
 from appliance.lease.wire import Age
 from tests.support.shards import HOLDER
@@ -28,8 +28,8 @@ def name(number: int) -> bytes:
     return bytes([number]) * 16
 
 
-def lease(expiry: int = 10, phase: Phase = Phase.HELD, number: int = 0) -> LeaseState:
-    return LeaseState(
+def lease(expiry: int = 10, phase: Phase = Phase.HELD, number: int = 0) -> LeaseRecord:
+    return LeaseRecord(
         mode=Mode.X,
         phase=phase,
         holder=HOLDER,
@@ -46,7 +46,7 @@ def lease(expiry: int = 10, phase: Phase = Phase.HELD, number: int = 0) -> Lease
     )
 
 
-def taken(*leases: LeaseState, number: int = 1) -> Taken:
+def taken(*leases: LeaseRecord, number: int = 1) -> Taken:
     return Taken(memory=memory(number), leases=leases)
 
 
@@ -69,7 +69,7 @@ def test_numbers_follow_the_leases_of_a_domain_as_they_come_and_go(store: LeaseS
     one, two, three = (lease(number=n) for n in (1, 2, 3))
     state: State = Free(memory=memory())
     store.write("a", 0, None, state)
-    steps: list[tuple[LeaseState, ...]] = [(one,), (one, two), (one, two, three), (three,), (), (one, two), ()]
+    steps: list[tuple[LeaseRecord, ...]] = [(one,), (one, two), (one, two, three), (three,), (), (one, two), ()]
     for revision, leases in enumerate(steps, 1):
         after = taken(*leases) if leases else Free(memory=memory())
         store.write("a", revision, state, after)

@@ -48,7 +48,7 @@ def busy(site: HandSite, domain: str = "a", mode: Mode = Mode.X) -> None:
 def endings(site: HandSite) -> list[Ended]:
     shard = site.transports[0].shard
     assert shard is not None
-    return [each for each in shard._notary._ledger.entries() if isinstance(each, Ended)]  # type: ignore[attr-defined]
+    return [each for each in shard._batch_signer._ledger.entries() if isinstance(each, Ended)]  # type: ignore[attr-defined]
 
 
 def acquires(site: HandSite) -> int:

@@ -69,10 +69,10 @@ class Ours:
         return found
 
     def give(self, found: list[Any]) -> None:
-        from appliance.lease.client import Giving, LeaseEnded
+        from appliance.lease.client import Giving, LeaseOver
 
         done = self._client.relinquish([Giving(each.witness.domain, each.witness.correlation_id) for each in found])
-        assert all(isinstance(each, LeaseEnded) and each.outcome == "relinquished" for each in done), done[:3]
+        assert all(isinstance(each, LeaseOver) and each.outcome == "relinquished" for each in done), done[:3]
 
     def contender(self, name: str) -> tuple[Callable[..., Any], Callable[[list[Any]], object]]:
         from appliance.lease.client import LeaseGranted

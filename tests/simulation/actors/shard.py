@@ -112,7 +112,7 @@ class Callers:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._presence = TentativeLeaseReaper()
+        self._reaper = TentativeLeaseReaper()
         self._known: set[Process] = set()
 
     def heard(self, call: Call) -> None:
@@ -122,14 +122,14 @@ class Callers:
         if process not in self._known:
             self._known.add(process)
             process.on_death.append(lambda: self.left(process))
-        self._presence.heard(cast("Connection", process), call.requests)
+        self._reaper.heard(cast("Connection", process), call.requests)
 
     def left(self, process: Process) -> None:
-        self._presence.left(cast("Connection", process), self._world.scheduler.now)
+        self._reaper.left(cast("Connection", process), self._world.scheduler.now)
 
     def gone(self) -> list[Task]:
         """Return what has to be withdrawn."""
-        return self._presence.gone(self._world.scheduler.now)
+        return self._reaper.gone(self._world.scheduler.now)
 
 
 class ShardHost:

@@ -47,7 +47,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     "session lease that is over brings no floor": (
         (
             session_state,
-            "SessionState.brings",
+            "SessionRecord.brings",
             "return (self.over.expiry_ns, self.over.expiry_ns)",
             "return (0, self.over.expiry_ns)",
         ),
@@ -57,7 +57,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     "session lease that is over brings no settle_to": (
         (
             session_state,
-            "SessionState.brings",
+            "SessionRecord.brings",
             "return (self.over.expiry_ns, self.over.expiry_ns)",
             "return (self.over.expiry_ns, 0)",
         ),
@@ -67,7 +67,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     "session lease that is dropped brings no floor": (
         (
             session_state,
-            "SessionState.brings",
+            "SessionRecord.brings",
             "return (self.over.watermark_ns or 0, 0)",
             "return (0, 0)",
         ),

@@ -423,7 +423,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "orderly record without fences": Mutant(
         _in_shard(
-            "Shard._link_end", "max(floor, fence, self._forgotten.floor_ns)", "max(floor, self._forgotten.floor_ns)"
+            "Shard._link_end", "max(floor, fence, self._eviction.floor_ns)", "max(floor, self._eviction.floor_ns)"
         ),
         ChainCast((shard("a"), shard("b"))),
         chains.FENCES_GROW,

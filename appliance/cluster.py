@@ -37,12 +37,11 @@ from .bag.posix import PosixStorage
 from .bag.reader import checked_level
 from .formats.birth import BagKind
 from .founding import read_marker
-from .mapwatch import MapWatch, Placement
 from .nodewriter.client import NodeWriterClient
 from .nodewriter.service import NodeWriter
 from .nodewriter.shared import SharedWriter
 from .ownkeys import OwnKeys, check_own_keys
-from .policywatch import WatchedPolicy
+from .record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
 from .registers import Registers
 from .routes import ShardRoutes
 from .runtime import ensure_runtime, group_id, runtime_of, writer_socket
@@ -50,7 +49,6 @@ from .session.open_logs import LogBook
 from .session.session import Session
 from .settings import Settings, Sharing, find_settings
 from .shards import ShardHost
-from .trustwatch import TrustWatch
 from .views.fold import Fold
 from .views.view import View
 
@@ -127,13 +125,13 @@ class Cluster:
         self.settings = settings
         self.registers = registers
         self._storage = storage
-        self.policy = WatchedPolicy(self._own_registers())
+        self.policy = PolicyWatch(self._own_registers())
         newest = registers.newest_map()
         first = Placement(newest, tuple(registers.layouts(newest)))
         self.keys = OwnKeys(settings)
         self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest)
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
-        self.maps = MapWatch(self._own_registers, first, self.time)
+        self.maps = MapWatch(self._own_registers, first)
         self.context = BagContext(storage, self.time, registers, settings.node, Threads())
         self._door = NodeWriterClient(
             writer_socket(runtime_of(settings, registers.cluster_id)),

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from .lease.listeners import TlsListener
     from .observed import Observed
     from .ownkeys import OwnKeys
+    from .record_watch import TrustWatch
     from .releases import Releases
     from .shards import HostedShard, ShardHost
-    from .trustwatch import TrustWatch
     from .webdoor import WebDoor
 
 _SHARD: Final = ("shard",)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .formats.address import Address
     from .lease.server import ShardServer
+    from .record_watch import TrustWatch
     from .runtime import LocalLock
-    from .trustwatch import TrustWatch
 
 _log = logging.getLogger(__name__)
 

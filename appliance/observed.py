@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .doctor.check import Check
     from .formats.policy import PolicyNumbers
     from .lease.wire import LeaseView, ShardNumbers
-    from .mapwatch import MapWatch
+    from .record_watch import MapWatch
     from .releases import Releases
     from .shards import ShardHost
 

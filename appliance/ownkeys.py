@@ -1,7 +1,7 @@
 """This node's keys, as a process uses them: what a rotation puts in their place, and whether the cluster believes them.
 
 A rotation publishes a trust record in which the earlier keys have an end, and then puts the next key files beside the
-earlier ones. Every process looks for both each second (``trustwatch.py``), and signs with the next key as soon as the
+earlier ones. Every process looks for both each second (``record_watch.py``), and signs with the next key as soon as the
 record that it read knows it. What has no next key signs up to the end and nothing after it (timeagent/keys.py).
 """
 

@@ -1,7 +1,7 @@
 """Change the policy of a cluster: the next record, signed by the root key (docs/operators.md, "Changing the policy").
 
 There is no instant from which a policy counts, and nobody has to acknowledge it: each process takes it up when it sees
-it (``policywatch.py``), and each frame is judged by the policy that it names.
+it (``record_watch.py``), and each frame is judged by the policy that it names.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from .doctor.check import Check
-    from .trustwatch import TrustWatch
+    from .record_watch import TrustWatch
 
 LOOK_NS: Final[Span] = 2 * SECOND
 """How often the others are asked: with ASK_NS, a node that stands still is known within five seconds."""

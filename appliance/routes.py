@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     from .formats.shardmap import ShardMap
     from .lease.transport import SocketTransport, Transport
     from .lease.wire import LeaseView, Reply, Request, ShardNumbers
-    from .mapwatch import MapWatch
+    from .record_watch import MapWatch, TrustWatch
     from .settings import Settings
     from .shards import ShardHost
-    from .trustwatch import TrustWatch
 
 LOOK_ATTEMPTS: Final = 3
 """How many attempts' time a shard has to answer people."""

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from .lease.witness_ledger import LedgerSpool
     from .ownkeys import OwnKeys
     from .pulse import Pulse
+    from .record_watch import TrustWatch
     from .registers import Registers
     from .runtime import LocalLock
     from .settings import Settings
-    from .trustwatch import TrustWatch
 
 _log = logging.getLogger(__name__)
 

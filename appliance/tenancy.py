@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .formats.shardmap import ShardMap
     from .lease.succession import Succession
     from .machinery import Running, Spawn
-    from .mapwatch import MapWatch
+    from .record_watch import MapWatch
     from .routes import ShardRoutes
     from .shards import HostedShard
 

@@ -19,7 +19,7 @@ from timeagent.repeats import Repeats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.trustwatch import TrustWatch
+    from appliance.record_watch import TrustWatch
     from timeagent.signedtime import SignedTime
     from timeagent.sources.peer import Refusing
 

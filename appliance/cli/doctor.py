@@ -325,8 +325,8 @@ def _addresses(settings: Settings, registers: Registers) -> list[Check]:
     from appliance.cluster import node_time
     from appliance.doctor.machine import judge_listening
     from appliance.ownkeys import OwnKeys
+    from appliance.record_watch import TrustWatch
     from appliance.releases import Releases
-    from appliance.trustwatch import TrustWatch
 
     found = []
     if settings.listen is not None:

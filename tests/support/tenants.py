@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.ceiling import InDoubt
-from appliance.mapwatch import Placement
+from appliance.record_watch import Placement
 from appliance.tenancy import Tenancy
 from tests.support.values import CLUSTER
 from timeagent.errors import Environment, TenureError

@@ -259,7 +259,7 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
     ("planted_in", "code", "why"),
     [
         ("lease.listeners.TlsListener._loop_once", "thread-ended", "thread tenure-door has ended"),
-        ("trustwatch.TrustWatch.refresh", "thread-ended", "thread tenure-trust has ended"),
+        ("record_watch.TrustWatch.refresh", "thread-ended", "thread tenure-trust has ended"),
         ("tenancy.Tenancy.turn", "thread-ended", "thread tenure-tenancy has ended"),
         ("lease.witness_ledger.LedgerSpool.drain", "shard-ended", "its ledger has ended"),
     ],

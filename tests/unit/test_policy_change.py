@@ -13,7 +13,7 @@ from appliance.cli.policy import _WORDS
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, pieces
 from appliance.policy import SPANS, next_policy, publish_policy
-from appliance.policywatch import WatchedPolicy
+from appliance.record_watch import PolicyWatch
 from auditor.audit import audit
 from auditor.load import Tree
 from tenure.__main__ import main
@@ -86,7 +86,7 @@ def test_every_number_of_a_policy_can_be_set_and_is_taken_up_or_said_not_to_be()
     asked_anew = {"seal_delay_ns"}
     at_the_start = {"assumed_radius_ns"}
     nobodys = {"batch_ns_max"}
-    live = set(WatchedPolicy.__annotations__) | {"r1_tolerance_ns"}
+    live = set(PolicyWatch.__annotations__) | {"r1_tolerance_ns"}
     assert live | at_birth | asked_anew | at_the_start | nobodys == set(SPANS)
 
 
@@ -94,7 +94,7 @@ def test_every_number_of_a_policy_can_be_set_and_is_taken_up_or_said_not_to_be()
 
 
 def test_newer_policies_are_taken_up_and_bounds_for_others_never_narrow(site: Site) -> None:
-    watched, told = WatchedPolicy(site.registers), []
+    watched, told = PolicyWatch(site.registers), []
     watched.on_change(lambda policy: told.append(policy.number))
     first = watched.granted_ns_max, watched.ahead_ns_max, watched.r1_tolerance_ns
     change(site, **LONGER)
@@ -106,12 +106,12 @@ def test_newer_policies_are_taken_up_and_bounds_for_others_never_narrow(site: Si
     assert watched.granted_ns_max == first[0] + 2_400 * MS
     assert watched.ahead_ns_max == first[1] + 2_400 * MS
     assert watched.r1_tolerance_ns == first[2]
-    again = WatchedPolicy(site.registers)
+    again = PolicyWatch(site.registers)
     assert (again.granted_ns_max, again.ahead_ns_max) == (watched.granted_ns_max, watched.ahead_ns_max)
 
 
 def test_fault_of_one_who_is_told_keeps_it_from_nobody_else(site: Site) -> None:
-    watched, told = WatchedPolicy(site.registers), []
+    watched, told = PolicyWatch(site.registers), []
 
     def failing(policy: object) -> None:
         raise RuntimeError("planted")
@@ -126,7 +126,7 @@ def test_fault_of_one_who_is_told_keeps_it_from_nobody_else(site: Site) -> None:
 
 
 def test_policy_that_cannot_be_read_leaves_what_is_known(site: Site) -> None:
-    watched = WatchedPolicy(site.registers)
+    watched = PolicyWatch(site.registers)
     (site.root / "policy" / "00000002").write_bytes(b"nothing of ours")
     watched.refresh()
     assert (watched.newest.number, watched.failures) == (1, 1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
 from appliance.policy import next_policy
-from appliance.policywatch import WatchedPolicy
+from appliance.record_watch import PolicyWatch
 from tests.simulation.actors.processes import Kit
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
@@ -43,11 +43,11 @@ class Governor:
             world.scheduler.note("publishes", f"policy {record.number} with {dict(change)}")
 
 
-def watched(kit: Kit) -> WatchedPolicy:
+def watched(kit: Kit) -> PolicyWatch:
     """Return what a process goes by; an actor of its own looks for what is newer, often or hardly ever."""
     while True:
         try:
-            policy = WatchedPolicy(kit.world.founded.registers(kit.storage))
+            policy = PolicyWatch(kit.world.founded.registers(kit.storage))
             break
         except TenureError as problem:
             kit.world.scheduler.refused("finds no policy:", problem)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from appliance.mapwatch import MapWatch, Placement
+from appliance.record_watch import MapWatch, Placement
 from appliance.routes import ShardRoutes
 from tests.simulation.history import Calm, Fault
 from tests.simulation.network import NO_NETWORK_MISHAPS, Endpoint, SimulatedTransport, refuse
@@ -174,8 +174,9 @@ class Maps(MapWatch):
                 kit.pause(100 * MS)
             else:
                 break
-        super().__init__(lambda: kit.world.founded.registers(kit.storage), first, kit.time)
+        super().__init__(lambda: kit.world.founded.registers(kit.storage), first)
         self._scheduler = kit.world.scheduler
+        self._clock = kit.time
         self._wanted = False
         self._every_ns = every_ns
         self._looking: Actor = self._scheduler.spawn(f"{kit.process.name} map", kit.process, self._look_after)

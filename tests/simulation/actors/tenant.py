@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.machinery import Machinery
-from appliance.mapwatch import LOOK_NS
 from appliance.ownkeys import OwnKeys
+from appliance.record_watch import LOOK_NS
 from appliance.shards import ShardHost
 from appliance.tenancy import BEAT_NS, Tenancy
 from tests.simulation.actors.processes import Kit

@@ -25,6 +25,7 @@ from timeagent.keys import Verifier, fingerprint
 from timeagent.sources.adjtimex import KernelSource
 from timeagent.sources.assumed import AssumedSource
 
+from .admin.founding import read_marker
 from .bag.context import BagContext
 from .bag.cursor import parse_cursor
 from .bag.follow import Follower
@@ -36,7 +37,6 @@ from .bag.parallel import Threads
 from .bag.posix import PosixStorage
 from .bag.reader import checked_level
 from .formats.birth import BagKind
-from .founding import read_marker
 from .nodewriter.client import NodeWriterClient
 from .nodewriter.service import NodeWriter
 from .nodewriter.shared import SharedWriter

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from appliance.admin.founding import read_marker
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import list_logs, open_log
@@ -20,7 +21,6 @@ from appliance.cli.daemon import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
 from appliance.formats.paths import Grid, chain_path, ledger_path, parse_ledger_name
-from appliance.founding import read_marker
 from appliance.health import judge_keys, judge_space, judge_tmpfs
 from appliance.ownkeys import NOTICE_NS
 from appliance.registers import Registers, StoredChain

@@ -53,9 +53,9 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
 
 
 def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
+    from appliance.admin.founding import read_marker
     from appliance.bag.posix import PosixStorage
     from appliance.cluster import root_path
-    from appliance.founding import read_marker
     from appliance.runtime import runtime_of
     from appliance.settings import find_settings, load_settings
     from timeagent.noncedoor import DOOR_NAME

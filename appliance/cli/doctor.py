@@ -263,9 +263,9 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[Check]:
 
 def _assumed_radius(path: Path | None) -> Span:
     """Return the radius that the policy of a root states; 0 where there is none. Touches the mount."""
+    from appliance.admin.founding import read_marker
     from appliance.bag.posix import PosixStorage
     from appliance.formats.paths import MARKER
-    from appliance.founding import read_marker
     from appliance.registers import Registers
     from timeagent.keys import Verifier
 
@@ -292,10 +292,10 @@ def _randomness() -> list[Check]:
 
 
 def _node(path: Path, node_dir: Path | None) -> list[Check]:
+    from appliance.admin.founding import read_marker
     from appliance.bag.posix import PosixStorage
     from appliance.doctor.check import passed, unsure
     from appliance.formats.paths import MARKER
-    from appliance.founding import read_marker
     from appliance.ownkeys import check_own_keys
     from appliance.registers import Registers
     from appliance.settings import find_settings

@@ -72,8 +72,8 @@ def _opened(options: argparse.Namespace) -> Cluster | None:
 
 def _hand_over(options: argparse.Namespace) -> int:
     """Give the shards away, and wait until others run them."""
+    from appliance.admin.leaving import check_known, give_away
     from appliance.cli.opening import root_key
-    from appliance.leaving import check_known, give_away
     from timeagent.errors import ShardUnavailable, TryAgain
 
     cluster = _opened(options)
@@ -132,8 +132,8 @@ def _refuse_running(options: argparse.Namespace) -> int:
 
 def _finish(options: argparse.Namespace) -> int:
     """Revoke the keys, and say what was not done."""
+    from appliance.admin.leaving import has_left, revoke, shards_of
     from appliance.cli.opening import root_key
-    from appliance.leaving import has_left, revoke, shards_of
 
     cluster = _opened(options)
     if cluster is None:
@@ -176,7 +176,7 @@ def _remains(cluster: Cluster, node: str, shards: list[int], *, left: bool, own:
 
 
 def _heirs(registers: Registers, node: str) -> str:
-    from appliance.leaving import heirs
+    from appliance.admin.leaving import heirs
 
     return next(iter(heirs(registers, node)), "NODE")
 

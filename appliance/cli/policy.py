@@ -92,7 +92,7 @@ def _fields(policy: Policy) -> dict[str, Any]:
 
 
 def _set(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.policy import next_policy, publish_policy
+    from appliance.admin.policy import next_policy, publish_policy
     from timeagent.errors import BadRequest
 
     changes = {name: parse_span(text) for name in _WORDS if (text := getattr(options, name)) is not None}

@@ -16,8 +16,8 @@ from timeagent.units import SECOND, parse_span, span_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from appliance.admin.founding import Listen
     from appliance.bag.storage import Storage
-    from appliance.founding import Listen
     from appliance.settings import Settings
 
 _LOOK_NS: Final = SECOND
@@ -70,8 +70,8 @@ def _node_name(options: argparse.Namespace) -> str:
 
 def _listen(options: argparse.Namespace) -> Listen | None:
     """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach."""
+    from appliance.admin.founding import Listen
     from appliance.formats.address import parse_address
-    from appliance.founding import Listen
     from timeagent.errors import BadRequest
 
     if options.listen is None:
@@ -114,7 +114,7 @@ def _there_already(options: argparse.Namespace, storage: Storage, root: Path) ->
 
     Raises Environment where it is one by another name.
     """
-    from appliance.founding import read_marker
+    from appliance.admin.founding import read_marker
     from appliance.ownkeys import check_own_keys
     from appliance.registers import Registers
     from appliance.settings import FILE, is_there, load_settings, node_directories
@@ -142,10 +142,10 @@ def _there_already(options: argparse.Namespace, storage: Storage, root: Path) ->
 
 
 def _init(options: argparse.Namespace) -> int:
+    from appliance.admin.founding import set_up
     from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user, time_sources
     from appliance.formats.policy import Policy, check_policy
-    from appliance.founding import set_up
     from appliance.settings import ROOT_KEY
     from timeagent.clock import SystemClock
     from timeagent.embedded import EmbeddedTime
@@ -201,7 +201,7 @@ def _init(options: argparse.Namespace) -> int:
 
 def _founded_already(options: argparse.Namespace, storage: Storage, settings: Settings) -> int:
     """Say what is there, as init said it when it was made."""
-    from appliance.founding import read_marker
+    from appliance.admin.founding import read_marker
     from appliance.registers import Registers
     from appliance.settings import ROOT_KEY
     from timeagent.keys import Verifier, fingerprint
@@ -231,9 +231,9 @@ def _founded_already(options: argparse.Namespace, storage: Storage, settings: Se
 
 
 def _join(options: argparse.Namespace) -> int:
+    from appliance.admin.founding import join_cluster
     from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user
-    from appliance.founding import join_cluster
     from timeagent.clock import SystemClock
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
@@ -269,8 +269,8 @@ def _joined(options: argparse.Namespace, settings: Settings, *, already: bool = 
 
 def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, directory: Path | None) -> int:
     """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
-    from appliance.founding import read_marker
-    from appliance.joining import ask, finish, prepared
+    from appliance.admin.founding import read_marker
+    from appliance.admin.joining import ask, finish, prepared
     from appliance.registers import Registers
     from appliance.settings import Settings, new_directory
     from timeagent.clock import SystemClock

@@ -108,7 +108,7 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _show(cluster: Cluster, options: argparse.Namespace) -> int:
     """Print the lines of a node's keys that count now, or will: a line for each, and nothing else on stdout."""
-    from appliance.trust import check_known
+    from appliance.admin.trust import check_known
     from timeagent.clock import SystemClock
     from timeagent.errors import NotTrusted
     from timeagent.keys import public_line
@@ -144,8 +144,8 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
     """Let a machine in; without a fingerprint only say what it asks for."""
+    from appliance.admin.joining import accept, asked, let_in
     from appliance.bag.posix import PosixStorage
-    from appliance.joining import accept, asked, let_in
     from timeagent.keys import fingerprint
 
     storage = PosixStorage(cluster.root)
@@ -172,7 +172,7 @@ def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _issue(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.trust import issue
+    from appliance.admin.trust import issue
 
     publics = _public_lines(Path(options.public), options.node)
     key = root_key(cluster, options)
@@ -183,7 +183,7 @@ def _issue(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.trust import issue
+    from appliance.admin.trust import issue
     from timeagent.keyfiles import newest_number, stage_keys, take_up
     from timeagent.keys import public_line
 
@@ -218,7 +218,7 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _revoke(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.trust import revoke_keys, revoke_node
+    from appliance.admin.trust import revoke_keys, revoke_node
 
     key = root_key(cluster, options)
     from_ns = parse_instant(options.instant) if options.instant else cluster.time.now().midpoint
@@ -233,8 +233,8 @@ def _revoke(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _move(cluster: Cluster, options: argparse.Namespace) -> int:
+    from appliance.admin.trust import move_node
     from appliance.formats.address import parse_address
-    from appliance.trust import move_node
 
     address = None if options.address == "none" else parse_address(options.address)
     number = move_node(cluster.registers, root_key(cluster, options), options.node, address)
@@ -281,7 +281,7 @@ def _said(options: argparse.Namespace, node: str, number: int, text: str) -> int
 
 
 def _overlap(options: argparse.Namespace) -> int:
-    from appliance.trust import KEY_OVERLAP_NS
+    from appliance.admin.trust import KEY_OVERLAP_NS
     from timeagent.errors import BadRequest
 
     overlap = KEY_OVERLAP_NS if options.overlap is None else parse_span(options.overlap)
@@ -317,7 +317,7 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
 
 def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
     """Return the entry of a node's key. Raises BadRequest, NotTrusted where the newest trust record has no such."""
-    from appliance.trust import check_known
+    from appliance.admin.trust import check_known
     from timeagent.errors import NotTrusted
     from timeagent.keys import fingerprint
 

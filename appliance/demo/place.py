@@ -14,9 +14,9 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from appliance.admin.founding import enroll, found_cluster, publish_map
 from appliance.bag.posix import PosixStorage
 from appliance.formats.policy import Policy
-from appliance.founding import enroll, found_cluster, publish_map
 from appliance.runtime import default_directory
 from appliance.settings import ROOT_KEY, Settings, save_settings
 from timeagent.errors import Environment

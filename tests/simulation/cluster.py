@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.admin.founding import found_cluster, publish_map
+from appliance.admin.trust import admit
 from appliance.bag.context import BagContext
 from appliance.bag.logs import create_log
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy, check_policy
-from appliance.founding import found_cluster, publish_map
 from appliance.registers import Registers
-from appliance.trust import admit
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.keys import FastRegisters, FastSigner
 from tests.simulation.mount import SimulatedMount

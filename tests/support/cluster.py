@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from appliance.admin.founding import enroll, found_cluster, publish_map
 from appliance.bag.closer import Closer
 from appliance.bag.context import BagContext
 from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
 from appliance.formats.policy import Policy, check_policy
 from appliance.formats.shardmap import ShardMap
-from appliance.founding import enroll, found_cluster, publish_map
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from appliance.admin.trust import move_node
 from appliance.formats.address import Address
 from appliance.settings import save_settings
-from appliance.trust import move_node
 from tests.support.cluster import Site
 
 

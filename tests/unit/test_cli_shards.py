@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance import moves
+from appliance.admin import moves
 from appliance.lease.transport import SocketTransport
 from appliance.routes import ShardRoutes
 from tenure.__main__ import main

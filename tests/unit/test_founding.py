@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.admin.founding import Listen, enroll, found_cluster, join_cluster, read_marker, set_up
+from appliance.admin.trust import admit, move_node, revoke_node
 from appliance.formats.address import Address
 from appliance.formats.framing import Kind
 from appliance.formats.policy import Policy
-from appliance.founding import Listen, enroll, found_cluster, join_cluster, read_marker, set_up
 from appliance.registers import Registers
 from appliance.settings import load_settings
-from appliance.trust import admit, move_node, revoke_node
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.admin.joining import Request, ask, asked, decode_request, prepared, request_path
 from appliance.bag.posix import PosixStorage
 from appliance.formats.address import parse_address
-from appliance.joining import Request, ask, asked, decode_request, prepared, request_path
 from appliance.ownkeys import check_own_keys
 from appliance.settings import load_settings
 from tenure.__main__ import main

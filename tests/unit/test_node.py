@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.admin.founding import enroll
 from appliance.bag.logs import list_logs
 from appliance.cluster import Cluster
 from appliance.doctor.check import not_well
 from appliance.formats.address import Address
 from appliance.formats.paths import LOCK
-from appliance.founding import enroll
 from appliance.node import NEW_LOGS_NS, Node
 from appliance.runtime import shard_socket
 from appliance.session.open_logs import LogBook

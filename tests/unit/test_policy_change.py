@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.admin.policy import SPANS, next_policy, publish_policy
 from appliance.bag.outcome import Committed
 from appliance.cli.policy import _WORDS
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, pieces
-from appliance.policy import SPANS, next_policy, publish_policy
 from appliance.record_watch import PolicyWatch
 from auditor.audit import audit
 from auditor.load import Tree

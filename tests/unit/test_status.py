@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.admin.trust import move_node
 from appliance.cli import daemon
 from appliance.formats.address import Address
 from appliance.health import judge_clock
 from appliance.node import Node
 from appliance.runtime import ensure_runtime
-from appliance.trust import move_node
 from tests.support.cluster import Site, sites
 from tests.support.daemons import free_port
 from tests.support.spoken import Said, speaker

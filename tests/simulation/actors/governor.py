@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from appliance.admin.policy import next_policy
 from appliance.formats.framing import Kind
-from appliance.policy import next_policy
 from appliance.record_watch import PolicyWatch
 from tests.simulation.actors.processes import Kit
 from timeagent.errors import TenureError

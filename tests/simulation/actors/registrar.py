@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.trust import issue, revoke_keys
+from appliance.admin.trust import issue, revoke_keys
 from tests.simulation.cluster import signer
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler

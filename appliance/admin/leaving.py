@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
     from timeagent.units import Instant
 
-    from .registers import Registers
+    from ..registers import Registers
 
 
 def shards_of(registers: Registers, node: str) -> list[int]:

@@ -21,10 +21,10 @@ from timeagent.keyfiles import load_node_key, make_node_keys, newest_number
 from timeagent.keys import parse_public_line, public_line
 from timeagent.trust import Purpose
 
-from .formats.address import Address, parse_address
-from .formats.names import check_node
-from .registers import TMP
-from .settings import FILE, Settings, is_there, save_settings
+from ..formats.address import Address, parse_address
+from ..formats.names import check_node
+from ..registers import TMP
+from ..settings import FILE, Settings, is_there, save_settings
 from .trust import approve
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
     from timeagent.units import Instant
 
-    from .bag.storage import Storage
-    from .registers import Registers
+    from ..bag.storage import Storage
+    from ..registers import Registers
 
 _ADDRESS: Final = "address "
 _BYTES_MAX: Final = 4096

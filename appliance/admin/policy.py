@@ -12,15 +12,15 @@ import msgspec
 
 from timeagent.errors import TryAgain
 
-from .formats.framing import Kind
-from .formats.policy import Policy, check_policy
+from ..formats.framing import Kind
+from ..formats.policy import Policy, check_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from timeagent.keys import Signer
 
-    from .registers import Registers
+    from ..registers import Registers
 
 SPANS: Final = tuple(name for name in Policy.__struct_fields__ if name not in ("number", "cluster_id"))
 """What a policy says, all of it in nanoseconds, in the order of the record."""

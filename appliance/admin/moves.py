@@ -8,15 +8,15 @@ import msgspec
 
 from timeagent.errors import BadRequest, TryAgain
 
-from .formats.framing import Kind
-from .formats.shardmap import ShardMap
+from ..formats.framing import Kind
+from ..formats.shardmap import ShardMap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from timeagent.keys import Signer
 
-    from .registers import Registers
+    from ..registers import Registers
 
 SHARDS_MAX = 1024
 

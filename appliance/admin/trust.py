@@ -14,8 +14,8 @@ from timeagent.errors import BadRequest, NotTrusted, TryAgain
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import DAY
 
-from .formats.framing import Kind
-from .formats.names import check_node
+from ..formats.framing import Kind
+from ..formats.names import check_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
     from timeagent.units import Instant, Span
 
-    from .formats.address import Address
-    from .registers import Registers
+    from ..formats.address import Address
+    from ..registers import Registers
 
 KEY_LIFE_NS: Final = 3650 * DAY
 """How long a node's keys are valid: until they are rotated or revoked."""

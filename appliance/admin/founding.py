@@ -16,16 +16,16 @@ from timeagent.keyfiles import key_file_name, make_node_keys
 from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
 
-from .bag.storage import Published, Storage
-from .formats.framing import Kind
-from .formats.marker import Marker, decode_marker
-from .formats.names import check_node
-from .formats.paths import MARKER, record_name
-from .formats.policy import Policy, check_policy
-from .formats.shardmap import ShardMap
-from .formats.stamped import open_signed
-from .registers import DIRECTORIES, TMP, Registers
-from .settings import (
+from ..bag.storage import Published, Storage
+from ..formats.framing import Kind
+from ..formats.marker import Marker, decode_marker
+from ..formats.names import check_node
+from ..formats.paths import MARKER, record_name
+from ..formats.policy import Policy, check_policy
+from ..formats.shardmap import ShardMap
+from ..formats.stamped import open_signed
+from ..registers import DIRECTORIES, TMP, Registers
+from ..settings import (
     FILE,
     ROOT_KEY,
     Settings,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from timeagent.keyfiles import NodeKeys
     from timeagent.units import Instant
 
-    from .formats.address import Address
+    from ..formats.address import Address
 
 LEFTOVER: Final = frozenset({TMP, "lost+found"})
 """What may lie in a directory that is called empty; and of our own directories those that hold nothing."""

@@ -17,6 +17,8 @@ from .audit import Options, audit
 from .frames import FrameReader
 from .records import load_records
 from .replay.events import (
+    NAME_THE_COPY,
+    NEEDS_TREE,
     BagClosed,
     CeilingLinked,
     FrameWritten,
@@ -25,10 +27,9 @@ from .replay.events import (
     LogBorn,
     SessionOver,
 )
+from .replay.gathering import AS_IT_WAS
 from .replay.judging import changes, judged_timeline
-from .replay.lens import AS_IT_WAS
 from .replay.reading import read_timeline
-from .replay.words import NAME_THE_COPY, NEEDS_TREE
 from .verification import Signatures
 
 if TYPE_CHECKING:
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-    from .audit import Audit
     from .chains import ShardName
     from .finding import Finding
     from .load import Tree
     from .records import ClusterRecords
     from .replay.events import Event
+    from .replay.gathering import WhatIf
     from .replay.judging import Changes
-    from .replay.lens import WhatIf
     from .replay.timeline import Timeline
+    from .result import Audit
 
 DOMAINS_AT_HAND: Final = 32
 

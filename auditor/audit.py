@@ -9,26 +9,24 @@ from timeagent.errors import Environment
 
 from .chains import ceiling_chains, head_facts, runs
 from .clocks import name_clocks
-from .columns.heads import Heads
+from .columns.domains import Heads
 from .columns.suspects import spread_suspects
-from .coverage import Coverage, later
 from .domains import DomainJudge, check_domains
 from .finding import Evidence, Verdict, in_order
-from .foreign import check_foreign
-from .index import INDEX_ERRORS, Index
-from .narrowing import WHOLE, Narrowing, check_asked
+from .history import session_histories
+from .index import INDEX_ERRORS, Coverage, Index, later
+from .parts import WHOLE, Narrowing, check_asked
 from .records import ClusterRecords, load_records
-from .rules.chains import check_ceilings, check_heads, check_layouts, check_records_there
-from .rules.leases import Cluster
-from .rules.ledgers import check_ledgers
-from .rules.policies import Policies
+from .result import Audit, Summary
+from .rules.agreement import Closings, ClusterFacts
+from .rules.chains import check_ceilings, check_heads, check_layouts, check_ledgers, check_records_there
+from .rules.records import Policies
 from .rules.registry import found
 from .rules.sequences import check_sequences
 from .rules.sessions import SessionNote, check_sessions
-from .rules.settling import Closings
-from .sessions import session_histories
 from .store import PartStore, environment
-from .strangers import known_until
+from .stray_files import check_foreign
+from .unknown_keys import known_until
 from .verification import Signatures
 from .walk import Doubted, Walk, Way
 
@@ -40,36 +38,6 @@ if TYPE_CHECKING:
     from .finding import Finding
     from .load import Tree
     from .walk import Loaded
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Counts. ``messages``: in the record, of closed bags; ``bags`` includes the ``provisional`` ones, still open."""
-
-    messages: int
-    rejected: int
-    bags: int
-    witnesses: int
-    violations: int
-    indeterminate: int
-    unverifiable: int
-    informational: int
-    provisional: int
-    ledger_gaps: int
-    """Stretches of batches that the ledgers lack: what a killed shard did not write any more. No finding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """What the audit of a tree came to."""
-
-    summary: Summary
-    findings: tuple[Finding, ...]
-    cluster_id: bytes
-    root_key: bytes | None
-    pinned: bool
-    hashed: bool = True
-    """Whether every byte was hashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +150,7 @@ def _audit(
     root = records.root.public if records.root else None
     result = Audit(summary, ordered, records.cluster_id, root, records.pinned, options.hashed)
     if keeps:
-        from .replay.keeping import keep_timeline  # noqa: PLC0415 - only where it is asked for
+        from .replay.timeline_writer import keep_timeline  # noqa: PLC0415 - only where it is asked for
 
         digest = store.digest(tree) if store else None
         step = told.second if told else None
@@ -229,7 +197,7 @@ def _judge(
     policies = Policies(records.widest)
     if policy:
         policies = Policies(records.widest, policy.number, known_until(loaded.policy_closed, policy.number))
-    cluster = Cluster(
+    cluster = ClusterFacts(
         runs=known_runs,
         ceilings=ceilings,
         finished=frozenset(ledgers.stopped),

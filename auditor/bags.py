@@ -14,19 +14,17 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 from .columns.frames import BagRules, ListedFile
-from .coverage import later
 from .finding import Evidence
-from .hidden import hidden_bag
+from .index import later
 from .listed import FrameJudge
 from .load import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
-from .packs import RackPack, packed_names, retained_files
 from .records import RECORD_BYTES_MAX, open_birth
 from .rules import bags as bag_rules
-from .rules.policies import Policies, signed_by
+from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
 from .rules.registry import found
-from .rules.signatures import of_unknown_key, stamp_findings
-from .seals import BagCounts, SealFacts, damaged_inside, first_unlisted
-from .strangers import Stranger, take_latest
+from .seals import BagCounts, RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
+from .stray_files import hidden_bag
+from .unknown_keys import Stranger, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

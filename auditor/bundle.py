@@ -22,17 +22,17 @@ from timeagent.console import printable
 from timeagent.errors import Damaged
 
 from .audit import audit
-from .filenames import name_of
+from .load import name_of
+from .opening import TarTree
 from .replay.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
-from .tarred import TarTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .audit import Audit
     from .context import Context
     from .finding import Finding
     from .load import Tree
+    from .result import Audit
 
 MANIFEST: Final = "BUNDLE"
 SCHEMA: Final = "tenure.bundle"

@@ -17,7 +17,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
 from .replay.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
-from .replay.lens import AS_IT_WAS
+from .replay.gathering import AS_IT_WAS
 from .replay.reading import read_frames
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from appliance.formats.witness import WitnessKind
 from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND
 
-from .replay.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed
-from .replay.words import event_fields
+from .replay.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_fields
 
 if TYPE_CHECKING:
     from appliance.formats.lease import Holder, LeaseOutcome, Mode

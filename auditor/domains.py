@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .chains import Run
+    from .history import SessionHistory, SessionName
     from .index import Index
-    from .rules.leases import Cluster
-    from .sessions import SessionHistory, SessionName
+    from .rules.agreement import ClusterFacts
 
 _CHUNK: Final = 64
 """So many domains are judged at once."""
@@ -33,7 +33,7 @@ class DomainJudge:
 
     index: Index
     runs: Mapping[bytes, Run]
-    cluster: Cluster
+    cluster: ClusterFacts
     sessions: Mapping[SessionName, SessionHistory]
     process: int = field(default_factory=os.getpid)
 

@@ -20,7 +20,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
-from .replay.words import event_words
+from .replay.events import event_words
 from .report import finding_lines, time_line
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ import msgspec
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
 
-from .replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, RackSealed
-from .replay.words import event_words, kind_of
+from .replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_words, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

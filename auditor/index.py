@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -17,14 +18,17 @@ import msgspec
 
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Environment
+from timeagent.units import SECOND
 
-from .columns.layout import ENTRIES, USES, Bucket, Place, names_in
-from .columns.spool import Spool
-from .finding import Evidence
+from .columns.layout import ENTRIES, USES, Bucket, Place, Spool, names_in
+from .finding import Evidence, Verdict
 from .rows import RANKED, Rows, Use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from appliance.formats.policy import Policy
+    from timeagent.signedtime import SignedTime
 
     from .columns.layout import Chunk
     from .rows import Value
@@ -374,3 +378,42 @@ class Index(Rows):
             assert isinstance(number, int)
             return number
         raise AssertionError(sql)
+
+
+SLACK_NS: Final = 2 * SECOND
+"""For whoever closes bags: so late it may look at one that is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What of a span of time is in the copy."""
+
+    index: Index
+    settled_ns: int
+    """What is not older than this had perhaps not been closed, when the last was signed that is in the copy."""
+
+    @classmethod
+    def of(cls, index: Index, policy: Policy | None, newest: SignedTime | None) -> Coverage:
+        """Take what is known when all files are read. ``newest``: the latest signed time that holds."""
+        if newest is None:
+            return cls(index, 0)
+        bag_ns = policy.span_ns + policy.grace_ns if policy else 0
+        return cls(index, newest.interval.earliest - bag_ns - 4 * newest.radius_ns - SLACK_NS)
+
+    def missing_frame(self, first_ns: int, last_ns: int) -> Verdict | None:
+        """Return what it means that a frame with timestamps in [first, last] is in no bag; None: nothing yet."""
+        _, blind = self.index.bags_within(first_ns, last_ns)
+        closed = not blind and self.index.all_closed(first_ns, last_ns)
+        return Verdict.INDETERMINATE if closed or last_ns < self.settled_ns else None
+
+    def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:
+        """The same of a message, of which nothing is said either where a bag that is there may hold it unseen."""
+        still_open, blind = self.index.bags_within(first_ns, last_ns)
+        return None if still_open or blind else self.missing_frame(first_ns, last_ns)
+
+
+def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:
+    """Return the one of two signed times that surely was reached later; of equals the less exact."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda token: (token.interval.earliest, token.radius_ns))

@@ -1,13 +1,19 @@
-"""Evidence from a copy of a tree: read-only, in a fixed order, one file at a time. Judges nothing.
+r"""Evidence from a copy of a tree: read-only, in a fixed order, one file at a time. Judges nothing.
 
 Opens regular files only and follows no link below the root: a copy is data, and must not be able to make the audit
 read, or wait for, anything else. What cannot be read is remembered, never skipped in silence.
+
+File names as text: a name is any bytes, and everything that leaves the tree is UTF-8. Inside the auditor a path is
+text that can be encoded, stored and shown (control characters: ``console.printable``). Bytes of a name that are no
+UTF-8 stand in it as ``\xff``; where a name holds such characters itself, the backslash of them is written
+``\x5c``. So two names never have one text, and each text leads back to its name.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,24 +33,38 @@ from appliance.formats.framing import (
     piece_at,
 )
 from appliance.formats.pack import PACK
-from appliance.formats.paths import (
-    LOCK,
-    LOGS,
-    PRELOCK,
-    RETAINED,
-    SEAL,
-    TMP,
-    parse_ledger_name,
-    parse_record_name,
-)
-
-from .filenames import name_of, text_of
+from appliance.formats.paths import LOCK, LOGS, PRELOCK, RETAINED, SEAL, TMP, parse_ledger_name, parse_record_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from appliance.formats.paths import Bag, Grid, Rack
+
+_AMBIGUOUS: Final = re.compile(rb"\\(?=x(?:[89a-f][0-9a-f]|5c))")
+_WRITTEN: Final = re.compile(rb"\\x([89a-f][0-9a-f]|5c)")
+
+
+def _plain(name: str) -> bool:
+    return name.isascii() and "\\" not in name
+
+
+def text_of(name: str) -> str:
+    """Return the text of a name, or of a path, as the operating system gave it."""
+    return name if _plain(name) else text_of_bytes(os.fsencode(name))
+
+
+def text_of_bytes(name: bytes) -> str:
+    """Return the text of a name, or of a path, as it is stored."""
+    return _AMBIGUOUS.sub(rb"\\x5c", name).decode("utf-8", "backslashreplace")
+
+
+def name_of(text: str) -> str:
+    """Return what the operating system calls it."""
+    if _plain(text):
+        return text
+    return os.fsdecode(_WRITTEN.sub(lambda found: bytes([int(found[1], 16)]), text.encode()))
+
 
 WINDOW_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 3

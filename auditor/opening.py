@@ -3,18 +3,203 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+import posixpath
+import tarfile
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from appliance.formats.marker import FORMAT, format_of
 from appliance.formats.paths import MARKER
 from timeagent.console import printable
 from timeagent.errors import Damaged, Environment
 
-from .load import TOPS, Tree
-from .tarred import TarTree
+from .load import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at, text_of_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .load import Opened
+
+NAME_BYTES_MAX: Final = 1024 * 1024
+"""More than the header of any name, link or attribute that a tar program writes."""
+LEVELS_MAX: Final = 16
+"""Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
+_ENCODING: Final = ("utf-8", "surrogateescape")
+"""What names in it are read by, whatever the locale is."""
+_OF_NAMES: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is refused where reading on by it would not end, or take all memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header. Raises ReadError for a size that no tar program writes."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.size < 0 or (member.type in _OF_NAMES and member.size > NAME_BYTES_MAX):
+            raise tarfile.ReadError(f"a header states {member.size} bytes")
+        return member
+
+
+def _members(path: Path) -> list[tarfile.TarInfo]:
+    """Return the members of a tar file in order. Raises TarError for what is none, or ends too early; OSError.
+
+    ``tarfile`` takes a header that is cut off, or garbled, for the end of the archive: what stands behind it would be
+    missing, and nobody would say so. Whoever unpacks it is told.
+    """
+    found: list[tarfile.TarInfo] = []
+    try:
+        encoding, errors = _ENCODING
+        with tarfile.open(path, "r:", tarinfo=_Member, encoding=encoding, errors=errors) as archive:
+            for each in archive:
+                if each.size < 0:  # as an attribute says it
+                    raise tarfile.ReadError(f"{each.name} has {each.size} bytes")
+                if each.type in tarfile.SUPPORTED_TYPES:
+                    found.append(each)
+            end = archive.offset
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as problem:  # of made-up headers
+        raise tarfile.ReadError(str(problem)) from None
+    with path.open("rb") as file:
+        file.seek(end)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"it is cut off, or damaged, at offset {end}")
+    return found
+
+
+class TarTree(Tree):
+    """A copy of a cluster's root, or a part of one, in an uncompressed tar file."""
+
+    def __init__(self, path: Path) -> None:
+        """List the members. Raises Damaged for what is no tar file, Environment for what cannot be read."""
+        super().__init__(path)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._children: dict[str, dict[str, bool]] = {"": {}}
+        try:
+            found = path.stat()
+            members = _members(path)
+        except tarfile.TarError as problem:
+            raise Damaged(
+                "not-a-tree",
+                f"{path} is neither a directory nor an uncompressed tar file: {problem}",
+                hint="unpack it, or name a directory",
+            ) from None
+        except OSError as problem:
+            raise Environment("unreadable", f"cannot read {path}: {problem.strerror}", hint="check its mode") from None
+        self._identity = f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+        root = self._root(members, path)
+        self.inside = _text(root)
+        self._others: dict[str, str] = {}
+        """Why a member that is no directory cannot be read."""
+        stands: dict[str, tuple[int, int] | str] = {}
+        for each in members:
+            place = _place(each, stands)
+            stands[posixpath.normpath(each.name)] = place
+            name = _text(_inside(each.name, root))
+            if not name:
+                continue
+            levels = name.split("/", LEVELS_MAX)
+            if len(levels) > LEVELS_MAX:
+                self._add("/".join(levels[:LEVELS_MAX]), is_directory=True)
+                continue
+            self._add(name, is_directory=each.isdir())
+            self._places.pop(name, None)
+            self._others.pop(name, None)
+            if isinstance(place, str):
+                self._others[name] = place
+            else:
+                self._places[name] = place
+
+    @staticmethod
+    def _root(members: list[tarfile.TarInfo], path: Path) -> str:
+        """Return the directory that holds the marker, nearest to the top; without one, that of a part of a tree."""
+        marked = [name for each in members if posixpath.basename(name := posixpath.normpath(each.name)) == MARKER]
+        parts = [part for part in map(_part, members) if part is not None]
+        if not marked and not parts:
+            raise Damaged("not-a-tree", f"{path} holds no file {MARKER}", hint="name a tar file of a tenure root")
+        least = min((name.count("/") for name in marked), default=0)
+        found = {posixpath.dirname(name) for name in marked if name.count("/") == least} or set(parts)
+        if len(found) > 1 and "" not in found:
+            names = ", ".join(map(_text, sorted(found)))
+            what = f"{path} holds {len(found)} trees: {names}"
+            raise Damaged("not-a-tree", what, hint="unpack it, and name one of them; or make a tar file of one")
+        return min(found)
+
+    def _add(self, name: str, *, is_directory: bool) -> None:
+        if is_directory:
+            self._children.setdefault(name, {})
+        while name:
+            parent, _, last = name.rpartition("/")
+            inside = self._children.setdefault(parent, {})
+            known = last in inside
+            inside[last] = is_directory
+            if known:
+                return
+            name, is_directory = parent, True
+
+    def names(self, directory: str) -> list[tuple[str, bool]]:
+        """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
+        if directory not in self._children and directory in self._others:
+            self.unreadable.setdefault(directory, self._others[directory])
+        found = sorted(self._children.get(directory, {}).items())
+        for name, is_directory in found:
+            path = f"{directory}/{name}" if directory else name
+            if not is_directory and path in self._others and not is_hidden(name):
+                self.unreadable.setdefault(path, self._others[path])
+        return found
+
+    def identity(self, path: str) -> str:
+        """Return what tells whether a member is still the one that it was."""
+        return f"{self._identity} {self._places.get(path)}"
+
+    def _open(self, path: str) -> Opened | None:
+        parent, _, last = path.rpartition("/")
+        kind = self._children.get(parent, {}).get(last)
+        if kind is None:
+            return None
+        if path not in self._places:
+            self.unreadable[path] = self._others.get(path, NOT_REGULAR)
+            return None
+        offset, size = self._places[path]
+        try:
+            return open_at(self.root, offset, size)
+        except OSError as problem:
+            self.unreadable[path] = str(problem.strerror)
+            return None
+
+
+def _text(name: str) -> str:
+    return text_of_bytes(name.encode(*_ENCODING))
+
+
+def _place(member: tarfile.TarInfo, stands: dict[str, tuple[int, int] | str]) -> tuple[int, int] | str:
+    """Return where a member's bytes are and how many, or why they cannot be read. ``stands``: of those before it."""
+    if member.issym():
+        return LINK
+    if member.islnk():
+        return stands.get(posixpath.normpath(member.linkname), "it is a hard link to what the tar file does not hold")
+    if not member.isreg():
+        return NOT_REGULAR
+    if member.issparse():
+        return "it is stored with holes (tar --sparse): unpack the tar file, and name the directory"
+    return member.offset_data, member.size
+
+
+def _part(member: tarfile.TarInfo) -> str | None:
+    """Return the directory of which a member would be the part of a tree: at the top, or in its only directory."""
+    plain = posixpath.normpath(member.name).lstrip("/")
+    inner = (plain if member.isdir() else posixpath.dirname(plain)).split("/")
+    return next(("/".join(inner[:depth]) for depth in (0, 1) if TOPS.intersection(inner[depth : depth + 1])), None)
+
+
+def _inside(name: str, root: str) -> str:
+    """Return a member's path below the root; nothing for what is not below it."""
+    plain = posixpath.normpath(name).lstrip("/")
+    if plain.startswith("..") or plain == ".":
+        return ""
+    top = root.lstrip("/")
+    if top:
+        plain = plain[len(top) + 1 :] if plain.startswith(f"{top}/") else ""
+    return plain
+
 
 PART: Final = f"a part of a tree: it holds no file {MARKER}"
 NAMED_MAX: Final = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from appliance.formats.birth import LogBirth, check_grid
-from appliance.formats.framing import Kind
+from appliance.formats.ceiling import open_ceiling
+from appliance.formats.framing import Kind, Piece
+from appliance.formats.ledger import open_block
 from appliance.formats.marker import Marker, decode_marker
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS, MARKER, record_name
@@ -23,9 +26,8 @@ from timeagent.trust import Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX
 
 from .finding import Evidence
-from .origin import named_clusters
+from .rules.records import check_trust
 from .rules.registry import found
-from .rules.trust import check_trust
 from .verification import PartialKeyring
 
 if TYPE_CHECKING:
@@ -39,6 +41,33 @@ if TYPE_CHECKING:
     from .finding import Finding
     from .load import Tree
     from .verification import Signatures
+
+_NAMING_BYTES_MAX = 64 * 1024
+"""More than a birth or ceiling record is long."""
+
+
+def named_clusters(tree: Tree) -> Iterator[bytes]:
+    """Yield the clusters that birth records, ceiling records and ledgers name, whether or not signatures hold.
+
+    Nothing is believed of it: without keys nothing in a copy can be verified, and all of it is judged as of the first.
+    """
+    for log in tree.logs():
+        path = f"{LOGS}/{log}/{BIRTH}"
+        with suppress(Damaged):
+            yield decode(LogBirth, open_stamped(Kind.BIRTH, _read(tree, path), path).body, path).cluster_id
+    for chained in tree.chains():
+        with suppress(Damaged):
+            yield open_ceiling(_read(tree, chained.path), chained.path)[0].cluster_id
+    for file in tree.ledgers():
+        first = next(tree.pieces(file.path), None)
+        if isinstance(first, Piece):
+            with suppress(Damaged):
+                yield open_block(first, file.path).batch_head(file.path).cluster_id
+
+
+def _read(tree: Tree, path: str) -> bytes:
+    return tree.read(path, _NAMING_BYTES_MAX) or b""
+
 
 type Register = Policy | TrustRecord | ShardMap
 

@@ -1,10 +1,13 @@
-"""The report: text for people, JSON for programs. The same input gives the same bytes."""
+"""The report: text for people, JSON, SARIF and JUnit for programs. The same input gives the same bytes."""
 
 from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
@@ -12,14 +15,15 @@ from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
-from .finding import Verdict
+from .finding import Severity, Verdict
 from .opening import where_words
+from .rules.registry import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .audit import Audit, Summary
-    from .finding import Finding, NamedInterval
+    from .finding import Evidence, Finding, NamedInterval
+    from .result import Audit, Summary
 
 SCHEMA = "tenure.audit"
 VERSION = 1
@@ -122,3 +126,151 @@ def _root_key(audit: Audit) -> str:
         return "root key: none that can be read; the records of this tree are taken as they are"
     words = "pinned by --root-key" if audit.pinned else "taken from the tree itself; pin yours with --root-key FILE"
     return f"root key: {fingerprint(audit.root_key)} ({words})"
+
+
+SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+_BASE: Final = "TREE"
+_LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_KINDS: Final = {
+    Verdict.VIOLATION: "fail",
+    Verdict.INDETERMINATE: "open",
+    Verdict.UNVERIFIABLE: "review",
+    Verdict.PROVISIONAL: "open",
+    Verdict.OK: "informational",
+}
+
+
+def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
+    """Return the document. Byte-identical for identical input; paths are relative to the tree.
+
+    ``about``: what was judged, and the exit code.
+    """
+    codes = sorted({finding.code for finding in audit.findings})
+    return {
+        "$schema": SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "tenure audit",
+                        "version": _version(),
+                        "rules": [_rule(code) for code in codes],
+                    }
+                },
+                "originalUriBaseIds": {
+                    _BASE: {"description": {"text": f"the root of the audited tree: {where_words(about['tree'])}"}}
+                },
+                "invocations": [{"executionSuccessful": True, "exitCode": about["exit_code"]}],
+                "properties": about,
+                "results": [_result(finding, codes.index(finding.code)) for finding in audit.findings],
+            }
+        ],
+    }
+
+
+def _version() -> str:
+    try:
+        return version("tenure")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _rule(code: str) -> dict[str, Any]:
+    rule = RULES[code]
+    return {
+        "id": code,
+        "shortDescription": {"text": rule.title},
+        "help": {"text": f"docs/findings.md#{code}"},
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
+    kind = _KINDS[finding.verdict]
+    fields = finding.fields()
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": rule_index,
+        "kind": kind,
+        # The standard: a kind other than "fail" has level "none".
+        "level": _LEVELS[finding.severity] if kind == "fail" else "none",
+        "message": {"text": printable(finding.explanation)},
+        "locations": [_location(place) for place in finding.evidence[:1]],
+        "relatedLocations": [
+            {"id": number, **_location(place)} for number, place in enumerate(finding.evidence[1:], 1)
+        ],
+        "partialFingerprints": {"tenureFindingId/v1": finding.id},
+        "properties": {"verdict": finding.verdict.value, "subject": fields["subject"], "times": fields["times"]},
+    }
+
+
+def _location(place: Evidence) -> dict[str, Any]:
+    physical: dict[str, Any] = {"artifactLocation": {"uri": quote(printable(place.path)), "uriBaseId": _BASE}}
+    if place.length:
+        physical["region"] = {"byteOffset": place.offset, "byteLength": place.length}
+    return {"physicalLocation": physical}
+
+
+_ELEMENTS: Final = {
+    Verdict.VIOLATION: "failure",
+    Verdict.UNVERIFIABLE: "error",
+    Verdict.INDETERMINATE: "skipped",
+    Verdict.PROVISIONAL: "skipped",
+    Verdict.OK: "system-out",
+}
+"""An unknown outcome is not a crime: what is indeterminate is skipped, not failed."""
+
+
+def _element(finding: Finding) -> str:
+    """Return the element of a finding; a warning makes the exit code 1, and does not pass."""
+    warning = finding.verdict is Verdict.OK and finding.severity is not Severity.INFO
+    return "skipped" if warning else _ELEMENTS[finding.verdict]
+
+
+def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
+    """Yield the document's lines. Byte-identical for identical input: no host, no time of the run.
+
+    ``about``: what was judged, and the exit code.
+    """
+    found = {finding.code for finding in audit.findings}
+    passed = [code for code in RULES if code not in found]
+    counts = {
+        element: sum(_element(finding) == element for finding in audit.findings)
+        for element in ("failure", "error", "skipped")
+    }
+    yield '<?xml version="1.0" encoding="UTF-8"?>'
+    yield (
+        f'<testsuites><testsuite name="tenure audit" tests="{len(audit.findings) + len(passed)}" '
+        f'failures="{counts["failure"]}" errors="{counts["error"]}" skipped="{counts["skipped"]}">'
+    )
+    yield "  <properties>"
+    for name, value in (("tree", where_words(about["tree"])), ("exit-code", str(about["exit_code"]))):
+        yield f'    <property name="{name}" value={quoteattr(_xml(value))}/>'
+    yield "  </properties>"
+    for finding in audit.findings:
+        yield from _case(finding)
+    for code in passed:
+        yield f'  <testcase classname="tenure.audit" name={quoteattr(code)}/>'
+    yield "</testsuite></testsuites>"
+
+
+def _case(finding: Finding) -> Iterator[str]:
+    name = quoteattr(f"{finding.code} {finding.id}")
+    yield f'  <testcase classname="tenure.audit" name={name} file={quoteattr(_path(finding))}>'
+    element = _element(finding)
+    places = "".join(f"\n{place.path} {place.offset}+{place.length}" for place in finding.evidence)
+    text = escape(_xml(f"{finding.explanation}{places}"))
+    message = "" if element == "system-out" else f" message={quoteattr(_xml(finding.title))}"
+    kind = f' type="{finding.verdict.value}"' if element in ("failure", "error") else ""
+    yield f"    <{element}{message}{kind}>{text}</{element}>"
+    yield "  </testcase>"
+
+
+def _path(finding: Finding) -> str:
+    return printable(finding.evidence[0].path) if finding.evidence else ""
+
+
+def _xml(text: str) -> str:
+    """Return text that XML can hold: its line breaks, and else what can be printed."""
+    return "\n".join(printable(line) for line in text.split("\n"))

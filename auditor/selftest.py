@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from .against import compared
 from .audit import audit
+from .compare_copies import compared
 from .load import Tree
 from .rules.registry import RULES
 from .verification import Signatures

@@ -19,10 +19,10 @@ from .finding import Evidence, Verdict
 from .frames import head_refusal
 from .load import Rest, Tail
 from .records import RECORD_BYTES_MAX
-from .rules.ledgers import LedgersSeen
+from .rules.chains import LedgersSeen
+from .rules.records import ceiling_findings, title_of
 from .rules.registry import found
-from .rules.signatures import ceiling_findings, title_of
-from .strangers import Stranger
+from .unknown_keys import Stranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable

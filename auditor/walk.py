@@ -23,7 +23,7 @@ from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_par
 from .pool import default_jobs, in_order
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
-from .strangers import Stranger, Strangers, take_latest
+from .unknown_keys import Stranger, Strangers, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Grid, Rack
     from timeagent.signedtime import SignedTime
 
-    from .columns.spool import Spool
+    from .columns.layout import Spool
     from .index import Index
     from .load import Tree
-    from .narrowing import Narrowing
-    from .parts import Unit
+    from .parts import Narrowing, Unit
     from .records import ClusterRecords
-    from .rules.ledgers import LedgersSeen
+    from .rules.chains import LedgersSeen
     from .store import PartStore
     from .verification import Signatures
 

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from auditor.explain import context_lines, explain_lines
-from auditor.links import LinkKind
+from auditor.lineage import LinkKind
 from timeagent.console import printable
 
 from .subjects import DomainSubject, Line, NodeSubject, PlaceSubject
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from auditor.checks import Check
     from auditor.context import Context
     from auditor.finding import Finding
-    from auditor.links import Link
+    from auditor.lineage import Link
     from auditor.load import Tree
 
     from .subjects import Subject

@@ -16,8 +16,8 @@ from .words import Cell, Tone, clock_text, matching
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from auditor.audit import Summary
     from auditor.finding import Finding
+    from auditor.result import Summary
     from timeagent.units import Instant
 
 FINDING_COLUMNS: Final = (

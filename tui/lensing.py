@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from auditor.replay.lens import WhatIf
+from auditor.replay.gathering import WhatIf
 from timeagent.units import MS, SECOND, span_text
 
 from .words import Cell, Tone

@@ -9,9 +9,8 @@ from auditor.checks import Check
 from auditor.context import context_of
 from auditor.explain import context_lines
 from auditor.finding import Verdict
-from auditor.lineage import lineage
-from auditor.links import Link, LinkKind
-from auditor.replay.words import NAME_THE_COPY
+from auditor.lineage import Link, LinkKind, lineage
+from auditor.replay.events import NAME_THE_COPY
 from timeagent.console import printable
 
 from .evidence import explanation_lines

@@ -16,8 +16,8 @@ from .lensing import Switches, lens_words
 if TYPE_CHECKING:
     from auditor.archive import Archive
     from auditor.finding import Finding
+    from auditor.replay.gathering import WhatIf
     from auditor.replay.judging import Changes
-    from auditor.replay.lens import WhatIf
     from auditor.replay.timeline import Timeline
     from timeagent.units import Instant
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from appliance.bag.survey import BagState
 from auditor.finding import Verdict
 from auditor.opening import open_tree
-from auditor.replay.kept import open_kept
 from auditor.replay.making import make_index
 from auditor.replay.state import BagPhase, with_leases
+from auditor.replay.timeline_reader import open_kept
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from auditor.finding import Verdict
-from auditor.replay.events import FrameWritten, LeaseEnded, LeaseTold
-from auditor.replay.words import NAME_THE_COPY, NEEDS_TREE, event_words
+from auditor.replay.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
 from timeagent.units import span_text

@@ -8,10 +8,9 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.replay.delivery import newest_delivered
-from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold
+from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, event_fields
+from auditor.replay.report import newest_delivered
 from auditor.replay.state import BagPhase
-from auditor.replay.words import event_fields
 from timeagent.console import printable
 from timeagent.units import MINUTE, SECOND, parse_instant, rfc3339
 

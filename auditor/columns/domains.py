@@ -2,12 +2,13 @@
 
 A domain is clean if its ledger entries are a row of exclusive leases, each granted, perhaps renewed, and relinquished
 before the next is granted (the last may still be out), and every condition of ``auditor.rules.leases`` and
-``auditor.rules.settling`` that can apply to such a row holds by its columns. Everything else is *suspect*, which says
+``auditor.rules.agreement`` that can apply to such a row holds by its columns. Everything else is *suspect*, which says
 nothing but that its history is made and judged by those rules, one lease after another.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,14 +19,74 @@ from timeagent.embedded import STALENESS_NS
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
-    from auditor.rules.leases import Cluster
+    from auditor.chains import HeadFact
+    from auditor.rules.agreement import ClusterFacts
 
-    from .heads import Heads
     from .layout import Rows
+
+type HeadName = tuple[bytes, int, bytes]
+"""Incarnation, sequence, digest."""
+
+
+class Heads:
+    """All heads that are known, in the order in which their shards signed them."""
+
+    def __init__(self, facts: Iterable[HeadFact], cluster: ClusterFacts) -> None:
+        """Take them with everything that is known beside one domain's history."""
+        runs = cluster.runs
+        ordered = sorted(
+            facts,
+            key=lambda fact: (
+                fact.head.map_number,
+                runs[fact.head.incarnation].first_ceiling,
+                fact.head.incarnation,
+                fact.head.sequence,
+            ),
+        )
+        claims = Counter((fact.head.incarnation, fact.head.sequence) for fact in ordered)
+        self.number: dict[HeadName, int] = {
+            (fact.head.incarnation, fact.head.sequence, fact.digest): place for place, fact in enumerate(ordered)
+        }
+        self.shards = [(fact.head.map_number, fact.head.shard) for fact in ordered]
+        count = len(ordered)
+        self.plain = np.zeros(count, np.bool_)
+        """Whether nothing about the head itself makes a statement in it suspicious."""
+        self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to = np.zeros(
+            (6, count), np.int64
+        )
+        self.end_floor, self.end_settle_to = np.full((2, count), NUMBER_MAX, np.int64)
+        """With which the run stopped orderly, where it did."""
+        for place, fact in enumerate(ordered):
+            head, token = fact.head, fact.token
+            floor, settle_to = _lowest(fact, cluster)
+            figures = (token.midpoint_ns, token.radius_ns, token.staleness_ns, head.ceiling_ns, floor, settle_to)
+            once = claims[head.incarnation, head.sequence] == 1
+            if not once or max(figures) >= NUMBER_MAX:
+                continue
+            self.plain[place] = True
+            chain = cluster.ceilings.get((head.map_number, head.shard))
+            end = chain.end_of(head.incarnation) if chain else None
+            if end is not None:
+                self.end_floor[place] = min(end.record.floor_ns, NUMBER_MAX)
+                self.end_settle_to[place] = min(end.record.settle_to_ns, NUMBER_MAX)
+            for column, figure in zip(
+                (self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to),
+                figures,
+                strict=True,
+            ):
+                column[place] = figure
+
+
+def _lowest(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
+    """Return what no grant of the run may go below: floor and settle_to."""
+    chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
+    return (chain.floor_of(fact.head.incarnation) if chain else None) or (0, 0)
+
 
 type Flags = NDArray[np.bool_]
 type Column = NDArray[np.int64]
@@ -44,7 +105,7 @@ class DomainsSeen:
 
 
 def judge_domains(
-    entries: Bucket, uses: Bucket, heads: Heads, cluster: Cluster, by_rows: AbstractSet[str]
+    entries: Bucket, uses: Bucket, heads: Heads, cluster: ClusterFacts, by_rows: AbstractSet[str]
 ) -> DomainsSeen:
     """Say which domains of a bucket are suspect. ``by_rows``: of which something is known that is in no column."""
     known = entries.names.values
@@ -120,7 +181,7 @@ class _Chain:
         again[order[1:]] = (name[1:] == name[:-1]) & (cid[1:] == cid[:-1]).all(axis=1)
         self.suspect_leases(again)
 
-    def check_statements(self, cluster: Cluster) -> None:
+    def check_statements(self, cluster: ClusterFacts) -> None:
         """Check what one witness may say."""
         rows, heads, head, told = self.rows, self.heads, self.head, self.told
         wrong = (rows["expiry"] > heads.ceiling[head]) | (rows["fence"] > heads.ceiling[head])
@@ -180,7 +241,7 @@ class _Chain:
         self.bad[self.name[telling[otherwise]]] = True
         self.suspect(self.rows["sets"])  # told beside the last lease only where it is another
 
-    def check_ends(self, cluster: Cluster) -> None:
+    def check_ends(self, cluster: ClusterFacts) -> None:
         """Check what holders said when they relinquished: the watermark, and the signed time that it keeps."""
         ends = self.rows[self.last]
         self.expiry = np.maximum.reduceat(np.where(self.told, self.rows["expiry"], 0), self.start)
@@ -210,7 +271,7 @@ class _Chain:
         self.suspect_leases((asked > self.heads.end_floor[run]) | (settle_to > self.heads.end_settle_to[run]))
 
 
-def _check_uses(chain: _Chain, uses: Bucket, heads: Heads, cluster: Cluster) -> None:
+def _check_uses(chain: _Chain, uses: Bucket, heads: Heads, cluster: ClusterFacts) -> None:
     """Check what was written under each lease: how much, up to where, after what was written before, and settled."""
     rows = uses.rows()
     count = len(chain.start)
@@ -257,7 +318,7 @@ def _check_last_frames(chain: _Chain, used: Column, digests: NDArray[np.uint64])
     chain.bad[chain.name[end[other]]] = True
 
 
-def _unsettled(rows: Rows, uses: Bucket, cluster: Cluster) -> Flags:
+def _unsettled(rows: Rows, uses: Bucket, cluster: ClusterFacts) -> Flags:
     """Say of each use whether a bag that its lease asks to be closed may have been open still."""
     found = np.zeros(len(rows), np.bool_)
     logs: dict[str, int] = {}
@@ -268,3 +329,34 @@ def _unsettled(rows: Rows, uses: Bucket, cluster: Cluster) -> Flags:
         chosen = np.flatnonzero(of == number)
         found[chosen] = cluster.closings.of_many(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
     return found
+
+
+type Writer = tuple[str, bytes]
+"""Name and incarnation."""
+
+
+def judge_writers(frames: Bucket, by_rows: AbstractSet[Writer]) -> list[Writer]:
+    """Return which writers of a bucket are suspect. ``by_rows``: of which there are frames that are in no column."""
+    names: list[Writer] = list(frames.names.values)
+    bad = np.fromiter((name in by_rows for name in names), np.bool_, len(names))
+    rows = frames.rows()
+    if not len(rows):
+        return []
+    rows = rows[np.lexsort((rows["sequence"], rows["name"]))]
+    name = rows["name"]
+    same = name[1:] == name[:-1]
+    disorder = (rows["sequence"][1:] == rows["sequence"][:-1]) | (rows["first"][1:] <= rows["last"][:-1])
+    bad[name[1:][same & disorder]] = True
+    bounds = np.searchsorted(name, np.arange(len(names) + 1))
+    for number in range(len(names)):
+        run = rows[bounds[number] : bounds[number + 1]]
+        naming = run[run["committed"] != NOTHING]
+        at = np.minimum(np.searchsorted(run["sequence"], naming["committed"]), len(run) - 1)
+        there = (run["sequence"][at] == naming["committed"]) & (
+            (run["digest"][at] == naming["committed_digest"]).all(axis=1)
+            | ~naming["committed_digest"].any(axis=1)  # which one it was is not known: no digest is
+        )
+        before = naming["latest"] < run["earliest"][at] - naming["staleness"]
+        if not there.all() or before.any():
+            bad[number] = True
+    return [names[n] for n in np.flatnonzero(bad).tolist()]

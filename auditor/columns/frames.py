@@ -1,7 +1,7 @@
 """The frames of some data files, all at once: which of them are clean, and rows about those.
 
 A frame is clean if no rule about frames finds anything and readers accept all of its messages: every condition of
-``auditor.rules.time`` and ``auditor.rules.signatures``, asked of columns. Whatever is not clean by these columns, or of
+``auditor.rules.time`` and ``auditor.rules.records``, asked of columns. Whatever is not clean by these columns, or of
 a sort that they do not know (session leases, several witnesses of one lease), is left to be judged one by one.
 """
 
@@ -19,9 +19,8 @@ from timeagent.embedded import STALENESS_NS
 from timeagent.errors import Damaged
 from timeagent.rules import r2_holds
 
-from .cutting import Cut, NotPlain, cut
 from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, ChunkMaker, numbers, small
-from .records import Shapes
+from .records import Cut, NotPlain, Shapes, cut
 from .witnesses import Witnesses, WitnessShapes
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import numpy as np
 from auditor.pool import in_order
 from timeagent.canonical import DIGEST_BYTES
 
-from . import domains, writers
+from . import domains
+from .domains import Writer
 from .layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
-from .writers import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from auditor.index import Index
     from auditor.rows import Value
-    from auditor.rules.leases import Cluster
+    from auditor.rules.agreement import ClusterFacts
 
-    from .heads import Heads
+    from .domains import Heads
     from .layout import Rows
 
 _WORTH_IT: Final = 2_000_000
@@ -38,7 +38,7 @@ class ColumnJudge:
 
     index: Index
     heads: Heads
-    cluster: Cluster
+    cluster: ClusterFacts
     domains_in_rows: AbstractSet[str]
     writers_in_rows: AbstractSet[Writer]
     """Of which something is known by rows: judged by the rules in any case."""
@@ -51,11 +51,11 @@ class ColumnJudge:
         entries, uses = self.index.bucket(ENTRIES, bucket), self.index.bucket(USES, bucket)
         seen = domains.judge_domains(entries, uses, self.heads, self.cluster, self.domains_in_rows)
         del entries, uses
-        suspects = writers.judge_writers(self.index.bucket(FRAMES, bucket), self.writers_in_rows)
+        suspects = domains.judge_writers(self.index.bucket(FRAMES, bucket), self.writers_in_rows)
         return msgspec.msgpack.encode((seen.suspects, seen.witnesses, suspects))
 
 
-def spread_suspects(index: Index, heads: Callable[[], Heads], cluster: Cluster, jobs: int) -> int:
+def spread_suspects(index: Index, heads: Callable[[], Heads], cluster: ClusterFacts, jobs: int) -> int:
     """Put what is known of suspect domains and writers into the index as rows; return how many witnesses remain.
 
     Those are the witnesses of clean domains: in columns only. ``jobs``: as of an audit.

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from auditor import selftest
+from auditor.audit import Options, audit
 from auditor.bundle import manifest_of, shows
+from auditor.compare_copies import compared
 from auditor.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
-from auditor.junit import junit_lines
+from auditor.export import export
 from auditor.opening import open_tree, whereabouts
-from auditor.report import SCHEMA, VERSION, about_lines, json_fields, jsonl_lines, text_lines
-from auditor.sarif import sarif_fields
-from auditor.selecting import DEFAULT, FailOn, by_id, exit_status, only
-from timeagent.console import note, print_json, say
+from auditor.replay.reading import read_timeline
+from auditor.report import SCHEMA, VERSION, about_lines, json_fields, jsonl_lines, junit_lines, sarif_fields, text_lines
+from auditor.result import DEFAULT, FailOn, by_id, exit_status, only
+from timeagent.console import Progress, note, print_json, say
 from timeagent.errors import BadRequest
 
-from .exporting import run_export
-from .running import narrowing, path_arguments, run_audit
-from .trying import against, run_selftest
+from .running import narrowing, path_arguments, pinned, run_audit
 
 if TYPE_CHECKING:
-    import argparse
-
-    from auditor.audit import Audit
+    from auditor.load import Tree
+    from auditor.result import Audit
+    from auditor.selftest import Case
 
 UNCONFIRMED: Final = 3
 FORMATS: Final = ("text", "json", "jsonl", "sarif", "junit")
@@ -163,3 +165,49 @@ def _report(result: Audit, arguments: argparse.Namespace, about: dict[str, Any],
             for text in (*about_lines(about), *text_lines(result)):
                 say(text)
     return status
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """Audit and write the tables. Returns 0 whatever is found: the findings are one of them."""
+    if len(arguments.reports) != 1 or arguments.parquet is None or arguments.format not in ("text", "json"):
+        raise BadRequest(
+            "bad-export",
+            "audit export takes one PATH and --parquet DIR, and reports in text or JSON",
+            hint="tenure audit export PATH --parquet DIR",
+        )
+    (arguments.path,) = arguments.reports
+    tree, result = run_audit(arguments)
+    timeline = read_timeline(tree, root_key=pinned(arguments.root_key), findings=result.findings)
+    rows = export(timeline, arguments.parquet)
+    if arguments.format == "json":
+        print_json("tenure.audit.export", {"directory": str(arguments.parquet), "rows": rows})
+    else:
+        for name, count in rows.items():
+            say(f"{arguments.parquet / name}.parquet  {count:,} rows")
+    return 0
+
+
+def against(arguments: argparse.Namespace, tree: Tree, twin: Tree, result: Audit) -> Audit:
+    """Return the audit of a tree with what another copy contradicts it in. Raises as an audit does."""
+    other = audit(twin, root_key=pinned(arguments.root_key), options=Options(jobs=arguments.jobs))
+    if other.findings:
+        note(f"{arguments.against} has {len(other.findings)} findings of its own: audit it too")
+    return compared(result, other, tree, twin)
+
+
+def run_selftest(form: str) -> int:
+    """Audit the packed trees, report in text or JSON. Returns 0 where exactly what is planted was found, else 1."""
+    if form not in ("text", "json"):
+        raise BadRequest("bad-format", f"the selftest has no report in {form}", hint="audit --selftest [--json]")
+    progress = Progress("selftest")
+    tried: list[Case] = []
+    for case in selftest.cases():
+        tried.append(case)
+        progress.show(len(tried), case.planted)
+    progress.done()
+    if form == "json":
+        print_json(selftest.SCHEMA, selftest.json_fields(tried), version=selftest.VERSION)
+    else:
+        for line in selftest.text_lines(tried):
+            say(line)
+    return 0 if all(case.passed for case in tried) and not selftest.untried(tried) else 1

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from auditor.archive import Archive
 from auditor.context import context_fields, context_of
 from auditor.explain import context_lines, evidence_fields, explain_lines
-from auditor.lineage import lineage
-from auditor.links import lineage_lines
+from auditor.lineage import lineage, lineage_lines
 from auditor.picture import draw
 from auditor.replay.reading import read_timeline
-from auditor.selecting import by_id, exit_status
+from auditor.result import by_id, exit_status
 from timeagent.console import note, print_json, say
 from timeagent.errors import BadRequest
 
@@ -20,10 +19,10 @@ from .running import path_arguments, pinned, run_audit
 if TYPE_CHECKING:
     import argparse
 
-    from auditor.audit import Audit
     from auditor.finding import Finding
     from auditor.load import Tree
     from auditor.replay.timeline import Timeline
+    from auditor.result import Audit
 
 SCHEMA: Final = "tenure.explain"
 

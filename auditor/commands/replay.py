@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from auditor.audit import Options, audit
 from auditor.opening import open_tree
-from auditor.progress import AuditProgress
-from auditor.replay.delivery import newest_delivered
-from auditor.replay.events import BagClosed
+from auditor.pool import AuditProgress
+from auditor.replay.events import BagClosed, event_fields, event_words
+from auditor.replay.gathering import AS_IT_WAS, WhatIf
 from auditor.replay.judging import changes, judged_timeline
-from auditor.replay.kept import open_kept
-from auditor.replay.lens import AS_IT_WAS, WhatIf
 from auditor.replay.reading import read_timeline
-from auditor.replay.report import SCHEMA, clock, json_fields, text_lines
-from auditor.replay.words import event_fields, event_words
+from auditor.replay.report import SCHEMA, clock, json_fields, newest_delivered, text_lines
+from auditor.replay.timeline_reader import open_kept
 from auditor.verification import Signatures
 from timeagent.console import Progress, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
@@ -28,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from auditor.load import Tree
-    from auditor.replay.delivery import Delivered
     from auditor.replay.events import Event
     from auditor.replay.judging import Changes
-    from auditor.replay.kept import Kept
+    from auditor.replay.report import Delivered
     from auditor.replay.state import StateAt
     from auditor.replay.timeline import Timeline
+    from auditor.replay.timeline_reader import Kept
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000

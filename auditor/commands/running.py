@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from auditor.audit import Options, audit
-from auditor.narrowing import Narrowing
 from auditor.opening import open_tree
-from auditor.pool import JOBS_MAX
-from auditor.progress import AuditProgress
+from auditor.parts import Narrowing
+from auditor.pool import JOBS_MAX, AuditProgress
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
 
 if TYPE_CHECKING:
-    from auditor.audit import Audit
     from auditor.load import Tree
+    from auditor.result import Audit
 
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:

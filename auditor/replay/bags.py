@@ -14,11 +14,11 @@ from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid
 from auditor.finding import Evidence
 from auditor.load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
-from auditor.packs import RackPack
 from auditor.records import RECORD_BYTES_MAX, open_birth
 from auditor.rules.bags import misplaced_lock, misplaced_seal
-from auditor.rules.signatures import stamp_findings
+from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
+from auditor.seals import RackPack
 from timeagent.errors import Damaged, TenureError
 
 from .events import BagClosed, ClockReading, FrameWritten, LogBorn, RackSealed
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from auditor.verification import Signatures
     from timeagent.signedtime import SignedTime
 
-    from .gathering import Gathering
-    from .lens import WhatIf
+    from .gathering import Gathering, WhatIf
 
 _VOID: Final = "its bag was closed without it"
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from auditor.chains import CeilingChain, CeilingFact, Run
-from auditor.coverage import Coverage
 from auditor.finding import Evidence, NamedInterval, in_order
 from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
-from auditor.index import Index
+from auditor.index import Coverage, Index
 from auditor.records import load_records
 from auditor.rows import Use
+from auditor.rules.agreement import ClusterFacts
 from auditor.rules.chains import check_heads
-from auditor.rules.leases import Cluster, check_domain
-from auditor.rules.policies import Policies
+from auditor.rules.leases import check_domain
+from auditor.rules.records import Policies
 from auditor.rules.registry import found
 from auditor.rules.time import judge_frame, stamp_after_frame
 from timeagent.signedtime import SignedTime
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from auditor.verification import Signatures
 
     from .bags import JudgedFrame
-    from .lens import WhatIf
+    from .gathering import WhatIf
     from .timeline import Timeline
 
 
@@ -131,7 +131,7 @@ def _leases(read: Gathered, records: ClusterRecords) -> Iterator[Finding]:
     yield from check_heads(heads, ceilings, policies)
     runs = _runs(heads)
     index = Index()
-    cluster = Cluster(
+    cluster = ClusterFacts(
         runs=runs,
         ceilings=ceilings,
         finished=frozenset(read.stops),

@@ -2,7 +2,7 @@
 
 ``Timeline.state_at(t)`` finds its place by bisection and goes on from the nearest checkpoint; its cost depends on the
 size of the state, not on that of the tree. Nothing is read from disk after the timeline is made. Of a large tree
-``kept.py`` has the same from a database.
+``timeline_reader.py`` has the same from a database.
 """
 
 from __future__ import annotations

@@ -1,39 +1,116 @@
-"""Rules about one lease: whatever is said of it twice is the same each time, and its last frame is the one so called.
+"""Rules about one lease: what is said of it twice is the same each time, and its holder settled before it wrote.
 
 Readers judge a frame by the witness that it carries. A renewal with a lower floor, another fence or another holder
 would let through what the grant excludes, and every frame under it would look well by itself. How a lease ended stands
 in the ledger, and in every later witness that names it; whoever has only one of them goes by that.
+Before a holder first writes to a log it closes what an earlier holder may still write to.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.witness import WitnessKind
 from auditor.finding import NamedInterval
 from timeagent.units import bound_text, rfc3339
 
+from .records import Policies
 from .registry import found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from appliance.formats.lease import Ending
+    from appliance.formats.shardmap import ShardMap
+    from auditor.chains import CeilingChain, Run, ShardName
     from auditor.finding import Evidence, Finding
-    from auditor.history import DomainHistory, LeaseHistory, Told
-    from auditor.sessions import SessionTold
+    from auditor.history import DomainHistory, LeaseHistory, SessionTold, Told
+    from auditor.index import Coverage
+    from auditor.rows import Use
     from timeagent.signedtime import SignedTime
 
-    from .leases import Cluster
+
+class Closings:
+    """When the bags of each log were closed: of each instant, the latest closing of any bag that begins before it."""
+
+    def __init__(self, closings: Iterable[tuple[str, int, int]] = ()) -> None:
+        """Take (log, start of a bag, before which it was surely not closed), in order."""
+        self._starts: dict[str, list[int]] = {}
+        self._latest: dict[str, list[int]] = {}
+        for log, start, closed in closings:
+            latest = self._latest.setdefault(log, [])
+            latest.append(max(closed, latest[-1]) if latest else closed)
+            self._starts.setdefault(log, []).append(start)
+
+    def of_many(self, log: str, before_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same for many instants."""
+        starts, latest = self._starts.get(log, []), self._latest.get(log, [])
+        count = np.searchsorted(np.array(starts, np.int64), before_ns)
+        return np.array([0, *latest], np.int64)[count]
+
+    def of(self, log: str, before_ns: int) -> int:
+        """Return the instant before which some bag of the log that begins before ``before_ns`` was surely open."""
+        count = bisect_left(self._starts.get(log, ()), before_ns)
+        return self._latest[log][count - 1] if count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What the rules over leases know beside one domain's history."""
+
+    runs: Mapping[bytes, Run]
+    ceilings: Mapping[ShardName, CeilingChain]
+    finished: frozenset[bytes]
+    """Runs whose ledger says that they stopped: nothing is missing at its end."""
+    maps: Mapping[int, ShardMap]
+    coverage: Coverage
+    closings: Closings = field(default_factory=Closings)
+    """When bags were closed; none: not asked."""
+    policies: Policies = field(default_factory=Policies)
+
+
+def check_settling(history: DomainHistory, closings: Closings) -> Iterator[Finding]:
+    """unsettled-write: a message was stamped surely before a bag was closed that its lease asks to be closed first.
+
+    A lock file is signed before it counts, so that a holder that settles signs its message later. A bag without one is
+    none of this rule's business: a copy may have passed by before it was closed.
+    """
+    for lease in history.leases:
+        told: set[str] = set()
+        for use in sorted(lease.uses, key=lambda each: (each.first_ns, each.where)):
+            if use.accepted and use.log not in told:
+                told.add(use.log)
+                yield from _first_use(lease, use, closings.of(use.log, use.settle_to_ns))
+
+
+def _first_use(lease: LeaseHistory, use: Use, closed_ns: int) -> Iterator[Finding]:
+    if closed_ns <= use.signed_ns:
+        return
+    reason = (
+        f"{lease.name} asks for log {use.log} to be settled to {rfc3339(use.settle_to_ns)}; its first message there "
+        f"was stamped by {rfc3339(use.signed_ns)}, and a bag before that was closed at {rfc3339(closed_ns)} or later"
+    )
+    times = [
+        NamedInterval("the message", use.first_ns, use.signed_ns, node=lease.first.witness.holder.node),
+        NamedInterval.at("settle_to", use.settle_to_ns),
+        NamedInterval.at("the closing, at the earliest", closed_ns),
+    ]
+    yield found("unsettled-write", lease.name, reason, [lease.first.where, use.where], times)
 
 
 _TOLD: Final = ("outcome", "ended_ns", "watermark_ns", "messages", "chain_head")
 """What later witnesses repeat of a lease's end, beside the signed time of its watermark: that one is evidence only."""
 
 
-def check_agreement(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
+def check_agreement(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """lease-changed, expiry-fell, last-frame-mismatch: the first word on a lease that contradicts what was before."""
     for lease in history.leases:
         for before, after in itertools.pairwise(lease.told):
@@ -109,7 +186,7 @@ def _last_frame(lease: LeaseHistory) -> Iterator[Finding]:
         yield found("last-frame-mismatch", lease.name, reason, [fact.where, *(use.where for use in lasts)])
 
 
-def _changed(lease: LeaseHistory, before: Told, after: Told, cluster: Cluster) -> str | None:
+def _changed(lease: LeaseHistory, before: Told, after: Told, cluster: ClusterFacts) -> str | None:
     """Return what a witness says otherwise than the one before it, or None.
 
     Holder and session lease are for ever. Fence, floor, settle_to, mode and phase are those of the grant or the last

@@ -8,8 +8,7 @@ written in them, follow each other in the order of the fences.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.witness import WitnessKind
@@ -20,41 +19,18 @@ from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339
 
-from .agreement import check_agreement, not_yet
-from .growth import check_growth, claims
-from .policies import Policies
+from .agreement import ClusterFacts, check_agreement, check_settling, not_yet
 from .registry import found
-from .revocations import check_revocations
-from .settling import Closings, check_settling
-from .stopping import check_stops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from appliance.formats.lease import Mode
-    from appliance.formats.shardmap import ShardMap
-    from auditor.chains import CeilingChain, Run, ShardName
-    from auditor.coverage import Coverage
-    from auditor.finding import Finding
-    from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
+    from auditor.finding import Evidence, Finding
+    from auditor.history import DomainHistory, EndedFact, LeaseHistory, Position, Told
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """What the rules over leases know beside one domain's history."""
-
-    runs: Mapping[bytes, Run]
-    ceilings: Mapping[ShardName, CeilingChain]
-    finished: frozenset[bytes]
-    """Runs whose ledger says that they stopped: nothing is missing at its end."""
-    maps: Mapping[int, ShardMap]
-    coverage: Coverage
-    closings: Closings = field(default_factory=Closings)
-    """When bags were closed; none: not asked."""
-    policies: Policies = field(default_factory=Policies)
-
-
-def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
+def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """Apply every rule about leases to one domain."""
     for lease in history.leases:
         yield from _first(lease, cluster)
@@ -74,7 +50,7 @@ def check_domain(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
 # What one witness may say.
 
 
-def _first(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
+def _first(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """ungranted-lease: what a shard says of a lease begins with its grant, where the ledger is whole up to there."""
     first = lease.first
     if lease.granted is None and cluster.runs[lease.run].whole(1, first.head.sequence):
@@ -82,7 +58,7 @@ def _first(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
         yield found("ungranted-lease", lease.name, reason, [first.where])
 
 
-def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Finding]:
+def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator[Finding]:
     witness, head, token = told.witness, told.head, told.token
     subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
     times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
@@ -126,7 +102,7 @@ def _witness(lease: LeaseHistory, told: Told, cluster: Cluster) -> Iterator[Find
 # How one grant follows another.
 
 
-def _links(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
+def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     known = history.by_id()
     followers: dict[bytes, LeaseHistory] = {}
     for lease in history.leases:
@@ -153,7 +129,7 @@ def _links(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _grants(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
+def _grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """early-grant and grant-overlap: against every earlier lease that may still be written under."""
     standing: list[LeaseHistory] = []
     coming = deque(history.leases)
@@ -170,7 +146,9 @@ def _grants(history: DomainHistory, cluster: Cluster) -> Iterator[Finding]:
         standing = left
 
 
-def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> tuple[Finding | None, bool]:
+def _follows(
+    earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: ClusterFacts
+) -> tuple[Finding | None, bool]:
     """Return what is wrong with a grant after an earlier one, and whether that one is over for all later ones."""
     ended = earlier.ended_before(told.position)
     if ended is None and not conflicts(earlier.mode_at(told.position), told.witness.mode):
@@ -210,7 +188,7 @@ def _follows(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cl
     return None, True
 
 
-def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: Cluster) -> bool:
+def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> bool:
     """Whether the end of the earlier lease, had there been one, would be in what is left of the ledger.
 
     Or in the witness of the grant after it, unless more leases ended before that than it names; a change of mode names
@@ -323,7 +301,7 @@ def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
         yield found("renewed-after-end", lease.name, reason, [fact.where, late.where], times, title=title)
 
 
-def _ending(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
+def _ending(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     yield from _after_its_end(lease)
     fact = lease.relinquished
     if fact is None:
@@ -346,13 +324,13 @@ def _ending(lease: LeaseHistory, cluster: Cluster) -> Iterator[Finding]:
         yield from _count(lease, fact, watermark, cluster)
 
 
-def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: Cluster) -> bool:
+def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: ClusterFacts) -> bool:
     """Whether every renewal between the grant and the end is in the ledger."""
     last = fact.position[3] if fact.entry is not None else fact.position[3] - 1
     return cluster.runs[lease.run].whole(lease.first.head.sequence, last)
 
 
-def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
+def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: ClusterFacts) -> Iterator[Finding]:
     """r1-breach and r2-breach of a watermark: it keeps the signed time of its message, and its end came after."""
     raw, policies = fact.ending.watermark_time, cluster.policies
     if raw is None and fact.ending.watermark_ns not in (None, *(told.witness.floor_ns for told in lease.told)):
@@ -391,7 +369,7 @@ def _watermark_time(lease: LeaseHistory, fact: EndedFact, watermark: int, cluste
         yield found("r2-breach", f"{lease.name}, watermark", reason, [fact.where], times, title=title)
 
 
-def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluster) -> Iterator[Finding]:
+def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: ClusterFacts) -> Iterator[Finding]:
     there = sum(use.messages for use in lease.uses)
     claimed = fact.ending.messages
     if there <= claimed <= there + lease.doubtful:
@@ -405,3 +383,135 @@ def _count(lease: LeaseHistory, fact: EndedFact, watermark: int, cluster: Cluste
     reason = f"{lease.name} was relinquished after {claimed} messages; {hold} {there}"
     evidence = [fact.where, *(use.where for use in sorted(lease.uses, key=lambda use: use.where))][:9]
     yield found("count-mismatch", lease.name, reason, evidence, verdict=verdict)
+
+
+def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """floor-fell: the last record of a run states less than a lease of the run asks of whoever comes next."""
+    for lease in history.leases:
+        chain = cluster.ceilings.get(cluster.runs[lease.run].shard)
+        end = chain.end_of(lease.run) if chain else None
+        if end is None or lease.first.head.ceiling_number > end.record.number:  # that was granted without right
+            continue
+        floor, settle_to = _asked(lease, cluster)
+        record = end.record
+        if record.floor_ns < floor or record.settle_to_ns < settle_to:
+            reason = (
+                f"{end.where.path} ends run {lease.run.hex()} with floor {bound_text(record.floor_ns)} and settle_to "
+                f"{bound_text(record.settle_to_ns)}; {lease.name} of that run asks for {bound_text(floor)} and "
+                f"{bound_text(settle_to)}"
+            )
+            yield found("floor-fell", lease.name, reason, [lease.last_expiry.where, end.where])
+
+
+def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
+    """Return floor and settle_to that a lease asks of a later run, as far as it is known how it ended."""
+    stated = [told.witness for told in lease.told]
+    floor = max(max(each.floor_ns, each.fence) for each in stated)
+    settle_to = max(each.settle_to_ns for each in stated)
+    ended = lease.ended
+    outcome = ended.ending.outcome if ended else None
+    if not lease.held or outcome is LeaseOutcome.WITHDRAWN:
+        return floor, settle_to
+    if ended is not None and outcome in GIVEN_BACK:
+        return max(floor, ended.ending.watermark_ns or 0), settle_to
+    run = cluster.runs[lease.run]
+    if ended is None and not (lease.run in cluster.finished and run.whole(lease.first.head.sequence, run.highest)):
+        return floor, settle_to
+    return max(floor, lease.expiry_ns), max(settle_to, lease.expiry_ns)
+
+
+class _Statement(NamedTuple):
+    """What a shard said of a domain's numbers: with a grant, a change of mode, or the end of a lease."""
+
+    position: Position
+    lease: str
+    floor_ns: int
+    settle_to_ns: int
+    where: Evidence
+    is_end: bool = False
+
+
+def claims(history: DomainHistory) -> list[tuple[LeaseHistory, Told]]:
+    """Return every grant and every change of mode, in the order in which they were made."""
+    found = [(lease, told) for lease in history.leases for told in lease.claims]
+    return sorted(found, key=lambda each: each[1].position)
+
+
+def check_growth(history: DomainHistory) -> Iterator[Finding]:
+    """fence-not-growing and floor-fell: each statement against those before it, and each end against its lease."""
+    last: Told | None = None
+    for lease, told in claims(history):
+        if last is not None and told.witness.fence <= last.witness.fence:
+            reason = f"{lease.name} has the fence {told.witness.fence}, the grant before it {last.witness.fence}"
+            yield found("fence-not-growing", lease.name, reason, [last.where, told.where])
+        last = told
+    claimed: _Statement | None = None
+    ended: _Statement | None = None
+    for each in _statements(history):
+        # What a grant owes to the end of an earlier lease is asked, with its verdict, where grants follow each other.
+        before = [high for high in ((claimed, ended) if each.is_end else (claimed,)) if high is not None]
+        high = max(before, key=lambda one: (one.floor_ns, one.settle_to_ns), default=None)
+        if high is not None and (each.floor_ns < high.floor_ns or each.settle_to_ns < high.settle_to_ns):
+            reason = (
+                f"{each.lease} states floor {bound_text(each.floor_ns)} and settle_to "
+                f"{bound_text(each.settle_to_ns)}; {high.lease} before it stated {bound_text(high.floor_ns)} and "
+                f"{bound_text(high.settle_to_ns)}"
+            )
+            yield found("floor-fell", each.lease, reason, [high.where, each.where])
+        elif each.is_end:
+            ended = each
+        else:
+            claimed = each
+    for lease in history.leases:
+        for fact in lease.endings:
+            yield from _end(lease, fact)
+
+
+def _statements(history: DomainHistory) -> list[_Statement]:
+    found = [
+        _Statement(told.position, lease.name, told.witness.floor_ns, told.witness.settle_to_ns, told.where)
+        for lease, told in claims(history)
+    ]
+    for lease in history.leases:
+        for fact in lease.endings:
+            if fact.entry is not None:
+                name, numbers = f"the end of {lease.name}", (fact.entry.floor_ns, fact.entry.settle_to_ns)
+                found.append(_Statement(fact.position, name, *numbers, fact.where, is_end=True))
+    return sorted(found, key=lambda each: each.position)
+
+
+def _end(lease: LeaseHistory, fact: EndedFact) -> Iterator[Finding]:
+    """floor-fell: the numbers with which a lease ended are at least what it leaves: its watermark, or its expiry."""
+    entry, outcome = fact.entry, fact.ending.outcome
+    if entry is None or outcome is LeaseOutcome.WITHDRAWN or not lease.held:
+        return
+    given_back = outcome in GIVEN_BACK
+    floor = (fact.ending.watermark_ns or 0) if given_back else lease.expiry_at(fact.position)
+    settle_to = 0 if given_back else floor
+    if entry.floor_ns < floor or entry.settle_to_ns < settle_to:
+        what = "its watermark" if given_back else "its expiry, for floor and settle_to"
+        reason = (
+            f"{lease.name} ended as {outcome} with floor {bound_text(entry.floor_ns)} and settle_to "
+            f"{bound_text(entry.settle_to_ns)}; it leaves {bound_text(floor)}, {what}"
+        )
+        yield found("floor-fell", f"{lease.name}, end", reason, [lease.last_expiry.where, fact.where])
+
+
+def check_revocations(history: DomainHistory) -> Iterator[Finding]:
+    """revocation-incomplete: a lease that was revoked by nobody, or who revoked one that did not end then."""
+    for position, (ended, where) in history.ends.items():
+        name = ended.ending.correlation_id
+        behind = history.revocations.get((*position[:4], position[4] + 1))
+        if ended.ending.outcome is LeaseOutcome.REVOKED and (behind is None or behind[0].correlation_id != name):
+            lease = f"lease {name.hex()} on {ended.domain!r}"
+            reason = f"{lease} was revoked, and the entry behind that in its batch does not say by whom"
+            yield found("revocation-incomplete", lease, reason, [where])
+    for position, (revoked, where) in history.revocations.items():
+        name = revoked.correlation_id
+        before = history.ends.get((*position[:4], position[4] - 1))
+        if before is None or before[0].ending.correlation_id != name:
+            lease = f"lease {name.hex()} on {revoked.domain!r}"
+            reason = (
+                f"{revoked.by.node} revoked {lease}, and the entry before that in its batch does not say that it ended"
+            )
+            yield found("revocation-incomplete", lease, reason, [where])

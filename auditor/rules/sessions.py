@@ -11,8 +11,7 @@ import msgspec
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.sessionlease import SessionKind
 from auditor.finding import Evidence, NamedInterval, Verdict
-from auditor.history import Position
-from auditor.sessions import SessionName
+from auditor.history import Position, SessionName
 from timeagent.errors import Damaged
 from timeagent.rules import r2_holds
 from timeagent.signedtime import SignedTime
@@ -25,11 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from auditor.finding import Finding
-    from auditor.history import DomainHistory
+    from auditor.history import DomainHistory, SessionHistory, SessionOver, SessionTold
     from auditor.rows import Use
-    from auditor.sessions import SessionHistory, SessionOver, SessionTold
 
-    from .leases import Cluster
+    from .agreement import ClusterFacts
 
 _ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 
@@ -103,7 +101,7 @@ def _last_of(uses: Sequence[Use]) -> tuple[int, bytes] | None:
 
 
 def check_sessions(
-    sessions: Mapping[SessionName, SessionHistory], notes: Iterable[SessionNote], cluster: Cluster
+    sessions: Mapping[SessionName, SessionHistory], notes: Iterable[SessionNote], cluster: ClusterFacts
 ) -> Iterator[Finding]:
     """Apply every rule about session leases. ``notes``: of all domains."""
     of: defaultdict[SessionName, list[SessionNote]] = defaultdict(list)
@@ -123,7 +121,7 @@ def check_sessions(
         yield from _dropped(session, [note for note in under if note.what is What.WITH], unknown, cluster)
 
 
-def _witness(session: SessionHistory, told: SessionTold, cluster: Cluster) -> Iterator[Finding]:
+def _witness(session: SessionHistory, told: SessionTold, cluster: ClusterFacts) -> Iterator[Finding]:
     witness, head, token = told.witness, told.head, told.token
     subject = f"{session.name}, {witness.kind} in batch {head.sequence}"
     times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
@@ -151,7 +149,7 @@ def _short_end(session: SessionHistory) -> Iterator[Finding]:
 
 
 def _dropped(
-    session: SessionHistory, under: Sequence[SessionNote], unknown: int, cluster: Cluster
+    session: SessionHistory, under: Sequence[SessionNote], unknown: int, cluster: ClusterFacts
 ) -> Iterator[Finding]:
     """What the holder said of all leases of a dropped one together: its watermark, its count and its last frame.
 

@@ -17,7 +17,7 @@ from timeagent.embedded import STALENESS_NS
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339, span_text
 
-from .policies import stale_time, wide_radius
+from .records import stale_time, wide_radius
 from .registry import found
 
 if TYPE_CHECKING:

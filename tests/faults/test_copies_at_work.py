@@ -17,9 +17,9 @@ import pytest
 
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, RETAINED, SEAL
-from auditor import coverage
-from auditor.against import compared
+from auditor import index as coverage
 from auditor.audit import Options, audit
+from auditor.compare_copies import compared
 from auditor.finding import Verdict
 from auditor.opening import open_tree
 from tests.support.atwork import CLOCK, PATIENCE_NS, AtWork
@@ -30,7 +30,7 @@ from tests.support.mutants import plant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.audit import Audit
+    from auditor.result import Audit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROUNDS = 6

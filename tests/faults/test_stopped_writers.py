@@ -13,7 +13,7 @@ import pytest
 
 from appliance.bag.packer import Packer, PackState
 from appliance.formats.birth import BagKind
-from auditor import bags, packs
+from auditor import bags, seals
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
@@ -110,8 +110,8 @@ def test_directory_that_comes_back_after_retention_is_no_loss(
     place: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
-        plant(monkeypatch, packs, "retained_files", "not listing.retained", "True")
-        monkeypatch.setattr(bags, "retained_files", packs.retained_files)
+        plant(monkeypatch, seals, "retained_files", "not listing.retained", "True")
+        monkeypatch.setattr(bags, "retained_files", seals.retained_files)
     root = place / "root"
     tree = ClusterTree(root)
     writer = Process(tree, BagKind.MAILDIR)

@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from appliance.views import view
-from auditor import checks, sequences
+from auditor import checks
 from auditor.columns import records
+from auditor.rules import records as trust_rules
+from auditor.rules import sequences
 from auditor.rules import sessions as session_rules
 from auditor.rules import time as time_rules
-from auditor.rules import trust as trust_rules
 from tests import conftest as _profile  # noqa: F401 - how properties are tried: before any of them is made
 from tests.faults import test_bag_mutants as bag
 from tests.faults import test_crowd_mutants as crowd

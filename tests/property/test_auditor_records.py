@@ -15,8 +15,8 @@ from appliance.formats.merkle import KnownPaths, root_and_paths
 from appliance.formats.witness import Ended, SignedWitness, Witness, decode_entry
 from auditor.columns import records as columns
 from auditor.columns.layout import numbers
-from auditor.columns.paths import Leaves, check_paths
 from auditor.columns.records import Shapes
+from auditor.columns.witnesses import Leaves, check_paths
 from tests.support.msgpack import other_forms
 from tests.support.mutants import plant
 from tests.support.records import records

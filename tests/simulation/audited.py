@@ -18,8 +18,8 @@ from tests.simulation.keys import FastSignatures
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.audit import Audit
     from auditor.finding import Finding
+    from auditor.result import Audit
     from tests.simulation.world import World
 
 MEMORY = Path("/dev/shm")

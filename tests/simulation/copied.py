@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from auditor.audit import Audit
     from auditor.finding import Finding
+    from auditor.result import Audit
     from tests.simulation.world import World
 
 STEPS_MORE = 2_000

@@ -13,11 +13,11 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
-from auditor.against import compared
 from auditor.audit import audit
+from auditor.compare_copies import compared
 from auditor.load import Tree
+from auditor.result import FailOn, exit_status
 from auditor.rules.registry import RULES
-from auditor.selecting import FailOn, exit_status
 from auditor.verification import Signatures
 from tests.fault_injection.history import at_random, beginning_with
 from tests.fault_injection.plants import all_plants, all_twins

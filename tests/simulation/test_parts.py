@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import against, store
-from auditor.against import compared
+from auditor import compare_copies, store
 from auditor.audit import Options, audit
+from auditor.compare_copies import compared
 from auditor.load import Tree
 from auditor.verification import Signatures
 from tests.simulation import scenarios
@@ -70,7 +70,7 @@ def wrong(place: Path) -> Iterator[str]:
 def test_parts_of_one_history_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(wrong(tmp_path / "clean")) == []
     with monkeypatch.context() as patches:
-        plant(patches, against, "_whole_at", "isinstance(each, Piece)", "True")
+        plant(patches, compare_copies, "_whole_at", "isinstance(each, Piece)", "True")
         assert any("differ from offset" in each for each in wrong(tmp_path / "damaged"))
     plant(monkeypatch, store, "PartStore.state", "sorted(tree.below(unit.rack.path))", "[]")
     assert any("by what was kept" in each for each in wrong(tmp_path / "kept"))

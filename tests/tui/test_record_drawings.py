@@ -10,7 +10,7 @@ from auditor.archive import Archive, LeaseTrace, read_archive
 from auditor.finding import Evidence, Finding, Severity, Verdict
 from auditor.lineage import lineage
 from auditor.load import Tree
-from auditor.replay.lens import WhatIf
+from auditor.replay.gathering import WhatIf
 from auditor.replay.timeline import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree

@@ -425,8 +425,8 @@ OWN = {
     *("tui.mount", "tui.ledger", "tui.feed", "tui.question", "tui.watching"),
 }
 PURE = {
-    *("auditor.finding", "auditor.replay.events", "auditor.replay.lens", "auditor.replay.state"),
-    *("auditor.replay.timeline", "auditor.replay.words"),
+    *("auditor.finding", "auditor.replay.events", "auditor.replay.gathering", "auditor.replay.state"),
+    *("auditor.replay.timeline", "auditor.replay.events"),
 }
 """What screens may know of the auditor: values, and what is said of them."""
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.paths import SEAL
-from auditor.audit import Audit, audit
+from auditor.audit import audit
 from auditor.load import Tree
 from auditor.opening import open_tree
 from auditor.report import json_bytes
-from auditor.selecting import exit_status
+from auditor.result import Audit, exit_status
 from auditor.verification import Signatures
 from tests.fault_injection.faults_packs import pack_rack
 from tests.fault_injection.fixtures import Story, small_tree

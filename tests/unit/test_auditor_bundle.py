@@ -17,9 +17,8 @@ from auditor.bundle import make_bundle
 from auditor.cli import COMMANDS
 from auditor.context import context_of
 from auditor.load import Tree
-from auditor.opening import open_tree
+from auditor.opening import TarTree, open_tree
 from auditor.replay.reading import read_timeline
-from auditor.tarred import TarTree
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree

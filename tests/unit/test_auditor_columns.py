@@ -14,7 +14,7 @@ import pytest
 
 from auditor import domains, listed
 from auditor.audit import Options, audit
-from auditor.columns.spool import Spool
+from auditor.columns.layout import Spool
 from auditor.load import Tree
 from auditor.report import json_bytes
 from auditor.verification import Signatures

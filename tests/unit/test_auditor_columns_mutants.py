@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from auditor.audit import Options, audit
-from auditor.columns import domains, frames, ledgers, witnesses, writers
+from auditor.columns import domains, frames, ledgers, witnesses
 from auditor.load import Tree
 from auditor.report import json_bytes
 from auditor.verification import Signatures
@@ -412,21 +412,21 @@ MUTANTS: dict[str, Mutant] = {
         ("broken-early", "early-grant"),
     ),
     "a number used twice": (
-        writers,
+        domains,
         "judge_writers",
         'rows["sequence"][1:] == rows["sequence"][:-1]',
         "False",
         ("sequence-reused",),
     ),
     "frames in order": (
-        writers,
+        domains,
         "judge_writers",
         'rows["first"][1:] <= rows["last"][:-1]',
         "False",
         ("sequence-disorder",),
     ),
-    "frames that are named": (writers, "judge_writers", "not there.all()", "False", ("lost-frame",)),
-    "a frame before the one that it names": (writers, "judge_writers", "before.any()", "False", ("r2-breach",)),
+    "frames that are named": (domains, "judge_writers", "not there.all()", "False", ("lost-frame",)),
+    "a frame before the one that it names": (domains, "judge_writers", "before.any()", "False", ("r2-breach",)),
 }
 
 SETS: dict[str, Sequence[Callable[[Path], object]]] = {"own": OWN, "crafted": CRAFTED}

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from auditor.coverage import Coverage
 from auditor.finding import Verdict
-from auditor.index import Index
+from auditor.index import Coverage, Index
 
 SETTLED_NS = 10_000
 FIRST_NS, LAST_NS = 120, 250

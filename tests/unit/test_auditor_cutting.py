@@ -13,7 +13,7 @@ import pytest
 from appliance.formats.frame import frame_digest
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
 from appliance.formats.merkle import root_and_paths, root_of_path
-from auditor.columns import cutting, paths
+from auditor.columns import records, witnesses
 from tests.support.mutants import plant
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ type Row = tuple[int, int, int, bytes, bytes, int, int, int]
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can exceed."""
-    monkeypatch.setattr(cutting, "FRAME_MESSAGES_MAX", MESSAGES_MAX)
-    monkeypatch.setattr(cutting, "PAYLOAD_BYTES_MAX", PAYLOAD_MAX)
+    monkeypatch.setattr(records, "FRAME_MESSAGES_MAX", MESSAGES_MAX)
+    monkeypatch.setattr(records, "PAYLOAD_BYTES_MAX", PAYLOAD_MAX)
 
 
 def payload(
@@ -87,7 +87,7 @@ def by_one(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
             lengths = struct.unpack_from(f"<{count}I", raw, head_end + 4 + 8 * count)
             if sum(lengths) != len(raw) - body or any(a >= b for a, b in itertools.pairwise(stamps)):
                 return None
-            digest = frame_digest(raw) if hashed else data[end : end + CHECKSUM_BYTES] + cutting.NO_CHECK
+            digest = frame_digest(raw) if hashed else data[end : end + CHECKSUM_BYTES] + records.NO_CHECK
             length = end + CHECKSUM_BYTES - piece.offset
             rows.append((number, piece.offset, length, digest, raw[4:head_end], count, stamps[0], stamps[-1]))
     return rows
@@ -95,8 +95,8 @@ def by_one(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
 
 def at_once(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
     try:
-        cut = cutting.cut(files, hashed=hashed)
-    except cutting.NotPlain:
+        cut = records.cut(files, hashed=hashed)
+    except records.NotPlain:
         return None
     columns = (cut.file, cut.offset, cut.length, cut.digests, cut.heads, cut.counts, cut.first, cut.last)
     return list(zip(*(each if isinstance(each, list) else each.tolist() for each in columns), strict=True))
@@ -168,7 +168,7 @@ CUTTING: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("mutant", CUTTING)
 def test_each_condition_of_cutting_is_needed(monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     function, old, new = CUTTING[mutant]
-    plant(monkeypatch, cutting, function, old, new)
+    plant(monkeypatch, records, function, old, new)
     assert [name for name in FILES if not _same(FILES[name])]
 
 
@@ -240,14 +240,14 @@ def by_columns(leaves: list[Leaf], counts: list[int], roots: list[bytes]) -> tup
     for row, leaf in enumerate(leaves):
         if leaf[3]:
             way[row, longest - len(leaf[3]) :] = np.frombuffer(b"".join(leaf[3]), "<u8").reshape(-1, 4)
-    columns = paths.Leaves(
+    columns = witnesses.Leaves(
         np.array([leaf[0] for leaf in leaves]),
         np.array([leaf[1] for leaf in leaves]),
         np.array([len(leaf[3]) for leaf in leaves]),
         way,
     )
     tops = np.frombuffer(b"".join(roots), "<u8").reshape(-1, 4)
-    good, disputed = paths.check_paths([leaf[2] for leaf in leaves], columns, np.array(counts), tops)
+    good, disputed = witnesses.check_paths([leaf[2] for leaf in leaves], columns, np.array(counts), tops)
     return good.tolist(), set(disputed.tolist())
 
 
@@ -306,5 +306,5 @@ PATHS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("mutant", PATHS)
 def test_each_condition_of_paths_is_needed(monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
-    plant(monkeypatch, paths, "check_paths", *PATHS[mutant])
+    plant(monkeypatch, witnesses, "check_paths", *PATHS[mutant])
     assert _twice() or any(told_wrongly(seed) for seed in range(SEEDS))

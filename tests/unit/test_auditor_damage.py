@@ -17,7 +17,7 @@ from auditor import load
 from auditor.audit import audit
 from auditor.load import Tail, Tree, tail_of
 from auditor.report import json_bytes, text_lines
-from auditor.selecting import FailOn, exit_status
+from auditor.result import FailOn, exit_status
 from auditor.verification import Signatures
 from tenure.__main__ import main
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree

@@ -24,7 +24,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.audit import Audit
+    from auditor.result import Audit
 
 
 def codes(result: Audit) -> set[str]:

@@ -13,8 +13,7 @@ from auditor import lineage as reading
 from auditor.archive import read_archive
 from auditor.cli import COMMANDS
 from auditor.finding import Verdict
-from auditor.lineage import lineage
-from auditor.links import LinkKind, lineage_lines
+from auditor.lineage import LinkKind, lineage, lineage_lines
 from auditor.load import Tree
 from tests.fault_injection.faults_bags import late_writer, lost_file
 from tests.fault_injection.faults_leases import granted_while_held
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from auditor.archive import Archive
     from auditor.checks import Check
     from auditor.finding import Finding
-    from auditor.links import Link
+    from auditor.lineage import Link
     from tests.fault_injection.plants import Plant
 
 PLANTS = [(code, each) for code, plants in sorted(all_plants().items()) for each in plants]

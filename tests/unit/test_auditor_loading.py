@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from auditor.audit import Audit, Options, audit
+from auditor.audit import Options, audit
 from auditor.load import Tree
-from auditor.narrowing import Narrowing
-from auditor.opening import open_tree
-from auditor.progress import progress_text
+from auditor.opening import TarTree, open_tree
+from auditor.parts import Narrowing
+from auditor.pool import progress_text
 from auditor.report import json_bytes
-from auditor.selecting import exit_status
-from auditor.tarred import TarTree
+from auditor.result import Audit, exit_status
 from tenure.__main__ import main
 from tests.bench.corpus.build import build
 from tests.fault_injection.fixtures import eventful_tree, small_tree

@@ -18,7 +18,7 @@ from appliance.formats.paths import LOCK, MARKER, PRELOCK, SEAL
 from auditor.audit import audit
 from auditor.load import Tree
 from auditor.report import json_bytes, text_lines
-from auditor.selecting import FailOn, exit_status
+from auditor.result import FailOn, exit_status
 from auditor.verification import Signatures
 from tests.fault_injection.faults_packs import pack_rack
 from tests.fault_injection.history import at_random, beginning_with

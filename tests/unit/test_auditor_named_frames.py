@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import sequences
 from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
 from auditor.report import json_bytes
+from auditor.rules import sequences
 from auditor.rules import sequences as rules
 from tests.fault_injection.faults_time import frame_signed_before_the_one_that_it_names
 from tests.fault_injection.fixtures import Story
@@ -20,7 +20,7 @@ from timeagent.units import MS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.audit import Audit
+    from auditor.result import Audit
     from tests.fault_injection.tree import ClusterTree
 
 BY_ROWS = Options(columns=False)

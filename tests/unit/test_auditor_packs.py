@@ -15,7 +15,7 @@ from auditor.audit import audit
 from auditor.explain import explain_lines
 from auditor.load import Tree
 from auditor.report import json_bytes
-from auditor.selecting import exit_status
+from auditor.result import exit_status
 from tests.fault_injection.faults_packs import pack_tree, packed
 from tests.fault_injection.fixtures import eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants

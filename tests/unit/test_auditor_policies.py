@@ -15,7 +15,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.audit import Audit
+    from auditor.result import Audit
 
 BOTH_WAYS = pytest.mark.parametrize("by_columns", [True, False])
 

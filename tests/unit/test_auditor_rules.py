@@ -14,13 +14,13 @@ from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
 from appliance.registers import StoredChain
-from auditor.against import compared
 from auditor.audit import audit
+from auditor.compare_copies import compared
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
+from auditor.result import FailOn, exit_status
 from auditor.rules import leases
 from auditor.rules.registry import RULES
-from auditor.selecting import FailOn, exit_status
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
 from tests.fault_injection.faults_chains import shard_of_map_2, two_maps
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from auditor.audit import Audit
+    from auditor.result import Audit
 
 
 def codes(result: Audit) -> set[str]:

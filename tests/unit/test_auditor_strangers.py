@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from appliance.formats.framing import Kind
-from auditor import strangers
+from auditor import unknown_keys
 from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.rules import policies
+from auditor.rules import records
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree, seed
@@ -90,7 +90,7 @@ def test_copy_that_is_older_than_a_key_does_not_call_it_a_forgers(
 def test_judge_who_takes_the_copys_keys_for_all_there_are_accuses(
     tmp_path: Path, deed: Callable[[ClusterTree], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch, strangers, "Strangers.judge", "each.signed_ns < until", "True")
+    plant(monkeypatch, unknown_keys, "Strangers.judge", "each.signed_ns < until", "True")
     with pytest.raises(AssertionError):
         test_copy_that_is_older_than_a_key_does_not_call_it_a_forgers(tmp_path, deed)
 
@@ -102,7 +102,7 @@ def test_key_that_nobody_knew_of_later_is_a_forgers(
     tmp_path: Path, deed: Callable[[ClusterTree], None], monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
-        plant(monkeypatch, strangers, "known_until", "number <= newest", "number > newest")
+        plant(monkeypatch, unknown_keys, "known_until", "number <= newest", "number > newest")
     tree = later_tree(tmp_path)
     deed(tree)
     tree.remove(TRUST)
@@ -133,7 +133,7 @@ def test_copy_that_is_older_than_a_policy_does_not_hold_its_terms_against_a_shar
 def test_judge_who_takes_the_copys_policies_for_all_there_are_accuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch, policies, "Policies.judged", "signed_ns < self.until_ns", "True")
+    plant(monkeypatch, records, "Policies.judged", "signed_ns < self.until_ns", "True")
     with pytest.raises(AssertionError):
         test_copy_that_is_older_than_a_policy_does_not_hold_its_terms_against_a_shard(tmp_path)
 
@@ -144,7 +144,7 @@ def test_term_that_nobody_knew_of_later_is_against_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
-        plant(monkeypatch, policies, "Policies.judged", "signed_ns < self.until_ns", "False")
+        plant(monkeypatch, records, "Policies.judged", "signed_ns < self.until_ns", "False")
     tree = longer_tree(tmp_path)
     tree.remove(POLICY)
     close_late(tree, policy_number=1)
@@ -158,7 +158,7 @@ def test_record_that_nobody_closed_a_bag_under_excuses_no_forger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
-        plant(monkeypatch, strangers, "known_until", "number <= newest", "number == newest")
+        plant(monkeypatch, unknown_keys, "known_until", "number <= newest", "number == newest")
     tree = later_tree(tmp_path)
     new_run(tree)
     tree.remove(TRUST)

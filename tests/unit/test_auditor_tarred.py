@@ -10,8 +10,7 @@ import pytest
 
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.opening import open_tree
-from auditor.tarred import LEVELS_MAX, TarTree
+from auditor.opening import LEVELS_MAX, TarTree, open_tree
 from tenure.__main__ import main
 from tests.fault_injection.fixtures import small_tree
 from timeagent.errors import Damaged

@@ -11,7 +11,7 @@ from appliance.formats.framing import Kind
 from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.rules import trust
+from auditor.rules import records as trust
 from tests.fault_injection.faults_trust import (
     Row,
     key_for_something_else_in_a_later_record,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.against import compared
 from auditor.audit import audit
+from auditor.compare_copies import compared
 from auditor.load import Tree
 from auditor.verification import Signatures
 from tests.fault_injection.fixtures import Story, flip, only_file, small_tree

@@ -12,7 +12,7 @@ from auditor.audit import Options, audit
 from auditor.cli import COMMANDS
 from auditor.load import Tree
 from auditor.report import json_fields, text_lines
-from auditor.selecting import exit_status
+from auditor.result import exit_status
 from auditor.verification import Signatures
 from tests.bench.corpus.build import build
 from tests.fault_injection.fixtures import small_tree

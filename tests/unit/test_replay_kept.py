@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
-import auditor.replay.keeping as keeping_module
-import auditor.replay.kept as kept_module
-import auditor.replay.layers as layers_module
+import auditor.replay.checkpoints as layers_module
+import auditor.replay.timeline_reader as kept_module
+import auditor.replay.timeline_writer as keeping_module
 from auditor.archive import Traces
 from auditor.audit import Options, audit
 from auditor.finding import Evidence
 from auditor.index import INDEX_FORMAT
 from auditor.load import Tree
-from auditor.narrowing import Narrowing
+from auditor.parts import Narrowing
 from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
 from auditor.replay.fold import OF_LOGS, Working
-from auditor.replay.kept import Kept, open_kept
 from auditor.replay.reading import read_timeline
 from auditor.replay.state import LogsAt, with_leases
 from auditor.replay.timeline import newest_accepted
+from auditor.replay.timeline_reader import Kept, open_kept
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed

@@ -14,10 +14,10 @@ from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWit
 from appliance.formats.witness import WitnessKind
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.replay.delivery import newest_delivered
 from auditor.replay.events import BagClosed, FrameWritten, LeaseTold, order
 from auditor.replay.fold import Working
 from auditor.replay.reading import read_timeline
+from auditor.replay.report import newest_delivered
 from auditor.replay.state import BagPhase, LeasePhase
 from auditor.replay.timeline import Timeline
 from auditor.verification import Signatures

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from auditor.replay.words import NAME_THE_COPY
+from auditor.replay.events import NAME_THE_COPY
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import rfc3339
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
+    from auditor.replay.gathering import WhatIf
     from auditor.replay.judging import Changes
-    from auditor.replay.lens import WhatIf
     from auditor.replay.timeline import Timeline
     from timeagent.units import Instant
 

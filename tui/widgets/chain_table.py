@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from auditor.finding import Finding
-    from auditor.links import Link
+    from auditor.lineage import Link
 
     from ..evidence import Path
 

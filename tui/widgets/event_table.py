@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from auditor.replay.events import event_words
 from auditor.replay.timeline import about_domain
-from auditor.replay.words import event_words
 from timeagent.console import printable
 
 from ..columns import cut

@@ -1,7 +1,7 @@
 """A timeline into a database: read once, put in order there, folded once. Memory does not grow with the tree.
 
 What is read waits in a table that is gone with the connection; SQLite sorts it. The fold then goes over all events in
-order, and leaves a checkpoint every so many (``layers.py``). Everything is found again by who or what it is about.
+order, and leaves a checkpoint every so many (``checkpoints.py``). Everything is found again by who or what it is about.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from auditor.records import load_records
 from timeagent.canonical import encode
 from timeagent.units import INSTANT_MAX
 
-from .coding import event_bytes, event_of, finding_bytes, rank_of
+from .checkpoints import SCHEMA as LAYERS
+from .checkpoints import event_bytes, event_of, finding_bytes, keep, rank_of, working_at
 from .events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, SessionTold
-from .layers import SCHEMA as LAYERS
-from .layers import keep, working_at
-from .lens import AS_IT_WAS
+from .gathering import AS_IT_WAS
 from .reading import read_frames
 from .timeline import newest_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from auditor.audit import Audit
     from auditor.chains import HeadFact
     from auditor.finding import Finding
     from auditor.load import Tree
+    from auditor.result import Audit
     from auditor.rows import Value
     from auditor.verification import Signatures
     from timeagent.units import Instant
 
+    from .checkpoints import Database
     from .events import Event
     from .gathering import LogEvent, Statement
-    from .layers import Database
 
 CHECKPOINT_EVENTS: Final = 1_024
 """So many events at most are folded for a state."""

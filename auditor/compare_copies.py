@@ -25,9 +25,9 @@ from .rules.registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .audit import Audit
     from .finding import Finding
     from .load import Tree
+    from .result import Audit
 
 CHUNK_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 5

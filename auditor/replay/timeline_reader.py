@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from appliance.formats.policy import Policy
-from auditor.audit import Audit, Summary
 from auditor.index import INDEX_ERRORS, open_index
+from auditor.result import Audit, Summary
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 
-from .coding import event_of, finding_of
+from .checkpoints import event_of, finding_of, working_at
 from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver
 from .fold import OF_LOGS
-from .layers import working_at
 from .timeline import Timeline
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from auditor.rows import Value
     from timeagent.units import Instant
 
+    from .checkpoints import Database
     from .events import Event
     from .fold import Working
-    from .layers import Database
 
 BLOCK_EVENTS: Final = 128
 BLOCKS: Final = 64

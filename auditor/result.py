@@ -1,8 +1,8 @@
-"""Which findings of an audit are reported, and which of them make it fail."""
+"""What an audit came to: its findings and counts, which of them are reported, and which make it fail."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
@@ -15,8 +15,37 @@ from .rules.registry import RULES
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from .audit import Audit
     from .finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts. ``messages``: in the record, of closed bags; ``bags`` includes the ``provisional`` ones, still open."""
+
+    messages: int
+    rejected: int
+    bags: int
+    witnesses: int
+    violations: int
+    indeterminate: int
+    unverifiable: int
+    informational: int
+    provisional: int
+    ledger_gaps: int
+    """Stretches of batches that the ledgers lack: what a killed shard did not write any more. No finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the audit of a tree came to."""
+
+    summary: Summary
+    findings: tuple[Finding, ...]
+    cluster_id: bytes
+    root_key: bytes | None
+    pinned: bool
+    hashed: bool = True
+    """Whether every byte was hashed."""
 
 
 class FailOn(StrEnum):

@@ -1,0 +1,257 @@
+"""Rules about records that all share: keys of the trust record, limits of the policy, and whose signature holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.framing import Kind
+from appliance.formats.paths import record_name
+from appliance.formats.stamped import CONTEXTS, body_digest
+from auditor.finding import Evidence, NamedInterval
+from auditor.frames import HeldSession
+from auditor.verification import EndedKey, misattributed, refusal_code
+from timeagent.embedded import STALENESS_NS
+from timeagent.errors import Damaged
+from timeagent.keys import fingerprint
+from timeagent.signedtime import SignedTime, TimeFlags
+from timeagent.trust import Purpose
+from timeagent.units import INSTANT_MAX, rfc3339, span_text
+
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.policy import Policy
+    from appliance.formats.stamped import Signed, Stamped
+    from auditor.finding import Finding
+    from auditor.frames import FrameEvidence, HeldWitness
+    from auditor.verification import Signatures
+    from timeagent.trust import KeyEntry, Keyring, TrustRecord
+    from timeagent.units import Instant
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a record said of a key."""
+
+    entry: KeyEntry
+    number: int
+    where: Evidence
+
+
+def check_trust(records: Iterable[tuple[TrustRecord, Evidence]]) -> Iterator[Finding]:
+    """key-moved and revocation-undone. ``records``: those that hold, in order of number; some may be missing.
+
+    Of a key that a record leaves out, what the last one before it said is compared with the next that has it.
+    """
+    named: dict[bytes, _Said] = {}
+    revoked: dict[bytes, _Said] = {}
+    for record, where in records:
+        for entry in record.keys:
+            now = _Said(entry, record.number, where)
+            before = named.get(entry.public)
+            if before is not None and (before.entry.node, before.entry.purpose) != (entry.node, entry.purpose):
+                yield _moved(before, now)
+            named[entry.public] = now
+            ended = revoked.get(entry.public)
+            if ended is not None and _later(entry.revoked_from_ns, ended.entry.revoked_from_ns):
+                yield _undone(ended, now)
+            if entry.revoked_from_ns is None:
+                revoked.pop(entry.public, None)  # told once, and not of every record from here on
+            else:
+                revoked[entry.public] = now
+
+
+def _later(now: int | None, before: int | None) -> bool:
+    """Whether a key is revoked from a later instant than before, or not at all any more."""
+    return before is not None and (now is None or now > before)
+
+
+def _moved(before: _Said, now: _Said) -> Finding:
+    old, new = before.entry, now.entry
+    name = f"key {fingerprint(new.public)}"
+    reason = (
+        f"trust record {before.number} has {name} as the {old.purpose} key of {old.node}, record {now.number} as the "
+        f"{new.purpose} key of {new.node}"
+    )
+    to = "another node" if old.node != new.node else "another purpose"
+    title = f"a later trust record gives a key to {to}"
+    return found("key-moved", f"{now.where.path}, {name}", reason, [before.where, now.where], title=title)
+
+
+def _undone(before: _Said, now: _Said) -> Finding:
+    old, new = before.entry.revoked_from_ns, now.entry.revoked_from_ns
+    assert old is not None
+    name = f"key {fingerprint(now.entry.public)}"
+    word = "does not revoke it" if new is None else f"revokes it from {rfc3339(new)}"
+    reason = (
+        f"trust record {before.number} revokes {name} of {before.entry.node} from {rfc3339(old)}, record {now.number} "
+        f"{word}"
+    )
+    times = [NamedInterval.at(f"revoked by record {before.number}", old)]
+    times += [] if new is None else [NamedInterval.at(f"revoked by record {now.number}", new)]
+    title = f"a later trust record {'takes a revocation back' if new is None else 'puts a revocation off'}"
+    return found(
+        "revocation-undone", f"{now.where.path}, {name}", reason, [before.where, now.where], times, title=title
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What the policies of the copy allow, and what is known of newer ones, which it may have come too early for."""
+
+    widest: Policy | None = None
+    """What any of them allows at most; None: nobody knows, because one is missing."""
+    newest: int = 0
+    """The newest one of the copy."""
+    until_ns: Instant = INSTANT_MAX
+    """Until when there surely was no newer one."""
+
+    def judged(self, finding: Finding, signed_ns: Instant) -> Finding:
+        """Return what is to be said of what no policy of the copy allows: unverifiable-policy where a later one may.
+
+        ``signed_ns``: when it was signed, at the latest.
+        """
+        if signed_ns < self.until_ns:
+            return finding
+        path, place = f"policy/{record_name(self.newest + 1)}", finding.evidence[0].path
+        reason = (
+            f"{place} says what policy {self.newest}, and those before it, do not allow; a later one may, "
+            "published after the copy had taken those"
+        )
+        title = "a policy record that the copy lacks may allow it"
+        return found("unverifiable-policy", path, reason, [Evidence(path), Evidence(place)], title=title)
+
+    def check_clock(self, what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
+        """radius-above-policy and stale-time: something was signed by a clock that says too little."""
+        if self.widest is not None and token.radius_ns > self.widest.radius_ns_max:
+            yield self.judged(wide_radius(what, token, self.widest, where), signed_by(token, self.widest))
+        yield from stale_time(what, token, where)
+
+
+def signed_by(token: SignedTime, widest: Policy | None) -> Instant:
+    """Return when something was signed, at the latest: a wider radius than any policy allows must not excuse itself."""
+    return token.midpoint_ns + min(token.radius_ns, widest.radius_ns_max if widest else token.radius_ns)
+
+
+def stale_time(what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
+    """stale-time: whatever comes after a signed time may be so much older than it shows; no agent says more."""
+    if token.staleness_ns > STALENESS_NS:
+        reason = (
+            f"{what} has a signed time that may have been handed out up to {span_text(token.staleness_ns)} after it "
+            f"was made; {span_text(STALENESS_NS)} are allowed"
+        )
+        yield found("stale-time", what, reason, [where], [NamedInterval.of("the signed time", token)])
+
+
+def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -> Finding:
+    """radius-above-policy: an interval that is wide enough satisfies every other rule about time."""
+    reason = (
+        f"{what} has a signed time that is known to {span_text(token.radius_ns)}; the policy allows "
+        f"{span_text(policy.radius_ns_max)}, and whoever knows less neither grants, writes nor closes"
+    )
+    return found("radius-above-policy", what, reason, [where], [NamedInterval.of("the signed time", token)])
+
+
+STAMPED: Final = {Kind.BIRTH: "a log's birth record", Kind.LOCK: "a lock file", Kind.SEAL: "a seal"}
+
+
+def stamp_findings(
+    signatures: Signatures, keyring: Keyring | None, kind: Kind, stamped: Stamped, node: str, where: Evidence
+) -> tuple[SignedTime | None, list[Finding]]:
+    """forged-time and ended-key: the stamp of a birth, a lock file or a seal. Returns the signed time if it holds."""
+    try:
+        token = stamped.signed_time(where.path)
+    except Damaged as problem:
+        title = f"the signed time of {STAMPED[kind]} is none"
+        return None, [found("forged-time", where.path, problem.message, [where], title=title)]
+    reason = None if token.flags & TimeFlags.NONCE else "the signed time came by the wrong door"
+    if keyring is not None and reason is None:
+        reason = misattributed(keyring, token, node)
+        reason = reason or signatures.refuses_time(keyring, token, body_digest(kind, stamped.body))
+    if reason is None:
+        return token, []
+    times = [NamedInterval.of("the stamp", token)]
+    code = refusal_code("forged-time", reason)
+    title = title_of(code, STAMPED[kind], f"the signed time of {STAMPED[kind]} does not verify")
+    return None, [found(code, where.path, f"its stamp is refused: {reason}", [where], times, title=title)]
+
+
+def title_of(code: str, what: str, forged: str = "") -> str:
+    """Return the title of a finding about what is refused, where ``forged`` is that of what is nobody's."""
+    return f"{what} is signed by a key that did not count then" if code == "ended-key" else forged
+
+
+def of_unknown_key(keyring: Keyring, stamped: Stamped) -> bool:
+    """Whether a stamp names a key that is not in these trust records."""
+    try:
+        return keyring.node_of(stamped.signed_time("a stamp").key_id) is None
+    except Damaged:
+        return False
+
+
+def ceiling_findings(
+    signatures: Signatures, keyring: Keyring | None, record: CeilingRecord, signed: Signed, where: Evidence
+) -> Iterator[Finding]:
+    """forged-record, forged-time and ended-key: a ceiling record, signed by its node's witness key."""
+    try:
+        token = SignedTime.decode(record.time, where.path)
+    except Damaged as problem:
+        yield found(
+            "forged-time", where.path, problem.message, [where], title="the signed time of a ceiling record is none"
+        )
+        return
+    if keyring is None:
+        return
+    owner = keyring.node_of(signed.key_id)
+    reason = signatures.refuses(
+        keyring,
+        signed.key_id,
+        Purpose.WITNESS,
+        token.midpoint_ns,
+        CONTEXTS[Kind.CEILING],
+        signed.body,
+        signed.signature,
+    )
+    if owner not in (None, record.node) and (reason is None or isinstance(reason, EndedKey)):
+        reason = f"it says node {record.node}, its key is of {owner}"
+    if reason:
+        code = refusal_code("forged-record", reason)
+        title = title_of(code, "a ceiling record", "the signature of a ceiling record does not verify")
+        yield found(code, where.path, reason, [where], title=title)
+        return
+    reason = misattributed(keyring, token, record.node) or signatures.refuses_time(keyring, token)
+    if reason:
+        code = refusal_code("forged-time", reason)
+        title = title_of(code, "a ceiling record", "the signed time of a ceiling record does not verify")
+        yield found(code, where.path, reason, [where], title=title)
+
+
+def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
+    """forged-witness, forged-time and ended-key: what a frame carries. Readers drop such a frame whole."""
+    path = evidence.where.path
+    if evidence.refusal:
+        times = [NamedInterval.of("the frame", evidence.token)]
+        reason = f"the frame's signed time is refused: {evidence.refusal.reason}"
+        title = title_of(evidence.refusal.code, "a frame", "the signed time of a frame is refused")
+        yield found(evidence.refusal.code, path, reason, [evidence.where], times, title=title)
+    for reason in evidence.unreadable:
+        yield found("forged-witness", path, f"the frame carries a witness that is none: {reason}", [evidence.where])
+    all_held: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
+    for held in all_held:
+        refusal = held.refusal
+        if refusal is None:
+            continue
+        times = [NamedInterval.of("the witness", held.token)]
+        lease = f"session lease {held.witness.session_id.hex()}" if isinstance(held, HeldSession) else _lease(held)
+        reason = f"{path} carries a witness of {lease} that is refused: {refusal.reason}"
+        forged = "the signed time of a witness is refused" if refusal.code == "forged-time" else ""
+        title = title_of(refusal.code, "a witness", forged)
+        yield found(refusal.code, f"{path} under {lease}", reason, [evidence.where], times, title=title)
+
+
+def _lease(held: HeldWitness) -> str:
+    return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

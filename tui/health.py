@@ -17,9 +17,10 @@ from appliance.health import (
     judge_silent_shard,
 )
 
-from .agreeing import agreement, agreement_words
+from .nodeclocks import agreement, agreement_words
 from .state import Reach, View
-from .words import Cell, Tone, counted_ends, overdue_bags
+from .subjects import Cell, Tone
+from .words import counted_ends, overdue_bags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

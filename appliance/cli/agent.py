@@ -103,9 +103,9 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
     from timeagent.daemon import Daemon, QueuedEvidence
     from timeagent.discipline import Rules
     from timeagent.evidence import EvidenceFiles
+    from timeagent.malfeasance import RoughEvidenceFiles
     from timeagent.noncedoor import DOOR_NAME, Door, bind_udp, bind_unix
     from timeagent.notify import Notifier
-    from timeagent.roughevidence import RoughEvidenceFiles
     from timeagent.roughserver import RoughDoor, RoughServer
     from timeagent.serverlist import load_servers
     from timeagent.tokenfile import PAGE_NAME, PageWriter

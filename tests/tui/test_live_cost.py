@@ -12,7 +12,6 @@ import pytest
 import tui.feed
 import tui.ledger
 import tui.live
-import tui.live_rows
 from appliance.cluster import Cluster
 from appliance.demo.place import Place, set_up_place
 from appliance.formats.shardmap import ShardMap
@@ -71,7 +70,7 @@ def test_rows_stay_the_same_value_until_somebody_says_something_new(place: Place
     [
         (tui.live, "LiveSource._ask_shard", "before.leases == said", "False"),
         (tui.ledger, "LedgerBook.told", "self._told is None", "True"),
-        (tui.live_rows, "LiveRows._told", "each if each.earlier else None", "each"),
+        (tui.live, "LiveRows._told", "each if each.earlier else None", "each"),
     ],
 )
 def test_rows_that_are_made_anew_each_time_are_caught(
@@ -86,7 +85,7 @@ def test_rows_that_stay_when_a_shard_says_something_new_are_caught(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = "values != self._made_from[1] or not _same(things, self._made_from[0])"
-    plant(monkeypatch, tui.live_rows, "LiveRows.rows", new, "not self._made_from[1]")
+    plant(monkeypatch, tui.live, "LiveRows.rows", new, "not self._made_from[1]")
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test_rows_stay_the_same_value_until_somebody_says_something_new(place)
 

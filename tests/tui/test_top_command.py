@@ -27,12 +27,11 @@ from tests.unit.test_import_hygiene import loaded, modules_after
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
 from timeagent.units import MINUTE, MS, SECOND
-from tui.agreeing import agreement, agreement_words
 from tui.cli import run_top
 from tui.feed import ask_once
-from tui.live import LiveSource, ShardAnswer
-from tui.live_rows import process_is_present
+from tui.live import LiveSource, ShardAnswer, process_is_present
 from tui.mount import Where
+from tui.nodeclocks import agreement, agreement_words
 from tui.question import AskedQuestion
 from tui.snapshot import json_fields, text_snapshot
 from tui.state import ClusterState, Origin, Reach
@@ -421,7 +420,7 @@ def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
 
 REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
 OWN = {
-    *("tui.live", "tui.live_details", "tui.live_rows", "tui.record", "tui.record_details", "tui.places"),
+    *("tui.live", "tui.live_details", "tui.live", "tui.record", "tui.record_details", "tui.places"),
     *("tui.mount", "tui.ledger", "tui.feed", "tui.question", "tui.watching"),
 }
 PURE = {

@@ -37,11 +37,11 @@ from tui.columns import (
 from tui.health import health
 from tui.overview import leases_count, nothing_words, numbers_words
 from tui.state import ClusterState, Freshness, NodeView, Origin, Reach
+from tui.subjects import Cell
 from tui.words import (
     BAG_LEGEND,
     BAG_SYMBOLS,
     SYMBOLS,
-    Cell,
     Condition,
     bytes_text,
     clock_words,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.console import counted
 from timeagent.units import MS, SECOND, rfc3339, span_text
 
-from .doctor.check import Check, Verdict, failed, not_well, passed, unknown, unsure
+from .doctor.check import CheckVerdict, HealthCheck, failed, not_well, passed, unknown, unsure
 from .doctor.directory import judge_room
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def for_long(silent_ns: Span | None) -> str:
 # -- this machine ------------------------------------------------------------------------------------------------------
 
 
-def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = RADIUS_NS_MAX) -> Check:
+def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = RADIUS_NS_MAX) -> HealthCheck:
     """Say whether this machine's clock has a bound. ``radius``: None where nothing bounds it, and ``why``."""
     if radius is None:
         way_out = "tenure time sources says why; run chrony with rtcsync, or the time agent: tenure time run; or state"
@@ -61,7 +61,7 @@ def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = R
     return passed("clock", f"known to {span_text(radius)} ({source})")
 
 
-def judge_keys(node: str, refused: TenureError | None, soon: Mapping[str, Instant]) -> Check:
+def judge_keys(node: str, refused: TenureError | None, soon: Mapping[str, Instant]) -> HealthCheck:
     """Say whether what this node signs counts; ``refused``: why not. ``soon``: keys in use that end, by purpose."""
     if refused is not None:
         return failed("keys", refused.message, refused.hint or "tenure trust show")
@@ -72,7 +72,7 @@ def judge_keys(node: str, refused: TenureError | None, soon: Mapping[str, Instan
     return passed("keys", f"those of {node} count")
 
 
-def judge_mount(silent_ns: Span | None, why: str = "", *, waiting: bool = False) -> Check:
+def judge_mount(silent_ns: Span | None, why: str = "", *, waiting: bool = False) -> HealthCheck:
     """Say whether the mount answers. ``silent_ns``: for how long it has not; None: it does."""
     if waiting:
         return unknown("mount", "no answer yet", "wait a moment")
@@ -82,25 +82,27 @@ def judge_mount(silent_ns: Span | None, why: str = "", *, waiting: bool = False)
     return passed("mount", "it answers")
 
 
-def judge_space(room: Room) -> list[Check]:
+def judge_space(room: Room) -> list[HealthCheck]:
     """Say whether anything can be written to the mount still. That it is getting less is told by the doctor."""
-    return [check if check.verdict is Verdict.FAIL else passed(check.name, check.reason) for check in judge_room(room)]
+    return [
+        check if check.verdict is CheckVerdict.FAIL else passed(check.name, check.reason) for check in judge_room(room)
+    ]
 
 
-def judge_tmpfs(place: Path, bytes_left: int) -> Check:
+def judge_tmpfs(place: Path, bytes_left: int) -> HealthCheck:
     """Say whether shards have room for new domains."""
     if bytes_left < TMPFS_BYTES_MIN:
         return failed("tmpfs", f"{place} is full: soon no shard takes new domains", f"see what fills it: du -x {place}")
     return passed("tmpfs", f"{place} has room")
 
 
-def judge_daemon(node: str, said: Sequence[Check] | None, runs: str | None, listens: str | None) -> Check:
+def judge_daemon(node: str, said: Sequence[HealthCheck] | None, runs: str | None, listens: str | None) -> HealthCheck:
     """Say whether this machine's daemon is ready.
 
     ``said``: what it says of itself; None: nothing. ``runs``, ``listens``: which process has its lock, its door.
     """
     if said is not None:
-        wrong = [check for check in not_well(said) if check.verdict is Verdict.FAIL]
+        wrong = [check for check in not_well(said) if check.verdict is CheckVerdict.FAIL]
         if wrong:
             return failed("daemon", f"{node} is not ready: {'; '.join(c.words for c in wrong)}", wrong[0].way_out)
         return passed("daemon", f"{node} is ready")
@@ -119,7 +121,7 @@ def judge_daemon(node: str, said: Sequence[Check] | None, runs: str | None, list
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 
-def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> Check:
+def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> HealthCheck:
     """Say how a shard is, seen by the daemon that runs it. ``still_ns``: since when its loop has not gone round."""
     if ended is not None:
         return failed(f"shard {shard}", f"has ended: {ended}", "start the daemon again: its supervisor does")
@@ -130,7 +132,7 @@ def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> Check:
     return passed(f"shard {shard}", "runs here")
 
 
-def judge_awaited_shard(shard: int, runner: str | None) -> Check:
+def judge_awaited_shard(shard: int, runner: str | None) -> HealthCheck:
     """Say of a shard of this node that it does not run here; ``runner``: which process of this machine has it."""
     said = "does not run" + (f" here yet: {runner} runs it, and gives it up" if runner else "")
     return failed(f"shard {shard}", said, "wait: this node takes it once its ceiling is past; tenure shards ls")
@@ -144,7 +146,7 @@ def judge_shard(
     leases: int | None = None,
     blocks_lost: int = 0,
     until_ns: Instant | None = None,
-) -> Check:
+) -> HealthCheck:
     """Say how a shard is that answers. ``runner``: who; None: it does not say.
 
     ``until_ns``: when everything is over that an earlier run granted; None: it is.
@@ -165,7 +167,7 @@ def judge_shard(
 
 def judge_silent_shard(
     shard: int, owner: str, silent_ns: Span | None, why: str = "", way_out: str = "", *, stopped: bool = False
-) -> Check:
+) -> HealthCheck:
     """Say how a shard is that does not answer. ``stopped``: its chain says that it ended in good order."""
     if stopped:
         way_out = f"tenure node run, on {owner}; who asks for a lease has it run again, and waits for nothing"
@@ -178,7 +180,7 @@ def judge_silent_shard(
 # -- other nodes -------------------------------------------------------------------------------------------------------
 
 
-def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> Check:
+def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> HealthCheck:
     """Say which nodes with an address answer. ``silent``: where those that do not should."""
     if silent:
         where = ", ".join(f"{node} at {address}" for node, address in sorted(silent.items()))
@@ -193,7 +195,7 @@ def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> Check:
     )
 
 
-def judge_releases(known: Mapping[str, str | None]) -> Check:
+def judge_releases(known: Mapping[str, str | None]) -> HealthCheck:
     """Say whether all nodes run one release. ``known``: by node; None for one that does not answer."""
     told = {node: release for node, release in known.items() if release is not None}
     words = ", ".join(f"{node} {release}" for node, release in sorted(told.items()))
@@ -206,7 +208,7 @@ def judge_releases(known: Mapping[str, str | None]) -> Check:
     return passed("releases", words or "no node says")
 
 
-def judge_clocks(good: bool, words: str) -> Check:  # noqa: FBT001 - one fact
+def judge_clocks(good: bool, words: str) -> HealthCheck:  # noqa: FBT001 - one fact
     """Say whether no node's clock contradicts the others."""
     if not good:
         return failed("clocks", words, "tenure time sources, on the node that is outside: its bound is not true")
@@ -216,7 +218,7 @@ def judge_clocks(good: bool, words: str) -> Check:  # noqa: FBT001 - one fact
 # -- logs and leases ---------------------------------------------------------------------------------------------------
 
 
-def judge_log(log: str, problem: str, overdue: int) -> Check:
+def judge_log(log: str, problem: str, overdue: int) -> HealthCheck:
     """Say whether a log can be read, and is closed as time goes by. ``overdue``: bags that long could be closed."""
     if problem:
         return failed(f"log {log}", problem, "tenure audit says what is damaged")
@@ -227,7 +229,7 @@ def judge_log(log: str, problem: str, overdue: int) -> Check:
     return passed(f"log {log}", "closed as time goes by")
 
 
-def judge_ends(recovering: int, dying: int) -> Check:
+def judge_ends(recovering: int, dying: int) -> HealthCheck:
     """Say whether holders have gone without giving their leases back."""
     said = [f"{counted(recovering, 'lease')} expired, recovering"] if recovering else []
     said += [f"{counted(dying, 'lease')} will expire, not renewed"] if dying else []

@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from timeagent.units import SECOND
 
-from .doctor.check import Verdict, worst
+from .doctor.check import CheckVerdict, worst
 from .releases import skewed
-from .webdoor import Answer
+from .webdoor import HttpAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,9 +60,9 @@ class NodeCollector(Collector):
         """Yield every family. Asks each shard of this node once, for a bounded time."""
         yield InfoMetricFamily("tenure_node", "This node.", value={"node": self._node, "version": self._version})
         checks = self._observed.checks()
-        running = worst(self._observed.running()) is not Verdict.FAIL
+        running = worst(self._observed.running()) is not CheckVerdict.FAIL
         yield _gauge("tenure_node_healthy", "1 if every loop goes round.", running)
-        yield _gauge("tenure_node_ready", "1 if leases can be asked for.", worst(checks) is not Verdict.FAIL)
+        yield _gauge("tenure_node_ready", "1 if leases can be asked for.", worst(checks) is not CheckVerdict.FAIL)
         judged = GaugeMetricFamily(
             "tenure_check", "1 for how a thing is; /readyz says why.", labels=("check", "verdict")
         )
@@ -192,8 +192,8 @@ def _gauge(name: str, what: str, value: float) -> Metric:
     return GaugeMetricFamily(name, what, value)
 
 
-def exposition(collector: NodeCollector) -> Answer:
+def exposition(collector: NodeCollector) -> HttpAnswer:
     """Return what Prometheus reads: the text format, version 0.0.4."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
-    return Answer(200, generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)
+    return HttpAnswer(200, generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)

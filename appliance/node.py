@@ -24,7 +24,7 @@ from .pulse import Pulse
 from .releases import Releases
 from .runtime import daemon_lock, group_id, shard_socket, writer_socket
 from .tenancy import Tenancy
-from .webdoor import Answer, WebDoor
+from .webdoor import HttpAnswer, WebDoor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -167,7 +167,7 @@ class Node:
         )
         shown = pages(observed, cluster.maps, self._version, lambda: exposition(collector))
 
-        def answer(path: str, query: Mapping[str, str]) -> Answer | None:
+        def answer(path: str, query: Mapping[str, str]) -> HttpAnswer | None:
             return shown[path](query) if path in shown else None
 
         # Commands look for the daemon on tmpfs, wherever else it answers.

@@ -15,13 +15,13 @@ from timeagent.errors import BadRequest, BadTime, ShardUnavailable
 from timeagent.units import SECOND
 
 from .bag.probe import room_of
-from .doctor.check import Verdict, failed, not_well, worst
+from .doctor.check import CheckVerdict, failed, not_well, worst
 from .givingway import kept_by
 from .health import judge_awaited_shard, judge_clock, judge_mount, judge_own_shard, judge_space, judge_tmpfs
 from .lease.transport import UnixTransport
 from .lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, lease_fields, shard_fields
 from .runtime import shard_socket
-from .webdoor import JSON, Answer
+from .webdoor import JSON, HttpAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from .bag.probe import Room
-    from .doctor.check import Check
+    from .doctor.check import HealthCheck
     from .formats.policy import PolicyNumbers
     from .lease.wire import LeaseView, ShardNumbers
     from .record_watch import MapWatch
@@ -89,7 +89,7 @@ class Observed:
         with contextlib.suppress(OSError):
             self._room = room_of(root), self._time.boot_ns()
 
-    def running(self) -> list[Check]:
+    def running(self) -> list[HealthCheck]:
         """Return of each shard that runs here whether it goes round. One that does not is mended by a restart."""
         way_out = "start the daemon again: its supervisor does"
         found = [failed("threads", why, way_out) for why in self.ended()]
@@ -105,7 +105,7 @@ class Observed:
         threads = () if self.stopping else self.threads
         return [f"thread {each.name} has ended" for each in threads if each is not None and not each.is_alive()]
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[HealthCheck]:
         """Return all that is seen from here. What fails is this node's own: nobody should ask it for leases now."""
         found = self.running()
         for shard in self.own_shards:
@@ -136,7 +136,7 @@ class Observed:
         except OSError:
             return 0
 
-    def _tmpfs(self) -> list[Check]:
+    def _tmpfs(self) -> list[HealthCheck]:
         """Return that the tmpfs is full, and which shards take no new domains for it."""
         hosted = {shard: each for shard in self.own_shards if (each := self._host.hosted(shard)) is not None}
         full = {shard: why for shard, each in hosted.items() if (why := each.why_full()) is not None}
@@ -182,20 +182,20 @@ class Observed:
 
 
 def pages(
-    observed: Observed, maps: MapWatch, release: str, metrics: Callable[[], Answer]
-) -> Mapping[str, Callable[..., Answer]]:
+    observed: Observed, maps: MapWatch, release: str, metrics: Callable[[], HttpAnswer]
+) -> Mapping[str, Callable[..., HttpAnswer]]:
     """Return what is at the read-only door, by path."""
 
-    def health(_: Mapping[str, str]) -> Answer:
+    def health(_: Mapping[str, str]) -> HttpAnswer:
         return _verdict(observed.running())
 
-    def readiness(_: Mapping[str, str]) -> Answer:
+    def readiness(_: Mapping[str, str]) -> HttpAnswer:
         return _verdict(observed.checks())
 
-    def checks(_: Mapping[str, str]) -> Answer:
+    def checks(_: Mapping[str, str]) -> HttpAnswer:
         return _json(CHECKS_SCHEMA, {"release": release, "checks": [each.fields() for each in observed.checks()]})
 
-    def shards(_: Mapping[str, str]) -> Answer:
+    def shards(_: Mapping[str, str]) -> HttpAnswer:
         shown: list[dict[str, Any]] = []
         shard_map, here = maps.newest, set(observed.own_shards)
         for shard, owner in enumerate(shard_map.owners):
@@ -206,7 +206,7 @@ def pages(
             )
         return _json("tenure.shards", {"map": shard_map.number, "shards": shown})
 
-    def leases(query: Mapping[str, str]) -> Answer:
+    def leases(query: Mapping[str, str]) -> HttpAnswer:
         count = _number(query, "limit", LEASES_SHOWN, LEASES_SHOWN_MAX)
         wanted = [_number(query, "shard", 0, len(maps.newest.owners) - 1)] if "shard" in query else observed.own_shards
         if len(wanted) != 1 and "after" in query:
@@ -227,15 +227,15 @@ def pages(
     }
 
 
-def _verdict(checks: list[Check]) -> Answer:
+def _verdict(checks: list[HealthCheck]) -> HttpAnswer:
     """Return 503 where something fails, and in either case what is not well, the worst first, each with its way out."""
     wrong = not_well(checks)
     lines = [f"{check.verdict}  {check.words}\n  way out: {check.way_out}\n" for check in wrong]
-    return Answer(503 if worst(checks) is Verdict.FAIL else 200, "".join(lines or ["ok\n"]).encode())
+    return HttpAnswer(503 if worst(checks) is CheckVerdict.FAIL else 200, "".join(lines or ["ok\n"]).encode())
 
 
-def _json(schema: str, fields: dict[str, Any]) -> Answer:
-    return Answer(200, msgspec.json.encode({"schema": schema, "version": 1} | fields) + b"\n", JSON)
+def _json(schema: str, fields: dict[str, Any]) -> HttpAnswer:
+    return HttpAnswer(200, msgspec.json.encode({"schema": schema, "version": 1} | fields) + b"\n", JSON)
 
 
 def _number(query: Mapping[str, str], name: str, usual: int, most: int) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from timeagent.keys import KeyInUse, Signer
     from timeagent.units import Span
 
-    from .doctor.check import Check
+    from .doctor.check import HealthCheck
     from .record_watch import TrustWatch
 
 LOOK_NS: Final[Span] = 2 * SECOND
@@ -75,7 +75,7 @@ class Releases:
         self.known, self._addresses = {self._node: self.own} | found, addresses
         return self.known
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[HealthCheck]:
         """Return what the last look comes to. Never blocks."""
         addresses = self._addresses
         if addresses is None:

@@ -60,7 +60,7 @@ _REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What a visitor gets."""
 
     status: int
@@ -71,13 +71,13 @@ class Answer:
 class _Bad(Exception):
     """The request cannot be answered."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HttpAnswer) -> None:
         super().__init__(answer.status)
         self.answer = answer
 
 
 def _bad(status: int, why: str) -> _Bad:
-    return _Bad(Answer(status, f"{why}\n".encode()))
+    return _Bad(HttpAnswer(status, f"{why}\n".encode()))
 
 
 class WebDoor(BoundedListener[Visitor]):
@@ -86,7 +86,7 @@ class WebDoor(BoundedListener[Visitor]):
     def __init__(
         self,
         place: Address | Path,
-        answer: Callable[[str, Mapping[str, str]], Answer | None],
+        answer: Callable[[str, Mapping[str, str]], HttpAnswer | None],
         clock: BootClock,
         group: int | None = None,
         at_once: Container[str] = (),
@@ -209,16 +209,16 @@ class WebDoor(BoundedListener[Visitor]):
             self._room.release()
             visitor.close()
 
-    def _made(self, path: str, query: Mapping[str, str]) -> Answer:
+    def _made(self, path: str, query: Mapping[str, str]) -> HttpAnswer:
         try:
-            return self._answer(path, query) or Answer(404, b"there is no such page\n")
+            return self._answer(path, query) or HttpAnswer(404, b"there is no such page\n")
         except BadRequest as problem:
-            return Answer(400, f"{problem}\n".encode())
+            return HttpAnswer(400, f"{problem}\n".encode())
         except TenureError as problem:
-            return Answer(503, f"{problem}\n".encode())
+            return HttpAnswer(503, f"{problem}\n".encode())
         except Exception:  # noqa: BLE001 - a page that cannot be made must not cost the thread's place
             _log.exception("page-failed path=%s", path)
-            return Answer(500, b"this page could not be made: the log says why\n")
+            return HttpAnswer(500, b"this page could not be made: the log says why\n")
 
     def _parsed(self, head: bytes) -> tuple[str, str, dict[str, str]]:
         try:
@@ -244,7 +244,7 @@ class WebDoor(BoundedListener[Visitor]):
             raise _bad(421, "this door is for this machine: ask localhost")
         return method, address.path, query
 
-    def _tell(self, visitor: socket.socket, answer: Answer, *, body: bool = True) -> None:
+    def _tell(self, visitor: socket.socket, answer: HttpAnswer, *, body: bool = True) -> None:
         """Send an answer within the time-out of the socket: who does not read it has none."""
         self.answered[answer.status] += 1
         head = (

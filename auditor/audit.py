@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .chains import Run
+    from .chains import ShardRun
     from .finding import Finding
     from .load import Tree
     from .walk import Loaded
@@ -176,7 +176,7 @@ class _Halves:
 def _judge(
     index: Index,
     records: ClusterRecords,
-    known_runs: dict[bytes, Run],
+    known_runs: dict[bytes, ShardRun],
     loaded: Loaded,
     options: Options,
     tree: Tree,
@@ -229,7 +229,7 @@ def _judge(
     return findings, index.witnesses() + in_columns
 
 
-def _gaps(run: Run, *, torn: bool) -> int:
+def _gaps(run: ShardRun, *, torn: bool) -> int:
     """A torn last block is a gap, unless a later batch shows that gap already."""
     return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
 

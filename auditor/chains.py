@@ -44,7 +44,7 @@ class HeadFact:
 
 
 @dataclass(slots=True)
-class Run:
+class ShardRun:
     """One incarnation of a shard, as far as its heads are known."""
 
     incarnation: bytes
@@ -90,14 +90,14 @@ def head_facts(index: Index) -> Iterator[HeadFact]:
         yield HeadFact(head, digest, head.signed_time(), where, in_ledger)
 
 
-def runs(index: Index) -> dict[bytes, Run]:
+def runs(index: Index) -> dict[bytes, ShardRun]:
     """Return every run by incarnation."""
-    found: dict[bytes, Run] = {}
+    found: dict[bytes, ShardRun] = {}
     for fact in head_facts(index):
         head = fact.head
         run = found.get(head.incarnation)
         if run is None:
-            run = Run(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
+            run = ShardRun(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
             found[head.incarnation] = run
         run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
         run.take(head.sequence, in_ledger=fact.in_ledger)
@@ -115,7 +115,7 @@ class CeilingFact:
 
 
 @dataclass(slots=True)
-class CeilingChain:
+class RecordedChain:
     """What is known of one shard's ceiling chain, in order of number. Pruned records may be missing."""
 
     shard: ShardName
@@ -163,7 +163,7 @@ class CeilingChain:
         """Whether the run's last record says that it stopped orderly."""
         return incarnation in self._ends
 
-    def was_cut_off(self, incarnation: bytes, later: Run) -> bool:
+    def was_cut_off(self, incarnation: bytes, later: ShardRun) -> bool:
         """Whether a run certainly ended without stopping: a record of another's follows one with which it ran.
 
         ``later``: a run that came after it. Where there is room between the two for a record that was pruned, that may
@@ -193,7 +193,7 @@ def layouts(maps: Mapping[int, ShardMap]) -> list[ShardMap]:
     return found
 
 
-def ceiling_chains(index: Index) -> dict[ShardName, CeilingChain]:
+def ceiling_chains(index: Index) -> dict[ShardName, RecordedChain]:
     """Return every chain by shard; copies of one record count once."""
     facts: dict[ShardName, list[CeilingFact]] = {}
     for raw, where in index.ceilings():
@@ -202,7 +202,7 @@ def ceiling_chains(index: Index) -> dict[ShardName, CeilingChain]:
             CeilingFact(record, raw, SignedTime.decode(record.time, where.path), where)
         )
     signed_under = index.ceilings_signed_under()
-    chains = {name: CeilingChain(name) for name in facts}
+    chains = {name: RecordedChain(name) for name in facts}
     for name, chain in chains.items():
         for fact in _without_late(facts[name], chain_path(*name), signed_under):
             chain.take(fact)

@@ -17,7 +17,7 @@ from .rules.sessions import SessionNote, notes_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .chains import Run
+    from .chains import ShardRun
     from .history import SessionHistory, SessionName
     from .index import Index
     from .rules.agreement import ClusterFacts
@@ -32,7 +32,7 @@ class DomainJudge:
     """Judges one domain after another. Each process reads the index by a connection of its own."""
 
     index: Index
-    runs: Mapping[bytes, Run]
+    runs: Mapping[bytes, ShardRun]
     cluster: ClusterFacts
     sessions: Mapping[SessionName, SessionHistory]
     process: int = field(default_factory=os.getpid)

@@ -31,7 +31,7 @@ HEADS_KEPT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FrameRefusal:
     """Why a signature proves nothing, and under which code that is reported."""
 
     code: str
@@ -46,7 +46,7 @@ class HeldWitness:
     witness: Witness
     head: BatchHead
     token: SignedTime
-    refusal: Refusal | None
+    refusal: FrameRefusal | None
     head_digest: bytes
     """What the next head names this one by."""
 
@@ -59,7 +59,7 @@ class HeldSession:
     witness: SessionWitness
     head: BatchHead
     token: SignedTime
-    refusal: Refusal | None
+    refusal: FrameRefusal | None
     head_digest: bytes
 
     @property
@@ -76,7 +76,7 @@ class FrameEvidence:
     frame: Frame
     where: Evidence
     token: SignedTime
-    refusal: Refusal | None
+    refusal: FrameRefusal | None
     """Of the frame's own signed time."""
     witnesses: tuple[HeldWitness, ...]
     unreadable: tuple[str, ...]
@@ -102,7 +102,7 @@ class KnownToken:
     """What a frame's signed time is worth: many frames share one."""
 
     token: SignedTime
-    refusal: Refusal | None
+    refusal: FrameRefusal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class KnownHead:
 
     head: BatchHead
     token: SignedTime
-    refusal: Refusal | None
+    refusal: FrameRefusal | None
     digest: bytes
     paths: KnownPaths
 
@@ -176,7 +176,7 @@ class FrameReader:
         token = SignedTime.decode(raw, where)
         reason = misattributed(keyring, token, writer)
         reason = reason or (self._signatures.refuses_time(keyring, token) if keyring else None)
-        known = KnownToken(token, Refusal(refusal_code("forged-time", reason), reason) if reason else None)
+        known = KnownToken(token, FrameRefusal(refusal_code("forged-time", reason), reason) if reason else None)
         if len(self._tokens) >= WITNESSES_KEPT:
             self._tokens.clear()
         self._keyrings[id(keyring)] = keyring
@@ -201,7 +201,7 @@ class FrameReader:
             return problem.message
         refusal = known.refusal
         if not known.paths.holds(signed.entry, signed.index, signed.path):
-            refusal = Refusal("forged-witness", "the witness is not in the batch that its head signs")
+            refusal = FrameRefusal("forged-witness", "the witness is not in the batch that its head signs")
         if isinstance(witness, SessionWitness):
             return HeldSession(signed, witness, known.head, known.token, refusal, known.digest)
         return HeldWitness(signed, witness, known.head, known.token, refusal, known.digest)
@@ -226,16 +226,16 @@ class FrameReader:
 
 def head_refusal(
     signatures: Signatures, keyring: Keyring, cluster_id: bytes, raw: bytes, head: BatchHead, signature: bytes
-) -> Refusal | None:
+) -> FrameRefusal | None:
     """Return why a batch head proves nothing, or None. Raises Damaged for a signed time that is none."""
     token = head.signed_time()
     if head.cluster_id != cluster_id:
-        return Refusal("forged-witness", f"the witness is of another cluster, {head.cluster_id.hex()}")
+        return FrameRefusal("forged-witness", f"the witness is of another cluster, {head.cluster_id.hex()}")
     owner = keyring.node_of(head.key_id)
     if owner is not None and owner != head.node:
-        return Refusal("forged-witness", f"the witness says node {head.node}, its key is of {owner}")
+        return FrameRefusal("forged-witness", f"the witness says node {head.node}, its key is of {owner}")
     reason = signatures.refuses(keyring, head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature)
     if reason:
-        return Refusal(refusal_code("forged-witness", reason), reason)
+        return FrameRefusal(refusal_code("forged-witness", reason), reason)
     reason = misattributed(keyring, token, head.node) or signatures.refuses_time(keyring, token)
-    return Refusal(refusal_code("forged-time", reason), reason) if reason else None
+    return FrameRefusal(refusal_code("forged-time", reason), reason) if reason else None

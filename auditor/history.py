@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Mode
     from timeagent.signedtime import SignedTime
 
-    from .chains import Run
+    from .chains import ShardRun
     from .finding import Evidence
     from .index import Index
     from .rows import Use
@@ -184,7 +184,7 @@ def _opened(raw_head: bytes) -> tuple[BatchHead, SignedTime]:
 
 def domain_history(
     index: Index,
-    runs: Mapping[bytes, Run],
+    runs: Mapping[bytes, ShardRun],
     domain: str,
     sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({}),
 ) -> DomainHistory:
@@ -270,7 +270,7 @@ class SessionHistory:
         """How a finding names it."""
         return f"session lease {self.session_id.hex()}"
 
-    def ends_of(self, lease: LeaseHistory, run: Run) -> Iterator[EndedFact]:
+    def ends_of(self, lease: LeaseHistory, run: ShardRun) -> Iterator[EndedFact]:
         """Yield what this says of the end of a lease under it: that it was ended alone, or that it ended with this.
 
         The second only where the ledger has everything in between: else it may have ended alone, or been given back.
@@ -306,7 +306,7 @@ def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: Ses
     )
 
 
-def session_histories(index: Index, runs: Mapping[bytes, Run]) -> dict[SessionName, SessionHistory]:
+def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[SessionName, SessionHistory]:
     """Return every session lease that is known, in order of their names."""
     found: dict[SessionName, SessionHistory] = {}
     for raw_head, place, raw, where in index.entries(""):

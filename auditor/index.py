@@ -20,7 +20,7 @@ from timeagent.console import printable
 from timeagent.errors import BadRequest, Environment
 from timeagent.units import SECOND
 
-from .columns.layout import ENTRIES, USES, Bucket, Place, Spool, names_in
+from .columns.layout import ENTRIES, USES, Bucket, ColumnPlace, Spool, names_in
 from .finding import Evidence, Verdict
 from .rows import RANKED, Rows, Use
 
@@ -81,7 +81,7 @@ PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
 
 
-def _numbers(place: Place) -> tuple[int, int, int, int]:
+def _numbers(place: ColumnPlace) -> tuple[int, int, int, int]:
     return place.process, place.at, place.rows, place.raw
 
 
@@ -211,7 +211,7 @@ class Index(Rows):
     def take_chunks(self, chunks: Iterable[Chunk], part: int, base: int) -> None:
         """Keep the columns of a part. ``part``: its number, in order; ``base``: added to the ranks of its rows."""
         kept = self.spool.keep(chunks) if self.spool else chunks
-        places = ((each, each.place or Place(0, 0, len(each.rows), len(each.raw))) for each in kept)
+        places = ((each, each.place or ColumnPlace(0, 0, len(each.rows), len(each.raw))) for each in kept)
         self.db.executemany(
             "INSERT INTO chunk VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             (
@@ -233,7 +233,7 @@ class Index(Rows):
                 found.take(base, names, rows, entries)
                 continue
             assert self.spool is not None
-            found.take(base, names, *self.spool.read(Place(*place), raw=raw))
+            found.take(base, names, *self.spool.read(ColumnPlace(*place), raw=raw))
         return found
 
     def buckets(self) -> list[int]:

@@ -29,21 +29,21 @@ from .clock import AgentClock
 from .combine import Agreed, Contradicted, Unheard, Verdict, Voice, combine
 from .discipline import (
     Bound,
+    BoundUnknown,
     Cause,
-    Contradiction,
+    ClockMoment,
+    ClockMoved,
     Disrupted,
     EpochBegan,
     Event,
     FreeRunning,
-    Moment,
-    Moved,
     Outcome,
     Passed,
     Quiet,
     Rules,
+    SourcesContradict,
     State,
     Synchronized,
-    Unknown,
     decide,
     status_of,
 )
@@ -53,7 +53,7 @@ from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, co
 from .hearing import Hearing, Listed
 from .interval import TimeInterval
 from .keys import KeyInUse, Signer
-from .movement import PAUSE_NS, ClockReading, excess_slew_ns, movement, read_clocks
+from .movement import PAUSE_NS, ClockSample, excess_slew_ns, movement, read_clocks
 from .sampled import STEP_NS
 from .signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from .sources.peer import PeerSource
@@ -70,7 +70,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AgentRun:
     """What names one run of an agent."""
 
     boot: bytes
@@ -99,7 +99,7 @@ class Agent:
         listed: Sequence[Listed],
         page: PageSink,
         evidence: EvidenceSink,
-        run: Run,
+        run: AgentRun,
         limits: Limits,
     ) -> None:
         """Take the ports."""
@@ -116,8 +116,8 @@ class Agent:
         """Called when every source should be asked again at once."""
         # The rest is under the lock.
         self._hearing = Hearing(listed, self._rules)
-        self._state: State = Unknown(run.clock_epoch)
-        self._last: ClockReading | None = None
+        self._state: State = BoundUnknown(run.clock_epoch)
+        self._last: ClockSample | None = None
         self._slewed_ns = 0
         self._moves = 0
         self._combine_at = 0
@@ -158,12 +158,12 @@ class Agent:
                 low, high = min(was.earliest, now.earliest), max(was.latest, now.latest)
                 ahead = TimeInterval(sample.offset.earliest + low, sample.offset.latest + high)
             bound = Bound(
-                ahead, Moment(sample.boot_ns, slewed), assumed=sample.assumed, cluster_time=sample.cluster_time
+                ahead, ClockMoment(sample.boot_ns, slewed), assumed=sample.assumed, cluster_time=sample.cluster_time
             )
             self._keep_exchange(listed, bound, after)
             self._hearing.note(listed, bound)
 
-    def _keep_exchange(self, listed: Listed, bound: Bound, reading: ClockReading) -> None:
+    def _keep_exchange(self, listed: Listed, bound: Bound, reading: ClockSample) -> None:
         """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
         if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
             return
@@ -207,7 +207,7 @@ class Agent:
         self._sequence += 1
         return True
 
-    def _note_movement(self, reading: ClockReading) -> Moved | None:
+    def _note_movement(self, reading: ClockSample) -> ClockMoved | None:
         last, self._last = self._last, reading
         if last is None:
             self._combine_at = reading.boot_ns + COMBINE_PERIOD_NS
@@ -215,14 +215,14 @@ class Agent:
         by = movement(last, reading)
         self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
         if abs(by.stepped_ns) > STEP_NS:
-            return Moved(Cause.STEP, by.stepped_ns)
+            return ClockMoved(Cause.STEP, by.stepped_ns)
         if by.suspended_ns > SUSPEND_NS:
-            return Moved(Cause.SUSPEND, by.suspended_ns)
+            return ClockMoved(Cause.SUSPEND, by.suspended_ns)
         if by.elapsed_ns > STALL_NS:
-            return Moved(Cause.STALL, by.elapsed_ns)
+            return ClockMoved(Cause.STALL, by.elapsed_ns)
         return None
 
-    def _heard(self, now: Moment) -> Event:
+    def _heard(self, now: ClockMoment) -> Event:
         """Combine once a period; at once when all sources have answered and nothing can be said without them."""
         waiting = not isinstance(self._state, Synchronized | FreeRunning)
         if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
@@ -235,7 +235,7 @@ class Agent:
         self._note_dissent(before, now)
         return self._verdict
 
-    def _note_dissent(self, before: Verdict, now: Moment) -> None:
+    def _note_dissent(self, before: Verdict, now: ClockMoment) -> None:
         if not isinstance(self._verdict, Agreed) or not self._verdict.dissenting:
             return
         if isinstance(before, Agreed) and before.dissenting == self._verdict.dissenting:
@@ -245,7 +245,7 @@ class Agent:
             dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer.in_use)
         )
 
-    def _step(self, event: Event, now: Moment) -> None:
+    def _step(self, event: Event, now: ClockMoment) -> None:
         before = status_of(self._state)
         self._state, outcome = decide(self._state, event, now, self._rules)
         after = status_of(self._state)
@@ -254,27 +254,27 @@ class Agent:
             _log.warning("status-changed from=%s to=%s", *words)
         self._tell(outcome, now)
 
-    def _tell(self, outcome: Outcome, now: Moment) -> None:
+    def _tell(self, outcome: Outcome, now: ClockMoment) -> None:
         match outcome:
             case Quiet():
                 pass
             case EpochBegan(epoch=epoch, why=why):
                 _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", why.cause.value, why.size_ns, epoch)
-            case Contradiction(epoch=epoch):
+            case SourcesContradict(epoch=epoch):
                 _log.error("clock-disrupted clock_epoch=%d", epoch)
                 voices = self._hearing.voices(now)
                 self._evidence.keep(
                     contradiction_record(outcome, voices, now.boot_ns, self._exchanged, self._signer.in_use)
                 )
 
-    def _moment(self, reading: ClockReading) -> Moment:
-        return Moment(reading.boot_after_ns, self._slewed_ns)
+    def _moment(self, reading: ClockSample) -> ClockMoment:
+        return ClockMoment(reading.boot_after_ns, self._slewed_ns)
 
-    def _interval(self, bound: Bound, reading: ClockReading) -> TimeInterval:
+    def _interval(self, bound: Bound, reading: ClockSample) -> TimeInterval:
         ahead = bound.aged(self._moment(reading), self._rules.drift_ppm)
         return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
 
-    def _publish(self, reading: ClockReading, now: Moment) -> None:
+    def _publish(self, reading: ClockSample, now: ClockMoment) -> None:
         state = self._state
         ahead, drift_ppm = TimeInterval(0, 0), 0
         token = b""
@@ -384,16 +384,16 @@ class Agent:
                 )
             return self._sign_own(own, reading, covered)
 
-    def _own_voice(self, reading: ClockReading) -> Voice | None:
+    def _own_voice(self, reading: ClockSample) -> Voice | None:
         voices = self._hearing.voices(self._moment(reading), own=True)
         return voices[0] if voices else None
 
-    def _sign_own(self, own: Voice, reading: ClockReading, covered: bytes) -> SignedTime:
+    def _sign_own(self, own: Voice, reading: ClockSample, covered: bytes) -> SignedTime:
         interval = TimeInterval(reading.boot_ns + own.ahead.earliest, reading.boot_after_ns + own.ahead.latest)
         bound = Bound(own.ahead, self._moment(reading), cluster_time=own.cluster_time)
         return self._sign(interval, bound, covered, ClockStatus.SYNCHRONIZED)
 
-    def _steady_reading(self) -> ClockReading:
+    def _steady_reading(self) -> ClockSample:
         """Read the clocks. Raises BadTime if they moved since the last turn: the next turn says what that means."""
         reading = read_clocks(self._clock)
         if self._last is None:
@@ -405,7 +405,7 @@ class Agent:
         self._last = reading
         return reading
 
-    def _silence(self, reading: ClockReading) -> BadTime:
+    def _silence(self, reading: ClockSample) -> BadTime:
         if isinstance(self._state, Disrupted):
             left = max(0, self._state.until_ns - reading.boot_ns)
             return BadTime(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .discipline import FreeRunning, Synchronized
-from .movement import PAUSE_NS, ClockReading
+from .movement import PAUSE_NS, ClockSample
 from .signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX
 from .tokenfile import STALE_NS
 
@@ -64,8 +64,8 @@ class Carried:
         self._until = min(until_ns - 1, unchanged_until_ns(state, rules))
 
     def turn(
-        self, last: ClockReading, slewed_ns: Span, drift_ppm: int, sequence: int
-    ) -> tuple[ClockReading, Span] | None:
+        self, last: ClockSample, slewed_ns: Span, drift_ppm: int, sequence: int
+    ) -> tuple[ClockSample, Span] | None:
         """Publish; return the reading and all slews up to it. None, with nothing done: there is something to decide.
 
         ``last``, ``slewed_ns``: the reading before, and all slews up to it.
@@ -118,4 +118,4 @@ class Carried:
         )
         token = body + self._sign(PAGE_PREFIX + body)
         self._page.put((self._boot, boot, raw, low, high, drift, status, epoch, STALE_NS, 0, token))
-        return ClockReading(boot, real, mono, raw, after), slewed_ns
+        return ClockSample(boot, real, mono, raw, after), slewed_ns

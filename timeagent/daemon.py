@@ -19,7 +19,7 @@ from .agent import PERIOD_NS, Agent
 from .clock import AgentClock
 from .evidence import EvidenceSink
 from .hearing import OWN_GROUP, Listed
-from .noncedoor import Door
+from .noncedoor import NonceServer
 from .notify import Notifier
 from .roughserver import RoughDoor
 from .units import SECOND, Span
@@ -70,7 +70,7 @@ class Daemon:
         agent: Agent,
         clock: AgentClock,
         listed: Sequence[Listed],
-        doors: Sequence[Door | RoughDoor],
+        doors: Sequence[NonceServer | RoughDoor],
         evidence: QueuedEvidence,
         notifier: Notifier,
     ) -> None:

@@ -47,7 +47,7 @@ class Rules:
     disrupted_ns: Span = DISRUPTED_NS
 
 
-class Moment(msgspec.Struct, frozen=True, gc=False):
+class ClockMoment(msgspec.Struct, frozen=True, gc=False):
     """An instant on the node's own scale."""
 
     boot_ns: int
@@ -60,11 +60,11 @@ class Bound:
     """What was said: true time minus CLOCK_BOOTTIME was inside ``ahead`` at a moment."""
 
     ahead: TimeInterval
-    at: Moment
+    at: ClockMoment
     assumed: bool = False
     cluster_time: bool = False
 
-    def aged(self, now: Moment, drift_ppm: int) -> TimeInterval:
+    def aged(self, now: ClockMoment, drift_ppm: int) -> TimeInterval:
         """Return what can be said of it at a later moment. What was only stated was stated for any moment."""
         if self.assumed:
             return self.ahead
@@ -76,7 +76,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class BoundUnknown:
     """Nothing can be said now. ``said`` is what was said last, to be held against what comes."""
 
     epoch: int
@@ -108,7 +108,7 @@ class Disrupted:
     said: Bound | None
 
 
-type State = Unknown | Synchronized | FreeRunning | Disrupted
+type State = BoundUnknown | Synchronized | FreeRunning | Disrupted
 
 # ---- events ----
 
@@ -122,7 +122,7 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ClockMoved:
     """Somebody set the clock, or the machine or the agent stood still. All samples from before are dropped."""
 
     cause: Cause
@@ -134,7 +134,7 @@ class Passed:
     """Nothing happened but time."""
 
 
-type Event = Agreed | Contradicted | Unheard | Moved | Passed
+type Event = Agreed | Contradicted | Unheard | ClockMoved | Passed
 
 # ---- outcomes ----
 
@@ -149,11 +149,11 @@ class EpochBegan:
     """The clocks moved."""
 
     epoch: int
-    why: Moved
+    why: ClockMoved
 
 
 @dataclass(frozen=True, slots=True)
-class Contradiction:
+class SourcesContradict:
     """To be kept as evidence: what was said before, carried to now, and what was heard."""
 
     epoch: int
@@ -161,7 +161,7 @@ class Contradiction:
     heard: Agreed | Contradicted
 
 
-type Outcome = Quiet | EpochBegan | Contradiction
+type Outcome = Quiet | EpochBegan | SourcesContradict
 
 _QUIET: Final = Quiet()
 
@@ -169,7 +169,7 @@ _QUIET: Final = Quiet()
 def status_of(state: State) -> ClockStatus:
     """Return the status that a signed time carries in this state."""
     match state:
-        case Unknown():
+        case BoundUnknown():
             return ClockStatus.UNKNOWN
         case Synchronized():
             return ClockStatus.SYNCHRONIZED
@@ -180,21 +180,21 @@ def status_of(state: State) -> ClockStatus:
     assert_never(state)
 
 
-def decide(state: State, event: Event, now: Moment, rules: Rules) -> tuple[State, Outcome]:
+def decide(state: State, event: Event, now: ClockMoment, rules: Rules) -> tuple[State, Outcome]:
     """Return the next state and what there is to tell. Pure."""
     match event:
         case Agreed():
             return _on_agreed(state, event, now, rules)
         case Contradicted():
             return _disrupt(state, _carried(state, now, rules), event, now, rules)
-        case Moved():
+        case ClockMoved():
             return _on_moved(state, event)
         case Unheard() | Passed():
             return _on_time(state, now, rules), _QUIET
     assert_never(event)
 
 
-def _on_agreed(state: State, heard: Agreed, now: Moment, rules: Rules) -> tuple[State, Outcome]:
+def _on_agreed(state: State, heard: Agreed, now: ClockMoment, rules: Rules) -> tuple[State, Outcome]:
     before = _carried(state, now, rules)
     if before is not None and before.intersection(heard.ahead) is None:
         return _disrupt(state, before, heard, now, rules)
@@ -207,14 +207,14 @@ def _on_agreed(state: State, heard: Agreed, now: Moment, rules: Rules) -> tuple[
     match state:
         case Disrupted(until_ns=until_ns) if now.boot_ns < until_ns:
             return replace(state, said=bound), _QUIET
-        case Unknown() | Synchronized() | FreeRunning() | Disrupted():
+        case BoundUnknown() | Synchronized() | FreeRunning() | Disrupted():
             kind = FreeRunning if heard.assumed else Synchronized
             return kind(state.epoch, bound), _QUIET
     assert_never(state)
 
 
 def _disrupt(
-    state: State, before: TimeInterval | None, heard: Agreed | Contradicted, now: Moment, rules: Rules
+    state: State, before: TimeInterval | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
 ) -> tuple[State, Outcome]:
     """Begin the silence, or begin it again. A contradiction among the sources leaves what was said as it was."""
     epoch = state.epoch + 1
@@ -223,30 +223,30 @@ def _disrupt(
             said: Bound | None = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
         case Contradicted():
             said = _said(state)
-    return Disrupted(epoch, now.boot_ns + rules.disrupted_ns, said), Contradiction(epoch, before, heard)
+    return Disrupted(epoch, now.boot_ns + rules.disrupted_ns, said), SourcesContradict(epoch, before, heard)
 
 
-def _on_moved(state: State, moved: Moved) -> tuple[State, Outcome]:
+def _on_moved(state: State, moved: ClockMoved) -> tuple[State, Outcome]:
     epoch = state.epoch + 1
     began = EpochBegan(epoch, moved)
     match state:
         case Disrupted():
             return replace(state, epoch=epoch), began
-        case Unknown():
-            return Unknown(epoch, state.said), began
+        case BoundUnknown():
+            return BoundUnknown(epoch, state.said), began
         case Synchronized() | FreeRunning():
-            return Unknown(epoch, state.bound), began
+            return BoundUnknown(epoch, state.bound), began
     assert_never(state)
 
 
-def _on_time(state: State, now: Moment, rules: Rules) -> State:
+def _on_time(state: State, now: ClockMoment, rules: Rules) -> State:
     match state:
-        case Unknown() | Disrupted():
+        case BoundUnknown() | Disrupted():
             return state
         case Synchronized() | FreeRunning():
             age = now.boot_ns - state.bound.at.boot_ns
             if age > rules.void_after_ns:
-                return Unknown(state.epoch, state.bound)
+                return BoundUnknown(state.epoch, state.bound)
             if age > rules.fresh_ns:
                 return FreeRunning(state.epoch, state.bound)
             return state
@@ -255,13 +255,13 @@ def _on_time(state: State, now: Moment, rules: Rules) -> State:
 
 def _said(state: State) -> Bound | None:
     match state:
-        case Unknown() | Disrupted():
+        case BoundUnknown() | Disrupted():
             return state.said
         case Synchronized() | FreeRunning():
             return state.bound
     assert_never(state)
 
 
-def _carried(state: State, now: Moment, rules: Rules) -> TimeInterval | None:
+def _carried(state: State, now: ClockMoment, rules: Rules) -> TimeInterval | None:
     said = _said(state)
     return said.aged(now, rules.drift_ppm) if said is not None else None

@@ -20,7 +20,7 @@ import msgspec
 
 from .canonical import digest
 from .combine import Agreed, Voice
-from .discipline import Contradiction
+from .discipline import SourcesContradict
 from .errors import Damaged
 from .interval import TimeInterval
 from .keys import Signer, Verifier
@@ -81,7 +81,7 @@ class EvidenceFiles:
 
 
 def contradiction_record(
-    outcome: Contradiction,
+    outcome: SourcesContradict,
     voices: Sequence[Voice],
     boot_ns: int,
     exchanged: Mapping[str, Exchanged],

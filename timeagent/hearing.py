@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .combine import Voice, Weight
-from .discipline import Bound, Moment, Rules
+from .discipline import Bound, ClockMoment, Rules
 from .errors import BadTime
 from .interval import TimeInterval
 from .sources.port import Source
@@ -75,7 +75,7 @@ class Hearing:
         """Whether every source has answered or refused since the last ``forget``."""
         return len(self._heard) == len(self.listed)
 
-    def voices(self, now: Moment, *, own: bool = False) -> list[Voice]:
+    def voices(self, now: ClockMoment, *, own: bool = False) -> list[Voice]:
         """Return what counts now, aged to now: one voice a group, none that is not fresh. ``own``: that group only."""
         found, grouped = [], set()
         for each in self.listed:
@@ -87,14 +87,14 @@ class Hearing:
             found.append(Voice(each.name, bound.aged(now, self._rules.drift_ppm), each.weight, bound.cluster_time))
         return found
 
-    def _fresh(self, listed: Listed, now: Moment) -> Bound | None:
+    def _fresh(self, listed: Listed, now: ClockMoment) -> Bound | None:
         heard = self._heard.get(listed.name)
         if heard is None or heard.bound is None:
             return None
         allowed = max(self._rules.fresh_ns, 2 * listed.period_ns)
         return heard.bound if now.boot_ns - heard.bound.at.boot_ns <= allowed else None
 
-    def fields(self, now: Moment, roles: Callable[[str], str]) -> list[dict[str, Any]]:
+    def fields(self, now: ClockMoment, roles: Callable[[str], str]) -> list[dict[str, Any]]:
         """Return one object for each source: what it says of true time minus CLOCK_BOOTTIME, or why it says nothing."""
         counting = {voice.source for voice in self.voices(now)}
         shown = []

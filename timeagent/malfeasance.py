@@ -12,14 +12,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final
+import contextlib
+import logging
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
 from .errors import Damaged
-from .roughwire import NONCE_BYTES, Answer, chained_nonce, nonce_of, open_answer
+from .roughwire import NONCE_BYTES, RoughtimeAnswer, chained_nonce, make_request, nonce_of, open_answer
 
 RESPONSES_MAX: Final = 1024
 """More than any honest chain that proves something: two answers do."""
@@ -54,7 +60,7 @@ class Contradiction:
 class Proven:
     """At least one server was wrong."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[RoughtimeAnswer, ...]
     contradictions: tuple[Contradiction, ...]
 
 
@@ -62,7 +68,7 @@ class Proven:
 class Consistent:
     """Every answer verifies, and all can be true."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[RoughtimeAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ type Verdict = Proven | Consistent | Unverified
 
 def judge(chain: Sequence[Queried]) -> Verdict:
     """Return what a chain proves."""
-    answers: list[Answer] = []
+    answers: list[RoughtimeAnswer] = []
     for position, each in enumerate(chain):
         try:
             answers.append(open_answer(each.public, each.request, each.response))
@@ -96,7 +102,7 @@ def judge(chain: Sequence[Queried]) -> Verdict:
     return Proven(tuple(answers), found) if found else Consistent(tuple(answers))
 
 
-def contradictions(answers: Sequence[Answer]) -> tuple[Contradiction, ...]:
+def contradictions(answers: Sequence[RoughtimeAnswer]) -> tuple[Contradiction, ...]:
     """Return every pair of verified answers, in the order of their chain, of which one must be wrong."""
     found = []
     for later, after in enumerate(answers):
@@ -185,3 +191,138 @@ def _bytes(text: str, where: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise Damaged("report-damaged", f"{where} is not base64") from None
+
+
+LINES_MAX: Final = 256
+CHAINS_MAX: Final = 16
+REPORTS_MAX: Final = 64
+
+_NUMBERED: Final = re.compile(r"(?:chain|report)-(?P<number>[0-9]{8})\.jsonl?")
+_log = logging.getLogger(__name__)
+
+
+class RoughEvidence(Protocol):
+    """Where exchanges and reports are kept. Neither call raises: time goes on without evidence."""
+
+    def keep(self, queried: Queried) -> None:
+        """Keep one verified exchange; one without ``rand`` begins a chain."""
+        ...
+
+    def report(self, chain: Sequence[Queried]) -> None:
+        """Keep a malfeasance report."""
+        ...
+
+
+class RoughEvidenceFiles:
+    """A directory of evidence."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lines_max: int = LINES_MAX,
+        chains_max: int = CHAINS_MAX,
+        reports_max: int = REPORTS_MAX,
+    ) -> None:
+        """Take the directory; it is made when there is something to keep."""
+        assert lines_max > 1
+        self._directory = directory
+        self._lines_max = lines_max
+        self._most = {"chain": chains_max, "report": reports_max}
+        self._file: Path | None = None
+        self._lines = 0
+        self._last: Queried | None = None
+
+    def keep(self, queried: Queried) -> None:
+        """Append one line. What fails is logged."""
+        try:
+            if self._file is None or queried.rand is None or self._lines >= self._lines_max:
+                linked = self._last is not None and queried.rand is not None
+                first = replace(self._last, rand=None) if linked and self._last else replace(queried, rand=None)
+                self._file, self._lines = self._new("chain", ".jsonl", encode_line(first)), 1
+                if not linked:
+                    self._last = queried
+                    return
+            with self._file.open("ab") as file:
+                file.write(encode_line(queried))
+            self._lines += 1
+            self._last = queried
+        except OSError as problem:
+            self._file = None
+            self._failed(problem)
+
+    def report(self, chain: Sequence[Queried]) -> None:
+        """Write one report."""
+        try:
+            path = self._new("report", ".json", encode_report(chain))
+        except OSError as problem:
+            self._failed(problem)
+        else:
+            _log.error("roughtime-malfeasance report=%s", path)
+
+    def _new(self, kind: str, suffix: str, data: bytes) -> Path:
+        """Write the first bytes of the next file of a kind, and delete the oldest beyond the limit."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = sorted(path for path in self._directory.glob(f"{kind}-*") if _NUMBERED.fullmatch(path.name))
+        number = int(kept[-1].stem.partition("-")[2]) + 1 if kept else 1
+        path = self._directory / f"{kind}-{number:08d}{suffix}"
+        with path.open("xb") as file:
+            file.write(data)
+        for old in kept[: max(0, len(kept) + 1 - self._most[kind])]:
+            with contextlib.suppress(FileNotFoundError):
+                old.unlink()
+        return path
+
+    def _failed(self, problem: OSError) -> None:
+        _log.warning("roughtime-evidence-not-kept directory=%s reason=%s", self._directory, problem.strerror)
+
+
+WINDOW: Final = 128
+"""How many exchanges are held against each new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    queried: Queried
+    answer: RoughtimeAnswer
+
+
+class RoughChain:
+    """The chain of one process. Thread-safe: questions are asked one after the other."""
+
+    def __init__(self, chance: random.Random, evidence: RoughEvidence) -> None:
+        """Take randomness that nobody can foretell, and where evidence is kept."""
+        self._chance = chance
+        self._evidence = evidence
+        self._lock = Lock()
+        self._links: list[_Link] = []
+        self._reported: set[frozenset[bytes]] = set()
+
+    def ask(self, public: bytes, exchange: Callable[[bytes, Callable[[bytes], bool]], bytes]) -> RoughtimeAnswer:
+        """Ask one server, over one exchange, which may raise BadTime. Raises Damaged: it proves nothing.
+
+        Blocks for the exchange, and for those of others that ask now.
+        """
+        with self._lock:
+            rand = self._chance.randbytes(NONCE_BYTES)
+            last = self._links[-1].queried.response if self._links else b""
+            nonce = chained_nonce(last, rand)
+            request = make_request(public, nonce)
+            response = exchange(request, lambda data: nonce_of(data) == nonce)
+            answer = open_answer(public, request, response)
+            self._keep(_Link(Queried(public, request, response, rand if self._links else None), answer))
+            return answer
+
+    def _keep(self, link: _Link) -> None:
+        self._links = [*self._links[1 - WINDOW :], link]
+        self._evidence.keep(link.queried)
+        for found in contradictions([each.answer for each in self._links]):
+            if found.later == len(self._links) - 1:
+                self._report(found)
+
+    def _report(self, found: Contradiction) -> None:
+        chain = [each.queried for each in self._links[found.earlier : found.later + 1]]
+        between = frozenset((chain[0].public, chain[-1].public))
+        if between not in self._reported:
+            self._reported.add(between)
+            self._evidence.report([replace(chain[0], rand=None), *chain[1:]])

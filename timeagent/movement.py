@@ -27,7 +27,7 @@ PAUSE_NS: Final[Span] = MS
 _ROUNDS_MAX: Final = 4
 
 
-class ClockReading(msgspec.Struct, frozen=True, gc=False):
+class ClockSample(msgspec.Struct, frozen=True, gc=False):
     """All clocks, read one after the other in the order of the fields."""
 
     boot_ns: int
@@ -41,10 +41,10 @@ class ClockReading(msgspec.Struct, frozen=True, gc=False):
         return TimeInterval(self.real_ns - self.boot_after_ns, self.real_ns - self.boot_ns)
 
 
-def read_clocks(clock: AgentClock) -> ClockReading:
+def read_clocks(clock: AgentClock) -> ClockSample:
     """Read all clocks; again, a few times, if this process was paused in between."""
     for _ in range(_ROUNDS_MAX):
-        reading = ClockReading(
+        reading = ClockSample(
             clock.boot_ns(), clock.realtime_ns(), clock.monotonic_ns(), clock.raw_ns(), clock.boot_ns()
         )
         if reading.boot_after_ns - reading.boot_ns <= PAUSE_NS:
@@ -64,7 +64,7 @@ class Movement(msgspec.Struct, frozen=True, gc=False):
     """How far CLOCK_BOOTTIME ran away from CLOCK_MONOTONIC_RAW, at most, in either direction, not counting suspends."""
 
 
-def movement(before: ClockReading, after: ClockReading) -> Movement:
+def movement(before: ClockSample, after: ClockSample) -> Movement:
     """Return how the clocks moved against each other."""
     was, now = before.real_ns, after.real_ns  # as the ends of ``ahead``, without making two intervals each turn
     low = (now - after.boot_after_ns) - (was - before.boot_ns)

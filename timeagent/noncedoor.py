@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from .errors import BadTime, Environment
 from .noncewire import (
     QUESTION_BYTES,
-    Kind,
-    Question,
+    NonceKind,
+    NonceQuestion,
     answers,
     content_of,
     decode_question,
@@ -59,22 +59,22 @@ class Signing(Protocol):
 def answer(signing: Signing, data: bytes, *, local_door: bool) -> bytes | None:
     """Return the answer to a datagram, or None for what is not answered. Never raises for what a stranger sends."""
     question = decode_question(data)
-    if question is None or (question.kind is not Kind.PEER and not local_door):
+    if question is None or (question.kind is not NonceKind.PEER and not local_door):
         return None
     try:
         match question.kind:
-            case Kind.SIGN:
+            case NonceKind.SIGN:
                 content = signing.sign_over(question.nonce).encode()
-            case Kind.PEER:
+            case NonceKind.PEER:
                 content = signing.sign_for_peer(peer_digest(question.nonce)).encode()
-            case Kind.REPORT:
+            case NonceKind.REPORT:
                 content = signing.report()[:ANSWER_BYTES_MAX]
     except BadTime as problem:
         return encode_refusal(question, problem)
     return encode_answer(question, content)
 
 
-class Door:
+class NonceServer:
     """One socket, served by whoever calls ``serve``."""
 
     def __init__(self, bound: socket.socket, signing: Signing, *, local_door: bool) -> None:
@@ -158,18 +158,18 @@ class NonceClient:
 
     def sign(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes. Blocks for the answer. Raises BadTime."""
-        question = self._question(Kind.SIGN, digest)
+        question = self._question(NonceKind.SIGN, digest)
         return token_of(question, self._ask(question), "the time agent")
 
     def report(self) -> bytes:
         """Return what each source says, as JSON. Blocks for the answer. Raises BadTime."""
-        question = self._question(Kind.REPORT, bytes(32))
+        question = self._question(NonceKind.REPORT, bytes(32))
         return content_of(question, self._ask(question), "the time agent")
 
-    def _question(self, kind: Kind, nonce: bytes) -> Question:
-        return Question(kind, next(self._asked).to_bytes(8, "big"), nonce)
+    def _question(self, kind: NonceKind, nonce: bytes) -> NonceQuestion:
+        return NonceQuestion(kind, next(self._asked).to_bytes(8, "big"), nonce)
 
-    def _ask(self, question: Question) -> bytes:
+    def _ask(self, question: NonceQuestion) -> bytes:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
                 door.settimeout(TIMEOUT_NS / SECOND)

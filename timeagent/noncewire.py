@@ -26,7 +26,7 @@ _REFUSED: Final = 1
 _REASON_BYTES_MAX: Final = 200
 
 
-class Kind(IntEnum):
+class NonceKind(IntEnum):
     """What is asked for."""
 
     SIGN = 1
@@ -38,10 +38,10 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class NonceQuestion:
     """One question; the name is echoed, so that an answer to another one is not mistaken for this one's."""
 
-    kind: Kind
+    kind: NonceKind
     name: bytes
     nonce: bytes
 
@@ -51,7 +51,7 @@ def peer_digest(nonce: bytes) -> bytes:
     return digest(PEER_CONTEXT, nonce)
 
 
-def encode_question(question: Question) -> bytes:
+def encode_question(question: NonceQuestion) -> bytes:
     """Return the 256 bytes."""
     assert len(question.name) == 8  # noqa: PLR2004 - bytes on the wire
     assert len(question.nonce) == DIGEST_BYTES
@@ -59,29 +59,29 @@ def encode_question(question: Question) -> bytes:
     return head.ljust(QUESTION_BYTES, b"\0")
 
 
-def decode_question(data: bytes) -> Question | None:
+def decode_question(data: bytes) -> NonceQuestion | None:
     """Read a question; None for whatever else arrives at a door."""
     if len(data) != QUESTION_BYTES:
         return None
     magic, version, kind, name, nonce = _QUESTION.unpack_from(data)
-    if magic != _QUESTION_MAGIC or version != _VERSION or kind not in tuple(Kind):
+    if magic != _QUESTION_MAGIC or version != _VERSION or kind not in tuple(NonceKind):
         return None
-    question = Question(Kind(kind), name, nonce)
+    question = NonceQuestion(NonceKind(kind), name, nonce)
     return question if encode_question(question) == data else None
 
 
-def encode_answer(question: Question, content: bytes) -> bytes:
+def encode_answer(question: NonceQuestion, content: bytes) -> bytes:
     """Return the answer with what was asked for."""
     return _ANSWER.pack(_ANSWER_MAGIC, _VERSION, question.kind, 0, question.name) + content
 
 
-def encode_refusal(question: Question, problem: BadTime) -> bytes:
+def encode_refusal(question: NonceQuestion, problem: BadTime) -> bytes:
     """Return the answer that says why there is nothing: the code, a newline, the message, shortened."""
     reason = f"{problem.code}\n{problem.message}".encode()[:_REASON_BYTES_MAX]
     return _ANSWER.pack(_ANSWER_MAGIC, _VERSION, question.kind, _REFUSED, question.name) + reason
 
 
-def answers(question: Question, data: bytes) -> bool:
+def answers(question: NonceQuestion, data: bytes) -> bool:
     """Whether this is an answer to the question."""
     if len(data) < _ANSWER.size:
         return False
@@ -89,7 +89,7 @@ def answers(question: Question, data: bytes) -> bool:
     return (magic, version, kind, name) == (_ANSWER_MAGIC, _VERSION, question.kind, question.name)
 
 
-def content_of(question: Question, data: bytes, where: str) -> bytes:
+def content_of(question: NonceQuestion, data: bytes, where: str) -> bytes:
     """Return what was asked for. Raises BadTime: refused, with the agent's own code, or no answer to this at all."""
     if not answers(question, data):
         raise BadTime("door-garbled", f"{where} answers with what is no answer", hint="what else listens there?")
@@ -103,7 +103,7 @@ def content_of(question: Question, data: bytes, where: str) -> bytes:
     raise BadTime(known, f"{where} refuses: {plain}", hint="tenure time sources, on that machine")
 
 
-def token_of(question: Question, data: bytes, where: str) -> SignedTime:
+def token_of(question: NonceQuestion, data: bytes, where: str) -> SignedTime:
     """Return the signed time of an answer. Raises BadTime: refused, or damaged. The signature is not checked here."""
     content = content_of(question, data, where)
     if len(content) != TOKEN_BYTES:

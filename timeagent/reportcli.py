@@ -12,7 +12,7 @@ from typing import Final
 from .console import instant_fields, note, print_json, say
 from .keys import fingerprint
 from .malfeasance import Consistent, Proven, Queried, Unverified, Verdict, accused, decode_report, judge
-from .roughwire import Answer
+from .roughwire import RoughtimeAnswer
 from .units import SECOND, rfc3339
 
 _PROVEN: Final = 0
@@ -57,7 +57,7 @@ def _fields(chain: tuple[Queried, ...], verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _answer_fields(each: Queried, answer: Answer) -> dict[str, object]:
+def _answer_fields(each: Queried, answer: RoughtimeAnswer) -> dict[str, object]:
     return {
         "public_key": base64.b64encode(each.public).decode(),
         "fingerprint": fingerprint(each.public),

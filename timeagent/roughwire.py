@@ -45,7 +45,7 @@ logging.getLogger("roughly").setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RoughtimeAnswer:
     """What a verified answer says."""
 
     version: int
@@ -94,7 +94,7 @@ def nonce_of(packet: bytes) -> bytes | None:
         return None
 
 
-def open_answer(public: bytes, request: bytes, answer: bytes) -> Answer:
+def open_answer(public: bytes, request: bytes, answer: bytes) -> RoughtimeAnswer:
     """Verify an answer to a request by the server's long-term key. Raises Damaged, saying what is wrong.
 
     The codes: ``roughtime-malformed``; ``roughtime-signature``: not by this server, or over another request;
@@ -110,7 +110,7 @@ def open_answer(public: bytes, request: bytes, answer: bytes) -> Answer:
     except (RoughtimeError, ValueError, struct.error, OverflowError) as problem:
         raise Damaged("roughtime-malformed", f"the answer is no Roughtime answer to this request: {problem}") from None
     said, delegated = response.signed_response, response.certificate.delegation
-    return Answer(response.version, said.midpoint, said.radius, delegated.min_time, delegated.max_time)
+    return RoughtimeAnswer(response.version, said.midpoint, said.radius, delegated.min_time, delegated.max_time)
 
 
 def _check_form(request: bytes, response: VerifiableResponse) -> None:

@@ -9,8 +9,7 @@ from .agentsettings import AgentSettings, Endpoint
 from .clock import AgentClock
 from .combine import Weight
 from .hearing import OWN_GROUP, Listed
-from .roughchain import RoughChain
-from .roughevidence import RoughEvidence
+from .malfeasance import RoughChain, RoughEvidence
 from .serverlist import RoughtimeServer
 from .sources.adjtimex import KernelSource
 from .sources.assumed import AssumedSource

@@ -10,7 +10,7 @@ from textual.reactive import var
 
 from timeagent.errors import TenureError
 
-from .elsewhere import do_elsewhere
+from .background import do_elsewhere
 from .exporting import HERE, Form, text_of, written
 from .messages import DetailsArrived, FeedFailed, StateArrived, WorkDone
 from .palette import ScreenCommands

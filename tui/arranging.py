@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from timeagent.interval import TimeInterval
 
-    from .book import Leases
-    from .state import LeaseRow
+    from .state import LeaseRow, Leases
 
 
 class Order(StrEnum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from .words import Cell
+from .subjects import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .words import Tone
+    from .subjects import Tone
 
 ELLIPSIS: Final = "…"
 

@@ -9,10 +9,11 @@ from timeagent.interval import TimeInterval
 from timeagent.plot import Axis, Row, plot
 from timeagent.units import MS, SECOND, US, span_text
 
-from .agreeing import agreement
 from .columns import Column
+from .nodeclocks import agreement
 from .state import Reach, View
-from .words import Cell, Tone, short_span
+from .subjects import Cell, Tone
+from .words import short_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from hashlib import blake2s
 from typing import TYPE_CHECKING, Final
 
 from .cellwidth import ELLIPSIS, cells_of, head_of, tail_of, width_of
-from .words import Cell, Tone
+from .subjects import Cell, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,8 +9,7 @@ from auditor.explain import context_lines, explain_lines
 from auditor.lineage import LinkKind
 from timeagent.console import printable
 
-from .subjects import DomainSubject, Line, NodeSubject, PlaceSubject
-from .words import Cell, Tone
+from .subjects import Cell, DomainSubject, Line, NodeSubject, PlaceSubject, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

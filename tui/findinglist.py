@@ -11,7 +11,8 @@ from timeagent.console import printable
 
 from .arranging import Heading
 from .columns import Column
-from .words import Cell, Tone, clock_text, matching
+from .subjects import Cell, Tone
+from .words import clock_text, matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

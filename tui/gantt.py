@@ -14,7 +14,7 @@ from timeagent.console import printable
 
 from .cellwidth import fitted, merged
 from .scrubber import cell_of
-from .words import Cell, Tone
+from .subjects import Cell, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

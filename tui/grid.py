@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.bag.survey import BagState
 
-from .words import BAG_SYMBOLS, BAG_TONES, Cell, Tone
+from .subjects import Cell, Tone
+from .words import BAG_SYMBOLS, BAG_TONES
 
 if TYPE_CHECKING:
     from timeagent.units import Instant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from appliance.doctor.check import Check, Verdict, passed, unknown, worst
+from appliance.doctor.check import CheckVerdict, HealthCheck, passed, unknown, worst
 from appliance.formats.ceiling import CeilingKind
 from appliance.health import (
     ASSUMED_WORDS,
@@ -17,9 +17,10 @@ from appliance.health import (
     judge_silent_shard,
 )
 
-from .agreeing import agreement, agreement_words
+from .nodeclocks import agreement, agreement_words
 from .state import Reach, View
-from .words import Cell, Tone, counted_ends, overdue_bags
+from .subjects import Cell, Tone
+from .words import counted_ends, overdue_bags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,25 +30,25 @@ if TYPE_CHECKING:
     from .state import ClusterState, ShardView
 
 LEVEL_CELLS: Final = {
-    Verdict.PASS: Cell("● HEALTHY", Tone.GOOD),
-    Verdict.UNSURE: Cell("◐ ATTENTION", Tone.WARN),
-    Verdict.FAIL: Cell("✗ NOT HEALTHY", Tone.BAD),
-    Verdict.UNKNOWN: Cell("◇ NOT KNOWN", Tone.DIM),
+    CheckVerdict.PASS: Cell("● HEALTHY", Tone.GOOD),
+    CheckVerdict.UNSURE: Cell("◐ ATTENTION", Tone.WARN),
+    CheckVerdict.FAIL: Cell("✗ NOT HEALTHY", Tone.BAD),
+    CheckVerdict.UNKNOWN: Cell("◇ NOT KNOWN", Tone.DIM),
 }
 """What one glance should tell, by the worst verdict."""
 
 
-def level_cell(checks: Iterable[Check]) -> Cell:
+def level_cell(checks: Iterable[HealthCheck]) -> Cell:
     """Return what one glance should tell."""
     return LEVEL_CELLS[worst(checks)]
 
 
-def health(state: ClusterState) -> list[Check]:
+def health(state: ClusterState) -> list[HealthCheck]:
     """Return a line for each thing that is known of a cluster; of a record, one for its audit."""
     return [_audited(state)] if state.view is View.RECORD else list(_lines(state))
 
 
-def _lines(state: ClusterState) -> Iterator[Check]:
+def _lines(state: ClusterState) -> Iterator[HealthCheck]:
     now, mount, clock = state.clock.now, state.mount, state.clock
     silent = mount.silent_ns or 0 if mount.reach is Reach.SILENT else None
     yield judge_mount(silent, mount.problem, waiting=mount.reach is Reach.WAITING)
@@ -71,7 +72,7 @@ def _lines(state: ClusterState) -> Iterator[Check]:
         yield judge_ends(*counted_ends(state.leases, now))
 
 
-def _shard(shard: ShardView, now: TimeInterval) -> Iterator[Check]:
+def _shard(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
     name, fresh = f"shard {shard.shard}", shard.freshness
     match fresh.reach:
         case Reach.ANSWERS:
@@ -97,18 +98,20 @@ def _shard(shard: ShardView, now: TimeInterval) -> Iterator[Check]:
 
 
 _OF_FINDINGS: Final = {
-    "violation": Verdict.FAIL,
-    "indeterminate": Verdict.UNKNOWN,
-    "unverifiable": Verdict.UNKNOWN,
-    "provisional": Verdict.UNSURE,
-    "ok": Verdict.PASS,
+    "violation": CheckVerdict.FAIL,
+    "indeterminate": CheckVerdict.UNKNOWN,
+    "unverifiable": CheckVerdict.UNKNOWN,
+    "provisional": CheckVerdict.UNSURE,
+    "ok": CheckVerdict.PASS,
 }
 
 
-def _audited(state: ClusterState) -> Check:
+def _audited(state: ClusterState) -> HealthCheck:
     """Count the findings of a record by what they say."""
     if state.mount.reach is Reach.SILENT:
-        return Check("copy", Verdict.FAIL, f"it cannot be read: {state.mount.problem}", "name a root or a copy of one")
+        return HealthCheck(
+            "copy", CheckVerdict.FAIL, f"it cannot be read: {state.mount.problem}", "name a root or a copy of one"
+        )
     if state.findings is None:
         return unknown("audit", state.mount.problem, "wait until the copy is read")
     counts = {verdict: sum(each.verdict == verdict for each in state.findings) for verdict in _OF_FINDINGS}
@@ -118,4 +121,4 @@ def _audited(state: ClusterState) -> Check:
     if not said:
         return passed("audit", "no findings")
     judged = next(verdict for name, verdict in _OF_FINDINGS.items() if counts[name])  # the worst first
-    return Check("audit", judged, " · ".join(said), "5 shows what each rests on")
+    return HealthCheck("audit", judged, " · ".join(said), "5 shows what each rests on")

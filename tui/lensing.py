@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from auditor.replay.gathering import WhatIf
 from timeagent.units import MS, SECOND, span_text
 
-from .words import Cell, Tone
+from .subjects import Cell, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

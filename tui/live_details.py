@@ -17,9 +17,8 @@ from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
-from .agreeing import agreement, agreement_words
-from .facts import BLANK, fact, heading, moment, words
-from .places import place_details
+from .nodeclocks import agreement, agreement_words
+from .places import BLANK, fact, heading, moment, place_details, words
 from .state import Reach
 from .subjects import (
     BagSubject,
@@ -32,8 +31,9 @@ from .subjects import (
     Line,
     NodeSubject,
     PlaceSubject,
+    Tone,
 )
-from .words import Tone, condition, lease_words, reach_cell, shard_words, short_span
+from .words import condition, lease_words, reach_cell, shard_words, short_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

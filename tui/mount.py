@@ -37,7 +37,7 @@ from .watching import WatchingStorage, WatchingTime
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.doctor.check import Check
+    from appliance.doctor.check import HealthCheck
     from appliance.formats.lease import LeaseOutcome
     from appliance.formats.policy import Policy
     from appliance.formats.shardmap import ShardMap
@@ -94,7 +94,7 @@ class MountAnswer:
     """The newest fence of each domain, as the ledgers say."""
     previous: dict[bytes, LeaseOutcome]
     logs: tuple[LogView, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[HealthCheck, ...]
     """Of this node's keys, and of what room is left; none of a copy."""
 
 
@@ -161,7 +161,7 @@ class OpenMount:
             tuple(self._checks()),
         )
 
-    def _checks(self) -> Iterator[Check]:
+    def _checks(self) -> Iterator[HealthCheck]:
         if self.cluster is None:
             return
         cluster, now = self.cluster, 0

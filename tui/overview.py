@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .state import Reach, View
-from .words import Cell, bag_cell, clock_text, clock_words, is_idle, log_words, radius_words, short_span
+from .subjects import Cell
+from .words import bag_cell, clock_text, clock_words, is_idle, log_words, radius_words, short_span
 
 if TYPE_CHECKING:
     from timeagent.interval import TimeInterval

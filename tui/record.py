@@ -22,7 +22,6 @@ from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY
 
-from .book import Leases
 from .record_details import record_details
 from .recorded import Record
 from .state import (
@@ -32,6 +31,7 @@ from .state import (
     ClusterState,
     Freshness,
     LeaseRow,
+    Leases,
     LogView,
     NodeClock,
     NodeView,

@@ -13,10 +13,10 @@ from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
 from timeagent.units import span_text
 
-from .facts import BLANK, fact, heading, moment, words
-from .places import place_details
+from .places import BLANK, fact, heading, moment, place_details, words
 from .subjects import (
     BagSubject,
+    Cell,
     ClockSubject,
     Details,
     DomainSubject,
@@ -26,8 +26,9 @@ from .subjects import (
     Line,
     NodeSubject,
     PlaceSubject,
+    Tone,
 )
-from .words import Cell, Tone, fence_text
+from .words import fence_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

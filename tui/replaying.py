@@ -17,7 +17,8 @@ from timeagent.units import MINUTE, SECOND, parse_instant, rfc3339
 from .gantt import LEGEND as LEASES_LEGEND
 from .gantt import LeaseBars, Window, axis, gantt
 from .scrubber import LEGEND as RECORD_LEGEND
-from .words import Cell, Tone, clock_text
+from .subjects import Cell, Tone
+from .words import clock_text
 
 if TYPE_CHECKING:
     from auditor.load import Tree

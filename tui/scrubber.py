@@ -13,7 +13,7 @@ from auditor.finding import Verdict
 from timeagent.units import DAY, SECOND, rfc3339
 
 from .cellwidth import merged
-from .words import Cell, Tone
+from .subjects import Cell, Tone
 
 if TYPE_CHECKING:
     from auditor.replay.timeline import Timeline

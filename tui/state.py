@@ -5,21 +5,24 @@ No I/O, no clock. What is not known is ``None``, never zero. What things mean in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Protocol, overload
 
 import msgspec
+import numpy as np
 
 from timeagent.units import SECOND
 
-from .book import Leases
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
     from appliance.bag.survey import BagState
-    from appliance.doctor.check import Check
+    from appliance.doctor.check import HealthCheck
     from appliance.formats.ceiling import CeilingKind
     from appliance.formats.lease import LeaseOutcome, Mode, Phase
     from auditor.finding import Finding
@@ -29,6 +32,64 @@ if TYPE_CHECKING:
 
     from .recorded import Record
     from .subjects import Details, PlaceSubject, Subject
+
+
+class Leases(Sequence["LeaseRow"]):
+    """Rows that never change. Equal to any sequence of the same rows."""
+
+    def __init__(self, rows: Iterable[LeaseRow] = ()) -> None:
+        """Take the rows as they are."""
+        self._rows = tuple(rows)
+
+    @overload
+    def __getitem__(self, index: int) -> LeaseRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LeaseRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> LeaseRow | tuple[LeaseRow, ...]:
+        """Return a row, or several."""
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the rows are the same, in a book or in a tuple."""
+        return self._rows == (other._rows if isinstance(other, Leases) else other)
+
+    def __hash__(self) -> int:
+        """Return a hash of the rows."""
+        return hash(self._rows)
+
+    def __repr__(self) -> str:
+        """Name the rows."""
+        return f"Leases({self._rows!r})"
+
+    @cached_property
+    def expiries(self) -> NDArray[np.int64]:
+        """When each expires."""
+        return np.fromiter((row.expiry_ns for row in self._rows), np.int64, len(self._rows))
+
+    @cached_property
+    def fading(self) -> NDArray[np.int64]:
+        """Which of them nobody will renew: the holder's process is gone, or the shard does not answer for it."""
+        return np.array(
+            [
+                index
+                for index, row in enumerate(self._rows)
+                if row.holder_present is False or row.origin in ("last answer", "earlier run")
+            ],
+            np.int64,
+        )
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """What a filter looks at, of each: domain, mode, phase, holder, purpose, in small letters."""
+        return tuple(
+            f"{row.domain} {row.mode} {row.phase} {row.node}/{row.process} {row.purpose}".casefold()
+            for row in self._rows
+        )
+
 
 NO_LEASES: Final = Leases()
 
@@ -276,7 +337,7 @@ class ClusterState:
     times: TimeSources | None = None
     """None: sources of time are asked on a live cluster only."""
     view: View = View.LIVE
-    checks: tuple[Check, ...] = ()
+    checks: tuple[HealthCheck, ...] = ()
     """What was judged where it was asked: keys, room on the mount, this machine's daemons, the other nodes."""
     findings: tuple[Finding, ...] | None = None
     """Whose evidence was complete by then. None: nothing was audited."""

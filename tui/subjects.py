@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from timeagent.console import printable
 from timeagent.units import rfc3339
@@ -13,7 +16,24 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-    from .words import Cell
+
+class Tone(StrEnum):
+    """How much something asks to be looked at. What is shown in a tone also says so in words."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+    DIM = "dim"
+    STRONG = "strong"
+    """A heading."""
+
+
+class Cell(msgspec.Struct, frozen=True, gc=False):
+    """A piece of text in a tone. A struct: a page has hundreds, and each is made anew when it is drawn."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
 
 
 @dataclass(frozen=True, slots=True)

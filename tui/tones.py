@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from rich.segment import Segment
 from textual.style import Style
 
-from .words import Tone
+from .subjects import Tone
 
 if TYPE_CHECKING:
     from rich.style import Style as Drawn
     from textual.widget import Widget
 
-    from .words import Cell
+    from .subjects import Cell
 
 MUTED: Final = "$foreground 70%"
 """The theme's own $text-muted, as a style of text, is drawn in full white or black."""

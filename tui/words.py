@@ -11,14 +11,13 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from appliance.bag.survey import BagState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, span_text
 
 from .state import Origin, Reach
+from .subjects import Cell, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,31 +25,11 @@ if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
 
-    from .book import Leases
-    from .state import BagCell, ClockView, LeaseRow, LogView, NodeView, ShardView
+    from .state import BagCell, ClockView, LeaseRow, Leases, LogView, NodeView, ShardView
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OVERDUE_NS: Final[Span] = 2 * SECOND
 """A bag in use that is not closed this long after it could be has nobody who closes it."""
-
-
-class Tone(StrEnum):
-    """How much something asks to be looked at. What is shown in a tone also says so in words."""
-
-    PLAIN = "plain"
-    GOOD = "good"
-    WARN = "warn"
-    BAD = "bad"
-    DIM = "dim"
-    STRONG = "strong"
-    """A heading."""
-
-
-class Cell(msgspec.Struct, frozen=True, gc=False):
-    """A piece of text in a tone. A struct: a page has hundreds, and each is made anew when it is drawn."""
-
-    text: str
-    tone: Tone = Tone.PLAIN
 
 
 # -- instants and spans ------------------------------------------------------------------------------------------------

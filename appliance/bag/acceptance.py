@@ -112,7 +112,7 @@ class _SessionRead:
         return self.holder == lease.holder and lease.correlation_id not in self.ended
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class FrameVerdict(msgspec.Struct, frozen=True):
     """Which messages of a frame are accepted: those from ``first`` up to and without ``end``.
 
     Always one stretch: each rule allows one interval of timestamps, and those of a frame increase.
@@ -140,11 +140,11 @@ class Judge:
         self._witness = lru_cache(_SIGNATURES_KEPT)(self._read_witness)
         self._head = lru_cache(_SIGNATURES_KEPT)(self._head_refused)
 
-    def verdict(self, frame: Frame, name: DataName, bag: Bag) -> Verdict:
+    def verdict(self, frame: Frame, name: DataName, bag: Bag) -> FrameVerdict:
         """Say which messages of the frame, found in this file of this bag, are in the record."""
         allowed = self._allowed(frame, name, bag)
         if isinstance(allowed, Refusal):
-            return Verdict(0, 0, (), {str(allowed): len(frame.timestamps)})
+            return FrameVerdict(0, 0, (), {str(allowed): len(frame.timestamps)})
         token, standing = allowed
 
         def refusal(timestamp: Instant) -> Refusal | None:
@@ -158,12 +158,12 @@ class Judge:
 
         # With the first and the last, all are accepted.
         if refusal(int(frame.timestamps[0])) is None and refusal(int(frame.timestamps[-1])) is None:
-            return Verdict(0, len(frame.timestamps), standing.domains, _NOTHING)
+            return FrameVerdict(0, len(frame.timestamps), standing.domains, _NOTHING)
         refusals = [refusal(timestamp) for timestamp in frame.timestamps.tolist()]
         accepted = [index for index, each in enumerate(refusals) if each is None]
         first, end = (accepted[0], accepted[-1] + 1) if accepted else (0, 0)
         assert len(accepted) == end - first, "a rule that allows more than one interval"
-        return Verdict(first, end, standing.domains, Counter(str(each) for each in refusals if each is not None))
+        return FrameVerdict(first, end, standing.domains, Counter(str(each) for each in refusals if each is not None))
 
     def _allowed(self, frame: Frame, name: DataName, bag: Bag) -> tuple[SignedTime, Standing] | Refusal:
         """Return by what each message's timestamp is judged, or why no message can be accepted."""

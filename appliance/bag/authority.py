@@ -16,7 +16,7 @@ import msgspec
 from appliance.formats.paths import PRELOCK, SEAL
 from timeagent.errors import TryAgain
 
-from .closer import Closed, Closer, Gone, NotDue, read_lock
+from .closer import BagGone, Closed, Closer, NotDue, read_lock
 from .sealer import Sealer
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ class Authority:
             return self.answer(bag, closed)
         return self.by_seal(bag) if self.rack_begun(bag.rack) else None
 
-    def answer(self, bag: Bag, closed: Closed | Gone) -> Contents:
+    def answer(self, bag: Bag, closed: Closed | BagGone) -> Contents:
         """Take what a bag's directory said, read before this call, as far as it may count.
 
         Raises TryAgain where only a seal could answer and the rack cannot be sealed yet.
         """
-        if isinstance(closed, Gone) or self.rack_begun(bag.rack):
+        if isinstance(closed, BagGone) or self.rack_begun(bag.rack):
             return self.by_seal(bag)
         return self._keep(bag, Contents(closed.lock))
 

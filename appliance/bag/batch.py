@@ -25,7 +25,7 @@ _SMALL: Final = 48
 """Up to so many messages, sorting tuples is cheaper than making arrays."""
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Messages ``first`` up to and without ``end`` of a frame; at least one."""
 
     origin: Origin
@@ -51,7 +51,7 @@ class Part(NamedTuple):
         """Return the messages' bytes."""
         return self.origin.frame.payloads(self.first, self.end)
 
-    def above(self, position: Position) -> Part | None:
+    def above(self, position: Position) -> BatchPart | None:
         """Return what stands above a position, or None."""
         if self.first_ns > position.timestamp_ns:
             return self
@@ -61,14 +61,14 @@ class Part(NamedTuple):
         first = max(self.first, int(found))
         if rank == position.rank and first < self.end and stamps[first] == position.timestamp_ns:
             first += first <= position.place
-        return Part(self.origin, first, self.end) if first < self.end else None
+        return BatchPart(self.origin, first, self.end) if first < self.end else None
 
-    def up_to(self, until_ns: Instant) -> Part | None:
+    def up_to(self, until_ns: Instant) -> BatchPart | None:
         """Return what has a timestamp of at most ``until_ns``, or None."""
         if self.last_ns <= until_ns:
             return self
         end = min(self.end, int(self.origin.frame.timestamps.searchsorted(until_ns, "right")))
-        return Part(self.origin, self.first, end) if self.first < end else None
+        return BatchPart(self.origin, self.first, end) if self.first < end else None
 
 
 class MessageBatch:
@@ -78,7 +78,7 @@ class MessageBatch:
     length. They are made when first asked for.
     """
 
-    def __init__(self, parts: Sequence[Part], *, settled: bool = True, complete_ns: Instant = 0) -> None:
+    def __init__(self, parts: Sequence[BatchPart], *, settled: bool = True, complete_ns: Instant = 0) -> None:
         """Take parts in order of rank.
 
         ``settled``: whether the messages are final and nothing can be missing among them. ``complete_ns``: every
@@ -97,7 +97,7 @@ class MessageBatch:
         return self._length
 
     @cached_property
-    def _runs(self) -> tuple[Part, ...] | None:
+    def _runs(self) -> tuple[BatchPart, ...] | None:
         return _runs(self.parts)
 
     @cached_property
@@ -110,7 +110,7 @@ class MessageBatch:
         return np.argsort(stamps, kind="stable")
 
     @property
-    def _sequence(self) -> tuple[Part, ...]:
+    def _sequence(self) -> tuple[BatchPart, ...]:
         return self.parts if self._runs is None else self._runs
 
     def _ordered[T: np.generic](self, column: NDArray[T]) -> NDArray[T]:
@@ -188,7 +188,9 @@ class MessageBatch:
         if count >= len(self):
             return self
         counts = np.bincount(self.parts_of[:count], minlength=len(self.parts)).tolist()
-        parts = [Part(part.origin, part.first, part.first + n) for part, n in zip(self.parts, counts, strict=True) if n]
+        parts = [
+            BatchPart(part.origin, part.first, part.first + n) for part, n in zip(self.parts, counts, strict=True) if n
+        ]
         return MessageBatch(parts, settled=self.settled, complete_ns=0)
 
     def split(self, instant: Instant) -> tuple[MessageBatch, MessageBatch]:
@@ -197,7 +199,7 @@ class MessageBatch:
         return MessageBatch(lower, settled=self.settled, complete_ns=instant), self.above(before(instant))
 
 
-def _runs(parts: tuple[Part, ...]) -> tuple[Part, ...] | None:
+def _runs(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...] | None:
     """Return the parts in such an order that their messages follow each other; None if they interleave."""
     if len(parts) < 2:  # noqa: PLR2004 - one part cannot interleave
         return parts

@@ -39,7 +39,7 @@ class ClosedBag(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RackGone:
     """A stretch of time whose messages were given up by retention: nobody can read them any more."""
 
     start_ns: Instant
@@ -67,7 +67,7 @@ class ClosedBags:
         self.files = ListedFiles(storage)
         self._known: dict[str, _Known] = {}
 
-    def between(self, start: Instant, end: Instant) -> Iterator[ClosedBag | Gone]:
+    def between(self, start: Instant, end: Instant) -> Iterator[ClosedBag | RackGone]:
         """Yield the bags that exist and hold instants in ``[start, end)``, in order. ``end`` is not above the horizon.
 
         Stretches that are gone are named where they are met. Raises Environment, TryAgain; Damaged for a bag that was
@@ -95,7 +95,7 @@ class ClosedBags:
         found = [self._grid.parse_bag(rack, name) for name in names]
         return sorted(bag for bag in found if bag is not None and bag.end_ns > start and bag.start_ns < end)
 
-    def in_seal(self, seal: RackSeal, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | Gone]:
+    def in_seal(self, seal: RackSeal, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | RackGone]:
         """Yield what a seal says of the bags that hold instants in ``[start, end)``. Raises Damaged."""
         asked = False
         for entry in seal.entries:
@@ -106,11 +106,11 @@ class ClosedBags:
             if lock.entries and not asked:
                 asked = True
                 if self.files.is_gone(rack, seal):
-                    yield Gone(max(start, rack.start_ns), min(end, rack.end_ns))
+                    yield RackGone(max(start, rack.start_ns), min(end, rack.end_ns))
                     return
             yield ClosedBag(bag, lock)
 
-    def _of_rack(self, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | Gone]:
+    def _of_rack(self, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | RackGone]:
         found = self._names(rack, start, end)
         if not isinstance(found, list):
             yield from self.in_seal(found, rack, start, end)

@@ -61,7 +61,7 @@ class NotDue(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class BagGone:
     """The directory is not there (any more): only the rack's seal knows."""
 
 
@@ -95,7 +95,7 @@ class Closer:
         """Whether the bag's end and grace are surely past."""
         return now.surely_past(bag.due_ns)
 
-    def close(self, bag: Bag) -> Closed | NotDue | Gone:
+    def close(self, bag: Bag) -> Closed | NotDue | BagGone:
         """Close the bag if it is due; at once if somebody has begun. Makes the directory of a bag nobody wrote to.
 
         Raises BadTime, NotTrusted, Environment, Damaged, TryAgain; then nothing is decided, and anybody may try again.
@@ -103,25 +103,25 @@ class Closer:
         """
         seen = self._storage.look(bag.path, (PRELOCK, LOCK))
         if seen and LOCK in seen:
-            return self._adopt(bag) or Gone()
+            return self._adopt(bag) or BagGone()
         if not seen and not self.due(bag, self._time.now()):
             return NotDue(bag.due_ns)
         if seen is None:
             self._storage.ensure_directory(bag.path)
         return self.help(bag)
 
-    def help(self, bag: Bag) -> Closed | Gone:
+    def help(self, bag: Bag) -> Closed | BagGone:
         """Close the bag because closing has begun, of it or of its rack.
 
         Asks no clock whether it is due: closing early only voids writes. Raises as ``close`` does. Makes no directory.
         """
         if not self._begin(bag):
-            return Gone()
+            return BagGone()
         found = self._contents(bag)
-        if isinstance(found, Gone):
+        if isinstance(found, BagGone):
             return found
         ours = None if found is None else self._promise(bag, found)
-        return self.read(bag, ours) or Gone()
+        return self.read(bag, ours) or BagGone()
 
     def read(self, bag: Bag, ours: Closed | None = None) -> Closed | None:
         """Return the lock file, or None if there is none. Raises Damaged. Touches the mount; makes nothing.
@@ -140,12 +140,12 @@ class Closer:
     def _begin(self, bag: Bag) -> bool:
         return self._storage.ensure_marker(f"{bag.path}/{PRELOCK}")
 
-    def _contents(self, bag: Bag) -> list[_Entry] | Gone | None:
+    def _contents(self, bag: Bag) -> list[_Entry] | BagGone | None:
         """List and measure; None if a lock file is there already."""
         for _ in range(_LISTINGS):
             names = self._storage.list_afresh(bag.path)
             if names is None:
-                return Gone()
+                return BagGone()
             if LOCK in names:
                 return None
             entries = self._measured(bag, self._grid.data_of(names))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from .batch import MessageBatch
-    from .closedbags import Gone
+    from .closedbags import RackGone
     from .message import Position
     from .reader import Reader
 
@@ -65,7 +65,7 @@ class Follower:
         self._poll_ns = poll_ns
         self._help = help_closing
         self._gone_ok = gone_ok
-        self.gone: list[Gone] = []
+        self.gone: list[RackGone] = []
         self.position = after
         """Everything settled up to here was handed out; a follower that begins here repeats and misses nothing."""
         self.overtaken = 0

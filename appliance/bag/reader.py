@@ -18,8 +18,8 @@ from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import INSTANT_MAX, rfc3339
 
 from .acceptance import Judge, Refusal
-from .batch import MessageBatch, Part
-from .closedbags import ClosedBag, ClosedBags, Gone
+from .batch import BatchPart, MessageBatch
+from .closedbags import ClosedBag, ClosedBags, RackGone
 from .closer import NotDue
 from .cursor import cursor_text
 from .horizon import Horizon
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
 
-type _Read = tuple[Part | None, Mapping[str, int]]
+type _Read = tuple[BatchPart | None, Mapping[str, int]]
 """What is accepted of a frame, and how many messages were refused, by Refusal."""
 type Files = Container[str] | None
 """The names of some files of a bag; None: all of them."""
@@ -76,7 +76,7 @@ class Reading(Iterator[MessageBatch]):
         self,
         log: str,
         batches: Iterator[MessageBatch],
-        gone: list[Gone],
+        gone: list[RackGone],
         after: Position,
         horizon_ns: Instant,
         end_ns: Instant,
@@ -118,9 +118,9 @@ class _Stretches:
     def __init__(self, log: str, *, ok: bool) -> None:
         self._log = log
         self._ok = ok
-        self.met: list[Gone] = []
+        self.met: list[RackGone] = []
 
-    def meet(self, stretch: Gone) -> None:
+    def meet(self, stretch: RackGone) -> None:
         """Append a stretch, or lengthen the last one. Raises BadRequest for who asked for what is gone."""
         if not self._ok:
             raise BadRequest(
@@ -129,7 +129,7 @@ class _Stretches:
                 hint="read from a later instant on, or say that what is gone may be left out",
             )
         if self.met and self.met[-1].end_ns == stretch.start_ns:
-            stretch = Gone(self.met.pop().start_ns, stretch.end_ns)
+            stretch = RackGone(self.met.pop().start_ns, stretch.end_ns)
         self.met.append(stretch)
 
 
@@ -201,7 +201,7 @@ class Reader:
 
     def _closed_part(self, after: Position, until: Instant, end: Instant, gone: _Stretches) -> Iterator[MessageBatch]:
         for closed in self._closed.between(after.timestamp_ns, end):
-            if isinstance(closed, Gone):
+            if isinstance(closed, RackGone):
                 gone.meet(closed)
                 continue
             batch = self._closed_bag(closed, after, until)
@@ -227,7 +227,7 @@ class Reader:
                 yield self._open_bag(bag, after, until)
         else:
             for closed in self._closed.in_seal(found, rack, start, until + 1):
-                if isinstance(closed, Gone):
+                if isinstance(closed, RackGone):
                     gone.meet(closed)
                 else:
                     yield _unsettled(self._closed_bag(closed, after, until))
@@ -256,7 +256,7 @@ class Reader:
             seal = self._authority.sealer.sealed(bag.rack)
             found = [] if seal is None else list(self._closed.in_seal(seal, bag.rack, bag.start_ns, bag.end_ns))
         for closed in found:
-            if isinstance(closed, Gone):
+            if isinstance(closed, RackGone):
                 gone.meet(closed)
             else:
                 return _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))
@@ -315,10 +315,10 @@ class Reader:
             self._judges[numbers] = judge
         return judge
 
-    def _accepted(self, bag: Bag, files: Iterable[tuple[str, list[Piece]]], named: RecordNumbers) -> list[Part]:
+    def _accepted(self, bag: Bag, files: Iterable[tuple[str, list[Piece]]], named: RecordNumbers) -> list[BatchPart]:
         """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once."""
         judge = self._judge(named)
-        found: dict[tuple[str, bytes, int], list[Part]] = {}
+        found: dict[tuple[str, bytes, int], list[BatchPart]] = {}
         for file_name, inside in files:
             name = self._grid.data_name(file_name)
             if name is None:
@@ -360,11 +360,13 @@ class Reader:
         verdict = own.verdict(frame, name, bag)
         if verdict.refused and verdict.first == verdict.end:
             return None, verdict.refused  # a copy under a wrong name must not stand for the frame itself
-        return Part(Origin(frame, bag.path, name.text(), verdict.domains), verdict.first, verdict.end), verdict.refused
+        return BatchPart(
+            Origin(frame, bag.path, name.text(), verdict.domains), verdict.first, verdict.end
+        ), verdict.refused
 
 
 def _batch(
-    parts: Iterable[Part], after: Position, until: Instant, *, settled: bool, complete_ns: Instant
+    parts: Iterable[BatchPart], after: Position, until: Instant, *, settled: bool, complete_ns: Instant
 ) -> MessageBatch | None:
     """Return what lies between the bounds; None if nothing does."""
     cut = (part.above(after) for part in parts)
@@ -377,19 +379,19 @@ def _unsettled(batch: MessageBatch | None) -> MessageBatch | None:
     return None if batch is None else MessageBatch(batch.parts, settled=False)
 
 
-def _add(equals: list[Part], part: Part) -> None:
+def _add(equals: list[BatchPart], part: BatchPart) -> None:
     """Keep a frame unless an equal one is there. Frames of one rank are twins: only a writer's breach makes them."""
     if all(part.origin.frame.raw != other.origin.frame.raw for other in equals):
         equals.append(part)
 
 
-def _numbered(twins: list[Part]) -> Iterable[Part]:
+def _numbered(twins: list[BatchPart]) -> Iterable[BatchPart]:
     """Return frames of one sequence in order of their digests, each with its number."""
     if len(twins) == 1:
         return twins
     ordered = sorted(twins, key=lambda part: part.origin.frame.digest)
     return [
-        Part(Origin(each.frame, each.bag_path, each.file_name, each.domains, number), part.first, part.end)
+        BatchPart(Origin(each.frame, each.bag_path, each.file_name, each.domains, number), part.first, part.end)
         for number, part in enumerate(ordered)
         for each in (part.origin,)
     ]

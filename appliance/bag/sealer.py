@@ -23,7 +23,7 @@ from appliance.formats.paths import PRELOCK, SEAL
 from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
 
-from .closer import Gone, NotDue
+from .closer import BagGone, NotDue
 from .racks import racks_there
 from .signing import signed_for_ever
 
@@ -148,7 +148,7 @@ class Sealer:
         entries: list[SealEntry] = []
         for bag in bags:
             closed = self._closer.help(bag)
-            if isinstance(closed, Gone):
+            if isinstance(closed, BagGone):
                 return None  # only what a seal covers is ever deleted
             entries.append(SealEntry(bag=bag.name, lock=closed.raw))
         return tuple(entries)

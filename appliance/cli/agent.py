@@ -97,15 +97,15 @@ def run_agent(options: argparse.Namespace) -> int:
 
 
 def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_json: bool) -> None:
-    from timeagent.agent import Agent, Limits, Run
+    from timeagent.agent import Agent, AgentRun, Limits
     from timeagent.agentsettings import load_agent_settings
     from timeagent.clock import SystemClock, boot_id
     from timeagent.daemon import Daemon, QueuedEvidence
     from timeagent.discipline import Rules
     from timeagent.evidence import EvidenceFiles
-    from timeagent.noncedoor import DOOR_NAME, Door, bind_udp, bind_unix
+    from timeagent.malfeasance import RoughEvidenceFiles
+    from timeagent.noncedoor import DOOR_NAME, NonceServer, bind_udp, bind_unix
     from timeagent.notify import Notifier
-    from timeagent.roughevidence import RoughEvidenceFiles
     from timeagent.roughserver import RoughDoor, RoughServer
     from timeagent.serverlist import load_servers
     from timeagent.tokenfile import PAGE_NAME, PageWriter
@@ -142,15 +142,15 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         listed,
         PageWriter(directory / PAGE_NAME),
         evidence,
-        Run(boot, int.from_bytes(name[:7], "big")),
+        AgentRun(boot, int.from_bytes(name[:7], "big")),
         Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
     )
     agents.append(agent)
     cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))
     cluster.policy.start()
-    doors: list[Door | RoughDoor] = [Door(bind_unix(directory), agent, local_door=True)]
+    doors: list[NonceServer | RoughDoor] = [NonceServer(bind_unix(directory), agent, local_door=True)]
     if settings.listen is not None:
-        doors.append(Door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
+        doors.append(NonceServer(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
     if settings.roughtime_listen is not None and delegations is not None:
         server = RoughServer(agent.now, delegations)
         doors.append(RoughDoor(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from appliance.doctor.check import Check, Verdict
+from appliance.doctor.check import CheckVerdict, HealthCheck
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _KEY_END: Final = re.compile(rb'^tenure_key_end_timestamp_seconds\{purpose="([a-
 
 class _Line(msgspec.Struct):
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     way_out: str | None
 
@@ -64,7 +64,7 @@ def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes
         return None
 
 
-def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[Check, str | None]:
+def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[HealthCheck, str | None]:
     """Ask this machine's daemon how it is; return that, judged, and the release that it runs, if it says so."""
     from appliance.health import judge_daemon
     from appliance.observed import CHECKS_PATH
@@ -76,11 +76,11 @@ def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[Check, str | No
         told = None
     runs, listens = (None, None) if told is not None else keeping(settings, cluster_id)
     listens = listens if answer is None else None
-    said = None if told is None else [Check(c.check, c.verdict, c.reason, c.way_out or "") for c in told.checks]
+    said = None if told is None else [HealthCheck(c.check, c.verdict, c.reason, c.way_out or "") for c in told.checks]
     return judge_daemon(settings.node, said, runs, listens), None if told is None else told.release
 
 
-def time_agent_check(settings: Settings, cluster_id: bytes) -> list[Check]:
+def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]:
     """Say of a time agent that ran here that it does not answer; nothing where none was, or it does. Blocks a while."""
     from appliance.doctor.check import unsure
     from appliance.runtime import runtime_of

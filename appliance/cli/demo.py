@@ -15,7 +15,7 @@ from timeagent.units import MS, SECOND, span_text
 
 if TYPE_CHECKING:
     from appliance.demo.director import Director
-    from appliance.demo.place import Place
+    from appliance.demo.place import DemoPlace
     from timeagent.clock import MachineClock
 
 EXIT_NO: Final = 1
@@ -141,7 +141,7 @@ def _judge(director: Director, options: argparse.Namespace, story: _Story) -> in
     return 0 if good else EXIT_NO
 
 
-def _tell(place: Place, fields: dict[str, Any], fault: str | None, *, good: bool) -> None:
+def _tell(place: DemoPlace, fields: dict[str, Any], fault: str | None, *, good: bool) -> None:
     summary = fields["audit"]
     slowest = span_text(max(fields["takeover_ms"].values(), default=0) * MS)
     counts = f"lost {len(fields['lost'])}, doubled {fields['doubled']}"

@@ -23,7 +23,7 @@ from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from appliance.bag.probe import Probe
-    from appliance.doctor.check import Check
+    from appliance.doctor.check import HealthCheck
     from appliance.doctor.mounts import Mount
     from appliance.registers import Registers
     from appliance.settings import Settings
@@ -35,7 +35,7 @@ _CONNECT_S: Final = 2.0
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _MOUNTSTATS: Final = Path("/proc/self/mountstats")
 
-type Looks = Callable[[], Sequence[Check]]
+type Looks = Callable[[], Sequence[HealthCheck]]
 
 
 class MountHangsError(Exception):
@@ -54,12 +54,12 @@ def run_doctor(options: argparse.Namespace) -> int:
     return told("tenure.doctor", {"path": options.path}, checks, options)
 
 
-def told(schema: str, fields: dict[str, Any], checks: Sequence[Check], options: argparse.Namespace) -> int:
+def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], options: argparse.Namespace) -> int:
     """Print the lines, or one object; return the exit code."""
-    from appliance.doctor.check import Verdict, exit_status
+    from appliance.doctor.check import CheckVerdict, exit_status
 
     if options.json:
-        counts = {verdict.value: sum(check.verdict is verdict for check in checks) for verdict in Verdict}
+        counts = {verdict.value: sum(check.verdict is verdict for check in checks) for verdict in CheckVerdict}
         print_json(schema, fields | {"checks": [check.fields() for check in checks], "summary": counts})
     else:
         width = max(len(check.name) for check in checks)
@@ -70,7 +70,7 @@ def told(schema: str, fields: dict[str, Any], checks: Sequence[Check], options: 
     return exit_status(checks)
 
 
-def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S) -> list[Check]:
+def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S) -> list[HealthCheck]:
     """Return every line. Blocks for the mount at most a few times its patience."""
     from appliance.doctor.check import failed, unsure
 
@@ -86,7 +86,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         ("node", True, lambda: _node(path, node_dir)),
     ]
     progress, hangs = Progress("doctor", len(looks)), False
-    found: list[Check] = []
+    found: list[HealthCheck] = []
     for number, (name, on_mount, look) in enumerate(looks):
         progress.show(number, name)
         if on_mount and hangs:
@@ -138,7 +138,7 @@ def _mount_of(path: Path) -> Mount | None:
     return mount_of(str(path.resolve()), parse_mountinfo(_MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
 
 
-def _directory(path: Path) -> list[Check]:
+def _directory(path: Path) -> list[HealthCheck]:
     from appliance.bag.probe import directory_of
     from appliance.doctor.check import failed
     from appliance.doctor.directory import judge_directory
@@ -151,7 +151,7 @@ def _directory(path: Path) -> list[Check]:
     return [found, judge_kind(mount), *judge_options(mount)]
 
 
-def _files(path: Path) -> list[Check]:
+def _files(path: Path) -> list[HealthCheck]:
     from appliance.bag.probe import Probe
     from appliance.doctor.directory import judge_exclusive, judge_linked, judge_listed, judge_owner
 
@@ -165,7 +165,7 @@ def _files(path: Path) -> list[Check]:
         return found + _delegations(path, probe)
 
 
-def _tried(name: str, attempt: Callable[[], Check]) -> Check:
+def _tried(name: str, attempt: Callable[[], HealthCheck]) -> HealthCheck:
     """Return its line; what the operating system refuses fails that line alone."""
     from appliance.doctor.check import failed
 
@@ -175,7 +175,7 @@ def _tried(name: str, attempt: Callable[[], Check]) -> Check:
         return failed(name, problem.strerror or str(problem), "docs/nfs.md says what a mount must do")
 
 
-def _delegations(path: Path, probe: Probe) -> list[Check]:
+def _delegations(path: Path, probe: Probe) -> list[HealthCheck]:
     from appliance.doctor.mounts import delegations_returned, judge_delegations
 
     mount = _mount_of(path)
@@ -191,14 +191,14 @@ def _mountstats() -> str:
     return _MOUNTSTATS.read_text(encoding="utf-8", errors="replace")
 
 
-def _room(path: Path) -> list[Check]:
+def _room(path: Path) -> list[HealthCheck]:
     from appliance.bag.probe import room_of
     from appliance.doctor.directory import judge_room
 
     return judge_room(room_of(path))
 
 
-def _server_clock(path: Path) -> list[Check]:
+def _server_clock(path: Path) -> list[HealthCheck]:
     from appliance.bag.posix import PosixStorage
     from appliance.doctor.directory import judge_server_clock
     from timeagent.clock import SystemClock
@@ -221,7 +221,7 @@ def _server_clock(path: Path) -> list[Check]:
 # ---- the machine ----
 
 
-def _user() -> list[Check]:
+def _user() -> list[HealthCheck]:
     from appliance.doctor.machine import judge_user
 
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
@@ -229,7 +229,7 @@ def _user() -> list[Check]:
     return judge_user(os.geteuid(), int(masks[0], 8) if masks else 0o022)
 
 
-def _tmpfs() -> list[Check]:
+def _tmpfs() -> list[HealthCheck]:
     from appliance.doctor.machine import judge_runtime
     from appliance.runtime import SHARED_MEMORY
 
@@ -237,7 +237,7 @@ def _tmpfs() -> list[Check]:
     return [judge_runtime(str(SHARED_MEMORY), mount.kind if mount else "nothing")]
 
 
-def _clock(path: Path | None, node_dir: Path | None) -> list[Check]:
+def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
     from appliance.cli.agent import find_agent
     from appliance.health import ASSUMED_WORDS, judge_clock
@@ -278,7 +278,7 @@ def _assumed_radius(path: Path | None) -> Span:
     return Registers(storage, marker.cluster_id, Verifier(marker.root_key)).newest_policy().assumed_radius_ns
 
 
-def _randomness() -> list[Check]:
+def _randomness() -> list[HealthCheck]:
     from appliance.doctor.machine import judge_randomness
 
     try:
@@ -291,7 +291,7 @@ def _randomness() -> list[Check]:
 # ---- the node, where this machine has joined ----
 
 
-def _node(path: Path, node_dir: Path | None) -> list[Check]:
+def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     from appliance.admin.founding import read_marker
     from appliance.bag.posix import PosixStorage
     from appliance.doctor.check import passed, unsure
@@ -319,7 +319,7 @@ def _node(path: Path, node_dir: Path | None) -> list[Check]:
     return found + _addresses(settings, registers)
 
 
-def _addresses(settings: Settings, registers: Registers) -> list[Check]:
+def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
     from importlib.metadata import version
 
     from appliance.cluster import node_time

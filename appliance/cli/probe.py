@@ -25,7 +25,7 @@ from timeagent.errors import BadRequest, Environment, TenureError
 
 if TYPE_CHECKING:
     from appliance.bag.hands import LocalHands
-    from appliance.doctor.check import Check
+    from appliance.doctor.check import HealthCheck
     from appliance.doctor.twohands import TwoHands
 
 PATIENCE_S: Final = 60.0
@@ -182,18 +182,18 @@ def run_probe(options: argparse.Namespace) -> int:
     return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
 
 
-def _experiments(two: TwoHands) -> list[Check]:
+def _experiments(two: TwoHands) -> list[HealthCheck]:
     first = two.same_place()
-    rest: list[Callable[[], Check]] = [
+    rest: list[Callable[[], HealthCheck]] = [
         two.names_seen,
         two.absences,
         two.bytes_seen,
         two.link_race,
         two.exclusive_race,
     ]
-    from appliance.doctor.check import Verdict
+    from appliance.doctor.check import CheckVerdict
 
-    if first.verdict is Verdict.FAIL:
+    if first.verdict is CheckVerdict.FAIL:
         return [first]
     progress, found = Progress("probe", len(rest)), [first]
     for number, experiment in enumerate(rest):

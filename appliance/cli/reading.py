@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from appliance.bag.batch import MessageBatch
-    from appliance.bag.closedbags import Gone
+    from appliance.bag.closedbags import RackGone
     from appliance.bag.follow import Wait
     from appliance.bag.message import Message, Position
     from appliance.cluster import Cluster
@@ -149,7 +149,7 @@ def _conclude(
     schema: str,
     fields: Mapping[str, object],
     rejected: Mapping[str, int],
-    gone: Sequence[Gone],
+    gone: Sequence[RackGone],
 ) -> None:
     """Say on standard error what was rejected or is gone; with --json everything about the reading, as one object."""
     if options.json:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from appliance.demo.machines import Event
-    from appliance.demo.place import Place
+    from appliance.demo.place import DemoPlace
     from timeagent.clock import MachineClock
     from timeagent.units import Span
 
@@ -54,7 +54,7 @@ class Director:
 
     def __init__(
         self,
-        place: Place,
+        place: DemoPlace,
         clock: MachineClock,
         randomness: random.Random,
         narrate: Callable[[str], None],

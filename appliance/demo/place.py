@@ -55,7 +55,7 @@ MACHINES_NAME: Final = "machines"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoPlace:
     """A demo's directory, set up."""
 
     directory: Path
@@ -70,7 +70,7 @@ class Place:
             shutil.rmtree(settings.runtime, ignore_errors=True)
 
 
-def set_up_place(directory: Path, nodes: int, now: Instant, randomness: random.Random) -> Place:
+def set_up_place(directory: Path, nodes: int, now: Instant, randomness: random.Random) -> DemoPlace:
     """Found a cluster of so many nodes in a new or empty directory. Raises Environment when it is not empty."""
     if directory.exists() and any(directory.iterdir()):
         raise Environment("demo-not-empty", f"{directory} is not empty", hint="name a new directory")
@@ -94,4 +94,4 @@ def set_up_place(directory: Path, nodes: int, now: Instant, randomness: random.R
         save_settings(settings)
         settled.append(settings)
     publish_map(registers, root_key, names)
-    return Place(directory, root, policy, tuple(settled))
+    return DemoPlace(directory, root, policy, tuple(settled))

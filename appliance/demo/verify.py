@@ -19,14 +19,14 @@ from timeagent.errors import Environment
 
 if TYPE_CHECKING:
     from appliance.demo.director import Course
-    from appliance.demo.place import Place
+    from appliance.demo.place import DemoPlace
 
 READ_SECONDS = 60
 AUDIT_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DemoVerdict:
     """What was found."""
 
     transfers_acknowledged: int
@@ -51,7 +51,7 @@ def _tenure(words: list[str], seconds: int) -> subprocess.CompletedProcess[bytes
     return subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - our own command
 
 
-def read_as(place: Place, node: int) -> list[dict[str, Any]]:
+def read_as(place: DemoPlace, node: int) -> list[dict[str, Any]]:
     """Return the settled messages as one node reads them, in order."""
     settings = place.machines[node]
     words = ["read", LOG, "--json", "--allow-root", "--root", str(settings.root), "--node-dir", str(settings.directory)]
@@ -61,14 +61,14 @@ def read_as(place: Place, node: int) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
 
 
-def verify(place: Place, course: Course, acknowledged: set[str]) -> Verdict:
+def verify(place: DemoPlace, course: Course, acknowledged: set[str]) -> DemoVerdict:
     """Read as every node, and compare with what was acknowledged."""
     readings = [read_as(place, node) for node in range(len(place.machines))]
     digests = {hashlib.sha256(msgspec.json.encode(reading)).digest() for reading in readings}
     books = Books().apply_all(message["payload"].encode() for message in readings[0])
     transfers = len(books.seen) - len(course.openings)
     missing = sorted((acknowledged | set(course.openings)) - set(books.seen))
-    return Verdict(
+    return DemoVerdict(
         transfers_acknowledged=len(acknowledged),
         transfers_read=transfers,
         lost=missing,
@@ -79,7 +79,7 @@ def verify(place: Place, course: Course, acknowledged: set[str]) -> Verdict:
     )
 
 
-def audit(place: Place) -> tuple[int, dict[str, Any]]:
+def audit(place: DemoPlace) -> tuple[int, dict[str, Any]]:
     """Return the audit's exit code and its JSON."""
     done = _tenure(["audit", str(place.root), "--json"], AUDIT_SECONDS)
     try:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """What is known of one requirement."""
 
     PASS = "PASS"  # noqa: S105 - a verdict
@@ -23,11 +23,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """A verdict with its reason. ``way_out`` is empty only where nothing has to be done."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     way_out: str = ""
 
@@ -41,40 +41,40 @@ class Check:
         return {"check": self.name, "verdict": self.verdict, "reason": self.reason, "way_out": self.way_out or None}
 
 
-def passed(name: str, reason: str) -> Check:
+def passed(name: str, reason: str) -> HealthCheck:
     """Return a requirement that is met."""
-    return Check(name, Verdict.PASS, reason)
+    return HealthCheck(name, CheckVerdict.PASS, reason)
 
 
-def failed(name: str, reason: str, way_out: str) -> Check:
+def failed(name: str, reason: str, way_out: str) -> HealthCheck:
     """Return a requirement that is not met."""
-    return Check(name, Verdict.FAIL, reason, way_out)
+    return HealthCheck(name, CheckVerdict.FAIL, reason, way_out)
 
 
-def unsure(name: str, reason: str, way_out: str) -> Check:
+def unsure(name: str, reason: str, way_out: str) -> HealthCheck:
     """Return what has a price, or cannot be seen."""
-    return Check(name, Verdict.UNSURE, reason, way_out)
+    return HealthCheck(name, CheckVerdict.UNSURE, reason, way_out)
 
 
-def unknown(name: str, reason: str, way_out: str) -> Check:
+def unknown(name: str, reason: str, way_out: str) -> HealthCheck:
     """Return what nothing is known of."""
-    return Check(name, Verdict.UNKNOWN, reason, way_out)
+    return HealthCheck(name, CheckVerdict.UNKNOWN, reason, way_out)
 
 
-WORST_FIRST: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.UNSURE, Verdict.PASS)
+WORST_FIRST: Final = (CheckVerdict.FAIL, CheckVerdict.UNKNOWN, CheckVerdict.UNSURE, CheckVerdict.PASS)
 
 
-def worst(checks: Iterable[Check]) -> Verdict:
+def worst(checks: Iterable[HealthCheck]) -> CheckVerdict:
     """Return the worst verdict of all; of nothing, that all is well."""
-    return min((check.verdict for check in checks), key=WORST_FIRST.index, default=Verdict.PASS)
+    return min((check.verdict for check in checks), key=WORST_FIRST.index, default=CheckVerdict.PASS)
 
 
-def not_well(checks: Iterable[Check]) -> list[Check]:
+def not_well(checks: Iterable[HealthCheck]) -> list[HealthCheck]:
     """Return what asks to be looked at, the worst first."""
-    found = [check for check in checks if check.verdict is not Verdict.PASS]
+    found = [check for check in checks if check.verdict is not CheckVerdict.PASS]
     return sorted(found, key=lambda check: WORST_FIRST.index(check.verdict))
 
 
-def exit_status(checks: Iterable[Check]) -> int:
+def exit_status(checks: Iterable[HealthCheck]) -> int:
     """Return 0 if all is well, 1 if something failed, 3 if something could not be made sure of."""
-    return {Verdict.FAIL: 1, Verdict.PASS: 0}.get(worst(checks), 3)
+    return {CheckVerdict.FAIL: 1, CheckVerdict.PASS: 0}.get(worst(checks), 3)

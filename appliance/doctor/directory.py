@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.units import MINUTE, SECOND, span_text
 
-from .check import Check, failed, passed, unsure
+from .check import HealthCheck, failed, passed, unsure
 
 if TYPE_CHECKING:
     from appliance.bag.probe import Directory, Linked, Room
@@ -25,7 +25,7 @@ CLOCK_FAIL_NS: Final = MINUTE
 """The default delay of a rack's seal: a server's clock that is so far ahead gives no second opinion on it."""
 
 
-def judge_directory(found: Directory, *, where: str) -> Check:
+def judge_directory(found: Directory, *, where: str) -> HealthCheck:
     """Say whether the processes of all machines can work in a directory."""
     name, said = (
         "directory mode",
@@ -42,7 +42,7 @@ def judge_directory(found: Directory, *, where: str) -> Check:
     return passed(name, said)
 
 
-def judge_owner(owner: int, user: int) -> Check:
+def judge_owner(owner: int, user: int) -> HealthCheck:
     """Say whether files belong to who makes them."""
     name = "user mapping"
     if owner != user:
@@ -54,7 +54,7 @@ def judge_owner(owner: int, user: int) -> Check:
     return passed(name, f"files belong to who makes them (user {user})")
 
 
-def judge_linked(found: Linked) -> Check:
+def judge_linked(found: Linked) -> HealthCheck:
     """Say whether link(2) decides."""
     name, way_out = "hard links", "use a file system with hard links, and one for the whole root"
     if not found.second_refused:
@@ -66,14 +66,14 @@ def judge_linked(found: Linked) -> Check:
     return passed(name, "link(2) takes a name once, and says so")
 
 
-def judge_exclusive(*, refused: bool) -> Check:
+def judge_exclusive(*, refused: bool) -> HealthCheck:
     """Say whether O_EXCL decides."""
     if not refused:
         return failed("exclusive create", "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system")
     return passed("exclusive create", "O_EXCL takes a name once")
 
 
-def judge_listed(*, listed: bool) -> Check:
+def judge_listed(*, listed: bool) -> HealthCheck:
     """Say whether one's own new file is seen."""
     if not listed:
         return failed(
@@ -82,7 +82,7 @@ def judge_listed(*, listed: bool) -> Check:
     return passed("listing", "a new file is seen at once, whole")
 
 
-def judge_room(room: Room) -> list[Check]:
+def judge_room(room: Room) -> list[HealthCheck]:
     """Say whether there is room for bytes and for names."""
     said = f"{room.bytes_left / 2**30:.1f} GiB left"
     way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
@@ -103,7 +103,7 @@ def judge_room(room: Room) -> list[Check]:
     return [*found, passed("names", said)]
 
 
-def judge_server_clock(server: Instant, local: TimeInterval) -> Check:
+def judge_server_clock(server: Instant, local: TimeInterval) -> HealthCheck:
     """Say how far the file server's clock is from here. ``local``: CLOCK_REALTIME before and after it was asked."""
     name = "server clock"
     off = server - local.latest if server > local.latest else min(0, server - local.earliest)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import stat
 
-from .check import Check, failed, passed, unsure
+from .check import HealthCheck, failed, passed, unsure
 
 
-def judge_user(user: int, umask: int) -> list[Check]:
+def judge_user(user: int, umask: int) -> list[HealthCheck]:
     """Say whether this user's files can be shared, and modes mean something to it."""
     if user == 0:
         found = [
@@ -31,7 +31,7 @@ def judge_user(user: int, umask: int) -> list[Check]:
     return [*found, passed("umask", f"{umask:04o}")]
 
 
-def judge_runtime(where: str, kind: str) -> Check:
+def judge_runtime(where: str, kind: str) -> HealthCheck:
     """Say whether a shard's database would forget."""
     if kind not in ("tmpfs", "ramfs"):
         return failed(
@@ -42,7 +42,7 @@ def judge_runtime(where: str, kind: str) -> Check:
     return passed("tmpfs", f"{where} is on {kind}")
 
 
-def judge_randomness(*, ready: bool) -> Check:
+def judge_randomness(*, ready: bool) -> HealthCheck:
     """Say whether keys made now would be keys."""
     if not ready:
         return failed(
@@ -51,7 +51,7 @@ def judge_randomness(*, ready: bool) -> Check:
     return passed("randomness", "the kernel's generator is ready")
 
 
-def judge_listening(address: str, problem: str | None) -> Check:
+def judge_listening(address: str, problem: str | None) -> HealthCheck:
     """Say whether the node can answer where its settings say."""
     if problem:
         return failed("port", f"{address}: {problem}", "change `listen` in node.toml, or stop who listens there")

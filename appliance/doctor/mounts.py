@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from .check import Check, failed, passed, unsure
+from .check import HealthCheck, failed, passed, unsure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
     return best
 
 
-def judge_kind(mount: Mount) -> Check:
+def judge_kind(mount: Mount) -> HealthCheck:
     """Say whether this kind of file system can be a root."""
     name, said = "file system", f"{mount.kind} at {mount.point}"
     if mount.nfs:
@@ -113,7 +113,7 @@ def judge_kind(mount: Mount) -> Check:
     )
 
 
-def judge_options(mount: Mount) -> list[Check]:
+def judge_options(mount: Mount) -> list[HealthCheck]:
     """Say what the mount options mean for the protocol, a line for each thing that they decide."""
     options = mount.options
     found = [
@@ -138,7 +138,7 @@ def judge_options(mount: Mount) -> list[Check]:
     return found
 
 
-def _judge_hard(mount: Mount) -> Check:
+def _judge_hard(mount: Mount) -> HealthCheck:
     if "soft" in mount.options or "softerr" in mount.options or "softreval" in mount.options:
         return unsure(
             "hard mount",
@@ -148,7 +148,7 @@ def _judge_hard(mount: Mount) -> Check:
     return passed("hard mount", "hard: a server that is away makes calls wait, not fail")
 
 
-def _judge_caching(options: Mapping[str, str]) -> Check:
+def _judge_caching(options: Mapping[str, str]) -> HealthCheck:
     name = "caching"
     if "noac" in options:
         return unsure(
@@ -182,7 +182,7 @@ def delegations_returned(mountstats: str, point: str) -> int | None:
     return None
 
 
-def judge_delegations(mount: Mount, before: int | None, after: int | None) -> Check | None:
+def judge_delegations(mount: Mount, before: int | None, after: int | None) -> HealthCheck | None:
     """Say whether the server hands out read delegations: counted around reading a file often and removing it."""
     name = "delegations"
     if not mount.nfs or mount.version.startswith("3"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
-from .check import Check, failed, passed, unsure
+from .check import HealthCheck, failed, passed, unsure
 
 if TYPE_CHECKING:
     import random
@@ -63,7 +63,7 @@ class TwoHands:
         self._chance = chance
         self._clock = clock
 
-    def same_place(self) -> Check:
+    def same_place(self) -> HealthCheck:
         """Say whether both look at one directory: without that nothing else means anything."""
         name = "one directory"
         self._here.make("from.here", "here")
@@ -76,7 +76,7 @@ class TwoHands:
             return failed(name, "what one client writes the other reads otherwise", "see dmesg on both machines")
         return passed(name, "each finds and reads what the other made")
 
-    def names_seen(self) -> Check:
+    def names_seen(self) -> HealthCheck:
         """Say whether opening the directory shows every name that was there before."""
         name, missed = "names after opening", 0
         for number in range(ROUNDS):
@@ -91,7 +91,7 @@ class TwoHands:
             )
         return passed(name, f"all of {ROUNDS} new names were seen after the directory was opened")
 
-    def absences(self) -> Check:
+    def absences(self) -> HealthCheck:
         """Say for how many names an absence is remembered, and whether opening the directory cures it."""
         name, remembered, kept = "absent names", 0, 0
         for number in range(ABSENCES):
@@ -108,7 +108,7 @@ class TwoHands:
             )
         return passed(name, f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it")
 
-    def bytes_seen(self) -> Check:
+    def bytes_seen(self) -> HealthCheck:
         """Say whether opening a file shows all that was closed."""
         name, short = "bytes after closing", 0
         for number in range(ROUNDS // 2):
@@ -125,7 +125,7 @@ class TwoHands:
             )
         return passed(name, f"all of {ROUNDS // 2} files were read as they were closed last")
 
-    def link_race(self) -> Check:
+    def link_race(self) -> HealthCheck:
         """Say whether link(2) has one winner, and who both say it was."""
         for number in range(ROUNDS):
             self._here.make(f"link.{number}.here", "here")
@@ -134,13 +134,13 @@ class TwoHands:
             "link race", lambda hands, who, number: hands.link(f"link.{number}", f"link.{number}.{who}"), "link"
         )
 
-    def exclusive_race(self) -> Check:
+    def exclusive_race(self) -> HealthCheck:
         """Say whether O_EXCL has one winner."""
         return self._race(
             "exclusive race", lambda hands, who, number: hands.make(f"exclusive.{number}", who), "exclusive"
         )
 
-    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool], prefix: str) -> Check:
+    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool], prefix: str) -> HealthCheck:
         wins = {"here": 0, "there": 0}
         with ThreadPoolExecutor(2) as both:
             for number in range(ROUNDS):

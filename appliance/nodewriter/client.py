@@ -22,11 +22,11 @@ from .stream import limit_sending, receive_exactly
 from .wire import (
     LENGTH_BYTES,
     PROTOCOL_VERSION,
-    Answer,
-    Hello,
-    Said,
     Submit,
-    Welcome,
+    WriterAnswer,
+    WriterHello,
+    WriterSaid,
+    WriterWelcome,
     body_bytes,
     decode_answer,
     encode,
@@ -70,7 +70,7 @@ type Handed = Committed | NotCommitted | Doubt | NotTaken
 @dataclass(slots=True, eq=False)
 class _Call:
     done: Event = field(default_factory=Event)
-    answer: Answer | None = None
+    answer: WriterAnswer | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +88,7 @@ class NodeWriterClient:
     def __init__(self, path: Path, cluster_id: bytes, node: str, time: NodeTime, patience_ns: Span) -> None:
         """Connect to nothing yet. ``patience_ns``: how long an answer is waited for."""
         self._path = path
-        self._hello = Hello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=node)
+        self._hello = WriterHello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=node)
         self._time = time
         self._patience_ns = patience_ns
         self._lock = Lock()
@@ -151,7 +151,7 @@ class NodeWriterClient:
         except (OSError, Damaged):
             connection.close()
             return None
-        if not isinstance(welcome, Welcome):
+        if not isinstance(welcome, WriterWelcome):
             connection.close()
             return None
         connection.settimeout(None)
@@ -163,7 +163,7 @@ class NodeWriterClient:
     def _listen(self, link: _Link) -> None:
         """Pass answers on until the connection ends; then whoever waits waits no longer."""
         with contextlib.suppress(OSError, Damaged):
-            while isinstance(answer := _receive(link.socket), Answer):
+            while isinstance(answer := _receive(link.socket), WriterAnswer):
                 call = link.calls.get(answer.number)
                 if call is not None:
                     call.answer = answer
@@ -187,13 +187,13 @@ def _receive(connection: socket.socket) -> Incoming | None:
     return None if body is None else decode_answer(body)
 
 
-def _handed(answer: Answer, incarnation: bytes) -> Handed:
+def _handed(answer: WriterAnswer, incarnation: bytes) -> Handed:
     match answer.said:
-        case Said.COMMITTED:
+        case WriterSaid.COMMITTED:
             return Committed(answer.file_name or None)
-        case Said.NOT_COMMITTED:
+        case WriterSaid.NOT_COMMITTED:
             return NotCommitted(answer.reason)
-        case Said.UNKNOWN:
+        case WriterSaid.UNKNOWN:
             return Doubt(answer.reason, incarnation)
-        case Said.REFUSED:
+        case WriterSaid.REFUSED:
             return NotTaken.NOT_TAKEN

@@ -18,12 +18,12 @@ from .stream import limit_sending, receive_exactly
 from .wire import (
     LENGTH_BYTES,
     PROTOCOL_VERSION,
-    Answer,
-    Hello,
     Rebuff,
-    Said,
     Submit,
-    Welcome,
+    WriterAnswer,
+    WriterHello,
+    WriterSaid,
+    WriterWelcome,
     answer_of,
     body_bytes,
     decode_call,
@@ -160,14 +160,14 @@ class _Connection:
 
     def _greeted(self) -> bool:
         hello = self._receive()
-        asked = hello if isinstance(hello, Hello) else None
+        asked = hello if isinstance(hello, WriterHello) else None
         mine = (PROTOCOL_VERSION, self._writer.cluster_id, self._writer.node)
         if asked is None or (asked.version, asked.cluster_id, asked.node) != mine:
             if asked is not None:
                 text = f"this is the writer of {mine[2]} in cluster {mine[1].hex()}, protocol version {mine[0]}"
                 self._send(Rebuff(reason=text))
             return False
-        self._send(Welcome(incarnation=self._writer.incarnation))
+        self._send(WriterWelcome(incarnation=self._writer.incarnation))
         return True
 
     def _take(self, submission: Submit) -> None:
@@ -176,7 +176,7 @@ class _Connection:
 
         refused = self._writer.submit(submission, told)
         if refused is not None:
-            self._send(Answer(number=submission.number, said=Said.REFUSED, reason=refused))
+            self._send(WriterAnswer(number=submission.number, said=WriterSaid.REFUSED, reason=refused))
 
     def _send(self, message: Incoming) -> None:
         """Send an answer. Never raises: who cannot be told finds out by itself."""

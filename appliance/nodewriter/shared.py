@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .client import Handed
 
 
-class Door(Protocol):
+class WriterDoor(Protocol):
     """The node's writer, as a process reaches it."""
 
     def submit(self, bag: Bag, frames: bytes) -> Handed:
@@ -36,7 +36,7 @@ class Door(Protocol):
 class SharedWriter:
     """Writes the files of one process into the bags of one log, through its node's writer where that answers."""
 
-    def __init__(self, own: Writer, door: Door, grid: Grid, authority: Authority, files: ListedFiles) -> None:
+    def __init__(self, own: Writer, door: WriterDoor, grid: Grid, authority: Authority, files: ListedFiles) -> None:
         """Touch nothing yet."""
         self._own = own
         self._door = door

@@ -26,7 +26,7 @@ _LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = _LENGTH.size
 
 
-class Said(StrEnum):
+class WriterSaid(StrEnum):
     """What the writer found out about what it was handed."""
 
     COMMITTED = "committed"
@@ -36,7 +36,7 @@ class Said(StrEnum):
     """Not taken, and never will be: the process writes for itself."""
 
 
-class Hello(Record, frozen=True, tag="hello"):
+class WriterHello(Record, frozen=True, tag="hello"):
     """Ask for a writer of this cluster and node."""
 
     version: U64
@@ -44,7 +44,7 @@ class Hello(Record, frozen=True, tag="hello"):
     node: str
 
 
-class Welcome(Record, frozen=True, tag="welcome"):
+class WriterWelcome(Record, frozen=True, tag="welcome"):
     """The writer that answers, by the incarnation in its files' names."""
 
     incarnation: Bytes8
@@ -65,22 +65,22 @@ class Submit(Record, frozen=True, tag="submit"):
     frames: bytes
 
 
-class Answer(Record, frozen=True, tag="answer"):
+class WriterAnswer(Record, frozen=True, tag="answer"):
     """What became of a submission."""
 
     number: U64
-    said: Said
+    said: WriterSaid
     reason: str
     file_name: str = ""
     """Of what is committed: the only file of the bag that holds it, where that is known."""
 
 
-type Outgoing = Hello | Submit
-type Incoming = Welcome | Rebuff | Answer
+type Outgoing = WriterHello | Submit
+type Incoming = WriterWelcome | Rebuff | WriterAnswer
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_calls: Final[msgspec.msgpack.Decoder[Outgoing]] = msgspec.msgpack.Decoder(Hello | Submit)
-_answers: Final[msgspec.msgpack.Decoder[Incoming]] = msgspec.msgpack.Decoder(Welcome | Rebuff | Answer)
+_calls: Final[msgspec.msgpack.Decoder[Outgoing]] = msgspec.msgpack.Decoder(WriterHello | Submit)
+_answers: Final[msgspec.msgpack.Decoder[Incoming]] = msgspec.msgpack.Decoder(WriterWelcome | Rebuff | WriterAnswer)
 
 
 def encode(message: Outgoing | Incoming) -> bytes:
@@ -114,12 +114,12 @@ def decode_answer(body: bytes) -> Incoming:
         raise Damaged("wire-damaged", f"no message of a writer: {problem}") from None
 
 
-def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> Answer:
+def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> WriterAnswer:
     """Put an outcome into words."""
     match outcome:
         case Committed(file_name):
-            return Answer(number=number, said=Said.COMMITTED, reason="", file_name=file_name or "")
+            return WriterAnswer(number=number, said=WriterSaid.COMMITTED, reason="", file_name=file_name or "")
         case NotCommitted(reason):
-            return Answer(number=number, said=Said.NOT_COMMITTED, reason=reason)
+            return WriterAnswer(number=number, said=WriterSaid.NOT_COMMITTED, reason=reason)
         case Unknown(reason):
-            return Answer(number=number, said=Said.UNKNOWN, reason=reason)
+            return WriterAnswer(number=number, said=WriterSaid.UNKNOWN, reason=reason)

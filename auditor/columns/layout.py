@@ -143,7 +143,7 @@ class Names(msgspec.Struct, array_like=True):
     """Incarnation, sequence and digest of batch heads."""
 
 
-class Place(msgspec.Struct, array_like=True, frozen=True):
+class ColumnPlace(msgspec.Struct, array_like=True, frozen=True):
     """Where rows wait, and behind them their raw bytes: in the file of a process, from there on, so many bytes each."""
 
     process: int
@@ -161,7 +161,7 @@ class Chunk(msgspec.Struct, array_like=True):
     """Names, encoded."""
     rows: bytes
     raw: bytes
-    place: Place | None = None
+    place: ColumnPlace | None = None
     """Where rows and raw bytes are instead."""
 
 
@@ -336,10 +336,10 @@ class Spool:
             self._write(chunk.raw)
         except OSError:
             return chunk
-        place = Place(os.getpid(), at, len(chunk.rows), len(chunk.raw))
+        place = ColumnPlace(os.getpid(), at, len(chunk.rows), len(chunk.raw))
         return Chunk(chunk.kind, chunk.bucket, chunk.names, b"", b"", place)
 
-    def read(self, place: Place, *, raw: bool) -> tuple[bytes, bytes]:
+    def read(self, place: ColumnPlace, *, raw: bool) -> tuple[bytes, bytes]:
         """Return rows and, if they are asked for, raw bytes. Raises Environment: what was written is not there."""
         wanted = place.rows + (place.raw if raw else 0)
         try:
@@ -352,7 +352,7 @@ class Spool:
             ) from None
         return (found[: place.rows], found[place.rows :]) if raw else (found, b"")
 
-    def _found(self, place: Place, wanted: int) -> bytes:
+    def _found(self, place: ColumnPlace, wanted: int) -> bytes:
         file = self._files.get(place.process)
         if file is None:
             file = self._files[place.process] = (self._directory / str(place.process)).open("rb", buffering=0)

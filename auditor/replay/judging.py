@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from auditor.chains import CeilingChain, CeilingFact, Run
+from auditor.chains import CeilingFact, RecordedChain, ShardRun
 from auditor.finding import Evidence, NamedInterval, in_order
 from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
 from auditor.index import Coverage, Index
@@ -144,27 +144,27 @@ def _leases(read: Gathered, records: ClusterRecords) -> Iterator[Finding]:
     index.close()
 
 
-def _runs(heads: list[HeadFact]) -> dict[bytes, Run]:
-    runs: dict[bytes, Run] = {}
+def _runs(heads: list[HeadFact]) -> dict[bytes, ShardRun]:
+    runs: dict[bytes, ShardRun] = {}
     for fact in heads:
         head = fact.head
         run = runs.setdefault(
-            head.incarnation, Run(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
+            head.incarnation, ShardRun(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
         )
         run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
         run.take(head.sequence, in_ledger=fact.in_ledger)
     return runs
 
 
-def _ceilings(read: Gathered) -> dict[ShardName, CeilingChain]:
-    chains: dict[ShardName, CeilingChain] = {}
+def _ceilings(read: Gathered) -> dict[ShardName, RecordedChain]:
+    chains: dict[ShardName, RecordedChain] = {}
     for raw, event in sorted(read.ceilings.items(), key=lambda each: each[1].record.number):
-        chain = chains.setdefault(event.shard, CeilingChain(event.shard))
+        chain = chains.setdefault(event.shard, RecordedChain(event.shard))
         chain.take(CeilingFact(event.record, raw, SignedTime.decode(event.record.time), event.where))
     return chains
 
 
-def _histories(read: Gathered, runs: dict[bytes, Run]) -> Iterator[DomainHistory]:
+def _histories(read: Gathered, runs: dict[bytes, ShardRun]) -> Iterator[DomainHistory]:
     def position(event: LeaseTold | LeaseEnded) -> Position:
         _, incarnation, sequence, place = event.place
         return event.shard[0], runs[incarnation].first_ceiling, incarnation, sequence, place

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.lease import Ending
     from appliance.formats.shardmap import ShardMap
-    from auditor.chains import CeilingChain, Run, ShardName
+    from auditor.chains import RecordedChain, ShardName, ShardRun
     from auditor.finding import Evidence, Finding
     from auditor.history import DomainHistory, LeaseHistory, SessionTold, Told
     from auditor.index import Coverage
@@ -66,8 +66,8 @@ class Closings:
 class ClusterFacts:
     """What the rules over leases know beside one domain's history."""
 
-    runs: Mapping[bytes, Run]
-    ceilings: Mapping[ShardName, CeilingChain]
+    runs: Mapping[bytes, ShardRun]
+    ceilings: Mapping[ShardName, RecordedChain]
     finished: frozenset[bytes]
     """Runs whose ledger says that they stopped: nothing is missing at its end."""
     maps: Mapping[int, ShardMap]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from appliance.formats.shardmap import ShardMap
-    from auditor.chains import CeilingChain, CeilingFact, HeadFact, Run, ShardName
+    from auditor.chains import CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
     from auditor.finding import Finding
     from timeagent.signedtime import SignedTime
 
@@ -30,7 +30,7 @@ LOST: Final = "a ceiling record is missing"
 
 
 def check_heads(
-    facts: Iterable[HeadFact], chains: Mapping[ShardName, CeilingChain], policies: Policies
+    facts: Iterable[HeadFact], chains: Mapping[ShardName, RecordedChain], policies: Policies
 ) -> Iterator[Finding]:
     """chain-fork, r2-breach: each head names the one before it and its ceiling record, and is signed after both.
 
@@ -84,7 +84,7 @@ def _file_place(fact: HeadFact) -> tuple[int, int]:
     return number, fact.where.offset
 
 
-def _under(fact: HeadFact, chain: CeilingChain | None) -> Iterator[Finding]:
+def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
     """grant-without-right, r2-breach: a batch names a ceiling record of its own run, and is signed after it."""
     end = chain.terminal if chain else None
     if end is not None and fact.head.ceiling_number > end.record.number:
@@ -129,7 +129,7 @@ def _head(fact: HeadFact) -> str:
     return f"batch {head.sequence} of shard {head.shard}, run {head.incarnation.hex()}"
 
 
-def check_ceilings(chains: Mapping[ShardName, CeilingChain], policies: Policies) -> Iterator[Finding]:
+def check_ceilings(chains: Mapping[ShardName, RecordedChain], policies: Policies) -> Iterator[Finding]:
     """chain-fork, ceiling-fell and floor-fell in the ceiling chains; radius-above-policy of each record."""
     for chain in chains.values():
         for fact in chain.facts:
@@ -139,7 +139,7 @@ def check_ceilings(chains: Mapping[ShardName, CeilingChain], policies: Policies)
         yield from _numbers(chain)
 
 
-def check_records_there(chains: Mapping[ShardName, CeilingChain], there: Callable[[str], bool]) -> Iterator[Finding]:
+def check_records_there(chains: Mapping[ShardName, RecordedChain], there: Callable[[str], bool]) -> Iterator[Finding]:
     """lost-file: a ledger has a copy of a record that its owner does not prune yet, and its file is not there.
 
     ``there``: whether a file is there now: a shard at work may have linked it since its chain was read. Indeterminate:
@@ -159,7 +159,7 @@ def check_records_there(chains: Mapping[ShardName, CeilingChain], there: Callabl
         yield from _holes(chain, files, there)
 
 
-def _holes(chain: CeilingChain, files: Collection[int], there: Callable[[str], bool]) -> Iterator[Finding]:
+def _holes(chain: RecordedChain, files: Collection[int], there: Callable[[str], bool]) -> Iterator[Finding]:
     """lost-file: a record that nothing has a copy of, with one of a higher number there."""
     known = {fact.record.number for fact in chain.facts}
     newest = max(files, default=0)
@@ -171,7 +171,7 @@ def _holes(chain: CeilingChain, files: Collection[int], there: Callable[[str], b
         yield found("lost-file", path, reason, [Evidence(path)], title=LOST)
 
 
-def check_layouts(chains: Mapping[ShardName, CeilingChain], maps: Mapping[int, ShardMap]) -> Iterator[Finding]:
+def check_layouts(chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]) -> Iterator[Finding]:
     """floor-fell and chain-fork where the chains of one map follow those of another.
 
     A chain of a later map begins after every chain of the map before has ended, with the highest of their numbers.
@@ -189,7 +189,7 @@ def check_layouts(chains: Mapping[ShardName, CeilingChain], maps: Mapping[int, S
                     )
 
 
-def _goes_on(old: CeilingChain, first: CeilingFact) -> Iterator[Finding]:
+def _goes_on(old: RecordedChain, first: CeilingFact) -> Iterator[Finding]:
     """chain-fork: a chain has no end, though one that follows it has begun. A copy may have come before the end."""
     last = old.facts[-1]
     surely = not r2_holds(last.token, first.token)
@@ -202,7 +202,7 @@ def _goes_on(old: CeilingChain, first: CeilingFact) -> Iterator[Finding]:
     yield found("chain-fork", subject, reason, [last.where, first.where], times, verdict=verdict, title=title)
 
 
-def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
+def _begins(chain: RecordedChain, end: CeilingFact) -> Iterator[Finding]:
     first, new, old = chain.facts[0], chain.facts[0].record, end.record
     subject = f"{chain_path(*chain.shard)} record 1"
     ended = f"the terminal record of {chain_path(old.map_number, old.shard)}"
@@ -220,7 +220,7 @@ def _begins(chain: CeilingChain, end: CeilingFact) -> Iterator[Finding]:
         yield found("r2-breach", subject, reason, [end.where, first.where], times, title=title)
 
 
-def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
+def _ceiling_order(chain: RecordedChain) -> Iterator[Finding]:
     for before, after in itertools.pairwise(chain.facts):
         subject = f"{chain_path(*chain.shard)} record {after.record.number}"
         evidence = [before.where, after.where]
@@ -250,7 +250,7 @@ def _ceiling_order(chain: CeilingChain) -> Iterator[Finding]:
             yield found("r2-breach", subject, reason, evidence, times, title=title)
 
 
-def _numbers(chain: CeilingChain) -> Iterator[Finding]:
+def _numbers(chain: RecordedChain) -> Iterator[Finding]:
     """floor-fell: a run goes on with its own numbers; another, or the end of the chain, begins with its ceiling.
 
     After an orderly record it begins with what that says.
@@ -292,10 +292,10 @@ class LedgersSeen:
 
 def check_ledgers(
     heads: Iterable[HeadFact],
-    chains: Mapping[ShardName, CeilingChain],
+    chains: Mapping[ShardName, RecordedChain],
     ledgers: LedgersSeen,
     newest: SignedTime | None,
-    runs: Mapping[bytes, Run],
+    runs: Mapping[bytes, ShardRun],
 ) -> Iterator[Finding]:
     """missing-ledger, truncated-ledger and ledger-gap. ``newest``: the latest signed time in the tree."""
     told: set[bytes] = set()
@@ -337,7 +337,7 @@ def check_ledgers(
         yield from _behind(chain, last, runs, told | ledgers.damaged | ledgers.stopped)
 
 
-def _gap(run: Run) -> Iterator[Finding]:
+def _gap(run: ShardRun) -> Iterator[Finding]:
     """ledger-gap: the file goes on behind what it lacks, so that no crash explains it."""
     ends = [0, *(last for _, last in run.stretches)]
     lacks = [
@@ -350,7 +350,7 @@ def _gap(run: Run) -> Iterator[Finding]:
 
 
 def _behind(
-    chain: CeilingChain, last: Mapping[bytes, HeadFact], runs: Mapping[bytes, Run], told: set[bytes]
+    chain: RecordedChain, last: Mapping[bytes, HeadFact], runs: Mapping[bytes, ShardRun], told: set[bytes]
 ) -> Iterator[Finding]:
     """truncated-ledger: a run lived on long after a ceiling record that its ledger has no copy of.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WriterRun:
     """One run of a writer."""
 
     writer: str
@@ -35,7 +35,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class SignedFrame:
     """A frame, and the interval that its signed time states."""
 
     sequence: int
@@ -44,7 +44,7 @@ class Signed:
     where: Evidence
 
 
-def reused_sequences(index: Index) -> Iterator[tuple[Run, int, list[Evidence]]]:
+def reused_sequences(index: Index) -> Iterator[tuple[WriterRun, int, list[Evidence]]]:
     """Yield (run, sequence, places) of numbers that stand for several frames."""
     sql = (
         "SELECT writer, incarnation, sequence FROM frame GROUP BY 1, 2, 3 HAVING count(DISTINCT digest) > 1"
@@ -55,10 +55,10 @@ def reused_sequences(index: Index) -> Iterator[tuple[Run, int, list[Evidence]]]:
     )
     for writer, incarnation, sequence in list(_rows(index, sql)):
         named = index.db.execute(places, (writer, incarnation, sequence))
-        yield Run(writer, incarnation), sequence, [Evidence(*row) for row in named]
+        yield WriterRun(writer, incarnation), sequence, [Evidence(*row) for row in named]
 
 
-def disordered_frames(index: Index) -> Iterator[tuple[Run, int, int, Evidence, int, int, Evidence]]:
+def disordered_frames(index: Index) -> Iterator[tuple[WriterRun, int, int, Evidence, int, int, Evidence]]:
     """Yield (run, sequence, last timestamp, where, next sequence, its first timestamp, where).
 
     Of each two frames that follow each other where the later one does not lie above the earlier.
@@ -72,10 +72,18 @@ def disordered_frames(index: Index) -> Iterator[tuple[Run, int, int, Evidence, i
     )
     for writer, incarnation, *rest in _rows(index, sql):
         before, top, path, offset, length, sequence, first, *where = rest
-        yield Run(writer, incarnation), before, top, Evidence(path, offset, length), sequence, first, Evidence(*where)
+        yield (
+            WriterRun(writer, incarnation),
+            before,
+            top,
+            Evidence(path, offset, length),
+            sequence,
+            first,
+            Evidence(*where),
+        )
 
 
-def lost_frames(index: Index) -> Iterator[tuple[Run, int, Instant, Instant, Evidence]]:
+def lost_frames(index: Index) -> Iterator[tuple[WriterRun, int, Instant, Instant, Evidence]]:
     """Yield (run, sequence, first, last, who names it first) of committed frames that are nowhere.
 
     Its timestamps lie between first and last: between those of the frames beside it, since they increase with the
@@ -89,13 +97,13 @@ def lost_frames(index: Index) -> Iterator[tuple[Run, int, Instant, Instant, Evid
     )
     for _, naming in itertools.groupby(list(_rows(index, sql)), key=lambda row: row[:3]):
         writer, incarnation, sequence, named, *where = next(naming)
-        run = Run(writer, incarnation)
+        run = WriterRun(writer, incarnation)
         above, below = _between(index, run, sequence, named)
         if not _may_be_unread(index, run, above, below):
             yield run, sequence, above, max(above, below), Evidence(*where)
 
 
-def _between(index: Index, run: Run, sequence: int, named: Instant) -> tuple[Instant, Instant]:
+def _between(index: Index, run: WriterRun, sequence: int, named: Instant) -> tuple[Instant, Instant]:
     """Return the last timestamp of a writer below a sequence, and its first one above."""
     beside = "FROM frame WHERE writer = ? AND incarnation = ? AND sequence"
     who = (run.writer, run.incarnation, sequence)
@@ -103,13 +111,13 @@ def _between(index: Index, run: Run, sequence: int, named: Instant) -> tuple[Ins
     return above, index.number(f"SELECT coalesce(min(first), ?) {beside} > ?", named, *who)
 
 
-def _may_be_unread(index: Index, run: Run, above: Instant, below: Instant) -> bool:
+def _may_be_unread(index: Index, run: WriterRun, above: Instant, below: Instant) -> bool:
     """Whether a file that cannot be read may hold a frame between two timestamps."""
     unread = "SELECT count(*) FROM unread WHERE writer IN (?, '') AND start <= ? AND end > ?"
     return bool(index.number(unread, run.writer, below, above))
 
 
-def frames_before_named(index: Index) -> Iterator[tuple[Run, Signed, Signed]]:
+def frames_before_named(index: Index) -> Iterator[tuple[WriterRun, SignedFrame, SignedFrame]]:
     """Yield (run, frame, the committed frame that it names) where R2 does not hold between the two.
 
     Of frames whose signed times verify only. The digest by which a frame is named covers its signed time.
@@ -123,12 +131,12 @@ def frames_before_named(index: Index) -> Iterator[tuple[Run, Signed, Signed]]:
     )
     for writer, incarnation, *rest in _rows(index, sql):
         of_frame, of_named = rest[:6], rest[6:]
-        yield Run(writer, incarnation), _signed(of_frame), _signed(of_named)
+        yield WriterRun(writer, incarnation), _signed(of_frame), _signed(of_named)
 
 
-def _signed(row: list[Any]) -> Signed:
+def _signed(row: list[Any]) -> SignedFrame:
     sequence, earliest, latest, *where = row
-    return Signed(sequence, earliest, latest, Evidence(*where))
+    return SignedFrame(sequence, earliest, latest, Evidence(*where))
 
 
 def _rows(index: Index, sql: str) -> Iterator[tuple[Any, ...]]:

@@ -39,11 +39,10 @@ def measure(leases: int, messages: int) -> dict[str, object]:
     began = time.process_time()
     from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
     from tui.app import TopApp
-    from tui.book import Leases
-    from tui.subjects import Details, Line, Subject
+    from tui.state import Leases
+    from tui.subjects import Cell, Details, Line, Subject
     from tui.widgets.detail_table import DetailTable
-    from tui.widgets.lease_list import LeaseList
-    from tui.words import Cell
+    from tui.widgets.leases import LeaseList
 
     class Messages(Sequence[Line]):
         def __len__(self) -> int:

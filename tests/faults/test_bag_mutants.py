@@ -8,7 +8,7 @@ import pytest
 
 from appliance.bag.authority import Authority, Contents
 from appliance.bag.batch import MessageBatch
-from appliance.bag.closer import Closed, Closer, Gone
+from appliance.bag.closer import BagGone, Closed, Closer
 from appliance.bag.horizon import Horizon
 from appliance.bag.logfile import LogFileWriter
 from appliance.bag.looks import LookingWriter
@@ -69,25 +69,25 @@ def test_nobody_revalidates() -> None:
     assert broken(SEEDS, revalidates=False) is not None
 
 
-def list_before_prelock(self: Closer, bag: Bag) -> Closed | Gone:
+def list_before_prelock(self: Closer, bag: Bag) -> Closed | BagGone:
     found = self._contents(bag)
-    if isinstance(found, Gone) or not self._begin(bag):
-        return Gone()
+    if isinstance(found, BagGone) or not self._begin(bag):
+        return BagGone()
     if found is not None:
         self._promise(bag, found)
-    return self.read(bag) or Gone()
+    return self.read(bag) or BagGone()
 
 
-def trust_own_list(self: Closer, bag: Bag) -> Closed | Gone:
+def trust_own_list(self: Closer, bag: Bag) -> Closed | BagGone:
     if not self._begin(bag):
-        return Gone()
+        return BagGone()
     found = self._contents(bag)
-    if isinstance(found, Gone) or found is None:
-        return self.read(bag) or Gone()
+    if isinstance(found, BagGone) or found is None:
+        return self.read(bag) or BagGone()
     self._promise(bag, found)
     closed = self.read(bag)
     if closed is None:
-        return Gone()
+        return BagGone()
     fields = {name: getattr(closed.lock, name) for name in closed.lock.__struct_fields__}
     own = tuple(LockEntry(name=name, size=size, digest=digest) for name, size, digest in found)
     return Closed(type(closed.lock)(**(fields | {"entries": own})), closed.raw)
@@ -158,14 +158,14 @@ def one_look_after_doubt(self: MaildirWriter, file: FrameFile, _: Exception) -> 
     return Unknown("cannot tell")
 
 
-def lock_without_rack(self: Authority, bag: Bag, closed: Closed | Gone) -> Contents:
-    return self.by_seal(bag) if isinstance(closed, Gone) else Contents(closed.lock)
+def lock_without_rack(self: Authority, bag: Bag, closed: Closed | BagGone) -> Contents:
+    return self.by_seal(bag) if isinstance(closed, BagGone) else Contents(closed.lock)
 
 
 def rack_looked_at_before_the_lock(self: Authority, bag: Bag) -> object:
     begun = self.rack_begun(bag.rack)
     closed = self.closer.close(bag)
-    if begun or isinstance(closed, Gone):
+    if begun or isinstance(closed, BagGone):
         return self.by_seal(bag)
     return Contents(closed.lock) if isinstance(closed, Closed) else closed
 

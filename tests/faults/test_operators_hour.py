@@ -18,7 +18,7 @@ import pytest
 
 from appliance import releases
 from appliance.cli import daemon
-from appliance.doctor.check import Check
+from appliance.doctor.check import HealthCheck
 from tests.support.daemons import Daemons
 from tests.support.mounts import fill, small_mount
 from tests.support.terminal import Terminal
@@ -60,11 +60,12 @@ class Desk:
         """What the terminal shows, as one line of words: long ones go on below."""
         return " ".join(self._terminal.seen().split())
 
-    def status(self) -> tuple[int, dict[str, Check]]:
+    def status(self) -> tuple[int, dict[str, HealthCheck]]:
         said = self.daemons.tenure("node1", "status", "--json")
         assert said.stdout, said.stderr
         checks = [
-            Check(c["check"], c["verdict"], c["reason"], c["way_out"] or "") for c in json.loads(said.stdout)["checks"]
+            HealthCheck(c["check"], c["verdict"], c["reason"], c["way_out"] or "")
+            for c in json.loads(said.stdout)["checks"]
         ]
         return said.returncode, {check.name: check for check in checks}
 

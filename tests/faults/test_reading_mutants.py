@@ -156,15 +156,21 @@ def test_right_readers_keep_every_promise() -> None:
 
 
 MUTANTS: list[tuple[str, ModuleType, str, str, str]] = [
-    ("a cursor is an instant", batch, "Part.above", "equal_are_below = rank < position.rank", "equal_are_below = True"),
+    (
+        "a cursor is an instant",
+        batch,
+        "BatchPart.above",
+        "equal_are_below = rank < position.rank",
+        "equal_are_below = True",
+    ),
     (
         "a cursor lets equals through",
         batch,
-        "Part.above",
+        "BatchPart.above",
         "equal_are_below = rank < position.rank",
         "equal_are_below = False",
     ),
-    ("a cursor repeats its message", batch, "Part.above", "first += first <= position.place", "first += 0"),
+    ("a cursor repeats its message", batch, "BatchPart.above", "first += first <= position.place", "first += 0"),
     ("an equal timestamp is no interleaving", batch, "_runs", "last == first and one > other", "False"),
     ("frames follow each other", batch, "_runs", "return None", "return parts"),
     (

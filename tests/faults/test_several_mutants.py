@@ -193,7 +193,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "frame whole where its first message is wanted": (
         batch,
-        "Part.up_to",
+        "BatchPart.up_to",
         "self.last_ns <= until_ns",
         "self.first_ns <= until_ns",
         bags.test_reading_that_ended_inside_a_bag_is_gone_on_with_where_it_ended,

@@ -21,8 +21,7 @@ from timeagent.agent import STALL_NS
 from timeagent.agenttime import AgentTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
-from timeagent.sources.chrony import ChronySource
-from timeagent.sources.chronywire import parse_tracking, tracking_request
+from timeagent.sources.chrony import ChronySource, parse_tracking, tracking_request
 from timeagent.sources.exchange import UdpExchange
 from timeagent.units import MS, SECOND
 

@@ -46,8 +46,8 @@ from tests.support.timeagent import HandAgent, own
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, TenureError
-from timeagent.noncedoor import Door, NonceClient, bind_udp, bind_unix
-from timeagent.noncewire import QUESTION_BYTES, Kind, Question, answers, encode_question
+from timeagent.noncedoor import NonceClient, NonceServer, bind_udp, bind_unix
+from timeagent.noncewire import QUESTION_BYTES, NonceKind, NonceQuestion, answers, encode_question
 from timeagent.sources.exchange import UdpExchange
 from timeagent.units import SECOND
 
@@ -387,7 +387,7 @@ class WriterDoor(DaemonDoor):
     """The socket by which the processes of a machine hand in what they write."""
 
     def good(self) -> bytes:
-        return writer_wire.encode(writer_wire.Hello(version=1, cluster_id=self.site.cluster_id, node="node1"))
+        return writer_wire.encode(writer_wire.WriterHello(version=1, cluster_id=self.site.cluster_id, node="node1"))
 
     def send(self, chance: random.Random) -> int:
         def one() -> bytes:
@@ -419,7 +419,7 @@ class WriterDoor(DaemonDoor):
         with unix(writer_socket(self.cluster.routes.runtime)) as plain:
             plain.sendall(self.good())
             size = writer_wire.body_bytes(read_exactly(plain, writer_wire.LENGTH_BYTES))
-            assert isinstance(writer_wire.decode_answer(read_exactly(plain, size)), writer_wire.Welcome)
+            assert isinstance(writer_wire.decode_answer(read_exactly(plain, size)), writer_wire.WriterWelcome)
 
 
 # -- the time agent ----------------------------------------------------------------------------------------------------
@@ -436,7 +436,10 @@ class AgentDoor(Fuzzer):
         udp = bind_udp("127.0.0.1", 0)
         self.port = udp.getsockname()[1]
         self.stopped = Event()
-        self.doors = [Door(bind_unix(path), hand.agent, local_door=True), Door(udp, hand.agent, local_door=False)]
+        self.doors = [
+            NonceServer(bind_unix(path), hand.agent, local_door=True),
+            NonceServer(udp, hand.agent, local_door=False),
+        ]
         self.threads = [Thread(target=each.serve, args=(self.stopped.is_set,), daemon=True) for each in self.doors]
         for thread in self.threads:
             thread.start()
@@ -449,7 +452,7 @@ class AgentDoor(Fuzzer):
         remote.connect(("127.0.0.1", self.port))
         with local, remote:
             for number in range(STEP):
-                question = Question(chance.choice(list(Kind)), chance.randbytes(8), chance.randbytes(32))
+                question = NonceQuestion(chance.choice(list(NonceKind)), chance.randbytes(8), chance.randbytes(32))
                 data = bytearray(encode_question(question))
                 match chance.randrange(5):
                     case 0:
@@ -467,7 +470,7 @@ class AgentDoor(Fuzzer):
         return STEP
 
     def by_udp(self, chance: random.Random) -> None:
-        question = Question(Kind.PEER, chance.randbytes(8), bytes(32))
+        question = NonceQuestion(NonceKind.PEER, chance.randbytes(8), bytes(32))
         exchange = UdpExchange("127.0.0.1", self.port, timeout_ns=SECOND)
         for left in reversed(range(60)):
             try:

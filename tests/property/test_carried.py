@@ -20,7 +20,7 @@ from timeagent.carried import Carried
 from timeagent.combine import Weight
 from timeagent.discipline import FRESH_NS, VOID_AFTER_NS
 from timeagent.hearing import Listed
-from timeagent.movement import ClockReading
+from timeagent.movement import ClockSample
 from timeagent.sources.assumed import AssumedSource
 from timeagent.units import MS, SECOND, US
 
@@ -108,7 +108,7 @@ class Different(Exception):
 class Replayed:
     """An AgentClock that says once more what it said."""
 
-    def __init__(self, reading: ClockReading) -> None:
+    def __init__(self, reading: ClockSample) -> None:
         self._boot = iter((reading.boot_ns, reading.boot_after_ns))
         self._reading = reading
 

@@ -27,8 +27,7 @@ from timeagent.noncewire import decode_question, encode_answer, peer_digest
 from timeagent.sampled import DRIFT_PPM
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.sources import chrony as chrony_module
-from timeagent.sources.chrony import ChronySource
-from timeagent.sources.chronywire import Tracking
+from timeagent.sources.chrony import ChronySource, Tracking
 from timeagent.sources.peer import PeerSource
 from timeagent.units import HOUR, MS, SECOND, Span
 

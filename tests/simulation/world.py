@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.nodewriter.shared import Door
+    from appliance.nodewriter.shared import WriterDoor
     from appliance.session.leasing import Routes
     from tests.simulation.actors.processes import Kit
     from timeagent.units import Instant, Span
@@ -133,7 +133,7 @@ class World:
         self.map_noticed_ns: Instant = 2**62
         """From when on owners who stop in good order know of it."""
         self.pace_ns: Span = self.policy.span_ns
-        self.door_of: Callable[[Kit], Door] | None = None
+        self.door_of: Callable[[Kit], WriterDoor] | None = None
         """How a process reaches the writer of its node, where the scenario has such writers."""
         self.routes_of: Callable[[Kit], Routes] | None = None
         """How a process reaches the shards, where it has to find out which node runs them."""

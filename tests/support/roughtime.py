@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.keys import Signer
-from timeagent.malfeasance import Consistent, Queried, judge
-from timeagent.roughchain import RoughChain
+from timeagent.malfeasance import Consistent, Queried, RoughChain, judge
 from timeagent.roughwire import answer_batch, chained_nonce, delegate, make_request
 from timeagent.serverlist import RoughtimeServer
 from timeagent.sources.roughtime import RoughtimeSource

@@ -15,13 +15,13 @@ from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.showing import SourceView
 from timeagent.units import MS, SECOND
-from tui.book import Leases
 from tui.state import (
     BagCell,
     ClockView,
     ClusterState,
     Freshness,
     LeaseRow,
+    Leases,
     LogView,
     NodeClock,
     NodeView,
@@ -31,8 +31,7 @@ from tui.state import (
     Spans,
     TimeSources,
 )
-from tui.subjects import Details, Line
-from tui.words import Cell
+from tui.subjects import Cell, Details, Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

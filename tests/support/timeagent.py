@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.machine import HandMachine, StatedSource
-from timeagent.agent import PERIOD_NS, Agent, Limits, Run
+from timeagent.agent import PERIOD_NS, Agent, AgentRun, Limits
 from timeagent.discipline import Rules
 from timeagent.hearing import OWN_GROUP, Listed
 from timeagent.interval import TimeInterval
@@ -73,7 +73,7 @@ class HandAgent:
             listed,
             self.page,
             self.evidence,
-            Run(BOOT, 100),
+            AgentRun(BOOT, 100),
             Limits(radius_ns_max, liars, Rules()),
         )
 

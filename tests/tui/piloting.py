@@ -13,7 +13,7 @@ from tests.support.screens import (
 from tui.app import TopApp
 from tui.screens.base import TopScreen
 from tui.state import ClusterState
-from tui.widgets.lease_list import LeaseList
+from tui.widgets.leases import LeaseList
 
 SIZES = ((80, 24), (120, 36), (200, 60))
 

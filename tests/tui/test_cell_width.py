@@ -13,8 +13,8 @@ from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tui.app import TopApp
 from tui.cellwidth import cells_of, head_of, tail_of, wrapped_ranges
 from tui.columns import Column, Layout, laid_out
-from tui.widgets.lease_list import LeaseList
-from tui.words import Cell
+from tui.subjects import Cell
+from tui.widgets.leases import LeaseList
 
 NAMES = (
     "plain",

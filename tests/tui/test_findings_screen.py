@@ -23,9 +23,8 @@ from tui.screens.export import ExportScreen
 from tui.screens.findings import FindingsScreen
 from tui.screens.replay import ReplayScreen
 from tui.subjects import FindingSubject, PlaceSubject
-from tui.widgets.chain_table import ChainTable
 from tui.widgets.filter_field import FilterField
-from tui.widgets.finding_table import FindingTable
+from tui.widgets.findings import ChainTable, FindingTable
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -256,7 +255,7 @@ def test_evidence_that_cannot_be_read_is_told_and_the_list_stays(bad: Path, monk
     def refuse(*_: object) -> None:
         raise Environment("io", "the file server does not answer", hint="wait")
 
-    monkeypatch.setattr("tui.looking.lineage", refuse)
+    monkeypatch.setattr("tui.finding_loader.lineage", refuse)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await open_findings(pilot, app)

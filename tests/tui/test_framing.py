@@ -21,8 +21,8 @@ from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
-from tui.book import Leases
 from tui.screens.replay import ReplayScreen
+from tui.state import Leases
 from tui.widgets.framing import Framing
 from tui.widgets.line_bar import LineBar
 from tui.widgets.words_line import WordsLine

@@ -12,9 +12,8 @@ import pytest
 import tui.feed
 import tui.ledger
 import tui.live
-import tui.live_rows
 from appliance.cluster import Cluster
-from appliance.demo.place import Place, set_up_place
+from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from tests.support.machine import HandMachine
 from tests.support.mutants import plant, plant_in_text
@@ -33,7 +32,7 @@ ONE, OTHER = [name for n in range(100) if MAP.shard_of(name := f"account/{n:02d}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[DemoPlace]:
     made = set_up_place(tmp_path / "demo", 2, SystemClock().realtime_ns(), random.Random(str(tmp_path)))
     yield made
     made.forget()
@@ -45,7 +44,7 @@ def asked_again(source: LiveSource) -> ClusterState:
     return source.state_at()
 
 
-def test_rows_stay_the_same_value_until_somebody_says_something_new(place: Place) -> None:
+def test_rows_stay_the_same_value_until_somebody_says_something_new(place: DemoPlace) -> None:
     source = LiveSource(Where(place.root, allow_root=True), SystemClock())
     first = place.machines[0]
     with (
@@ -71,11 +70,11 @@ def test_rows_stay_the_same_value_until_somebody_says_something_new(place: Place
     [
         (tui.live, "LiveSource._ask_shard", "before.leases == said", "False"),
         (tui.ledger, "LedgerBook.told", "self._told is None", "True"),
-        (tui.live_rows, "LiveRows._told", "each if each.earlier else None", "each"),
+        (tui.live, "LiveRows._told", "each if each.earlier else None", "each"),
     ],
 )
 def test_rows_that_are_made_anew_each_time_are_caught(
-    module: ModuleType, function: str, old: str, new: str, place: Place, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, function: str, old: str, new: str, place: DemoPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, module, function, old, new)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
@@ -83,10 +82,10 @@ def test_rows_that_are_made_anew_each_time_are_caught(
 
 
 def test_rows_that_stay_when_a_shard_says_something_new_are_caught(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: DemoPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = "values != self._made_from[1] or not _same(things, self._made_from[0])"
-    plant(monkeypatch, tui.live_rows, "LiveRows.rows", new, "not self._made_from[1]")
+    plant(monkeypatch, tui.live, "LiveRows.rows", new, "not self._made_from[1]")
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test_rows_stay_the_same_value_until_somebody_says_something_new(place)
 

@@ -6,11 +6,10 @@ from typing import Any, cast
 import pytest
 from textual.pilot import Pilot
 
-import tui.agreeing
 import tui.clocks
 import tui.nodeclocks
 from appliance.cluster import Cluster
-from appliance.doctor.check import Verdict, not_well, worst
+from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.lease.wire import ClockTold
 from appliance.routes import TimeThere
 from tests.support.machine import HandMachine
@@ -20,17 +19,16 @@ from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
 from timeagent.interval import TimeInterval
 from timeagent.units import HOUR, MS, SECOND
-from tui.agreeing import Agreement, agreement_words
 from tui.clocks import ClockRows
 from tui.health import health
-from tui.nodeclocks import CLOCK_PERIOD_NS, NodeClocks, Reading
+from tui.nodeclocks import CLOCK_PERIOD_NS, Agreement, NodeClocks, Reading, agreement_words
 from tui.state import NodeClock, Reach, View
 
 BOOT_NS = 1_000 * SECOND
 
 
 def agreement(clocks: tuple[NodeClock, ...]) -> Agreement:
-    return tui.agreeing.agreement(clocks)
+    return tui.nodeclocks.agreement(clocks)
 
 
 def there(
@@ -190,8 +188,8 @@ def test_clock_of_which_nothing_is_known_is_counted_as_that() -> None:
 
 def test_clock_outside_the_others_is_not_healthy() -> None:
     good, bad = health(state(clocks=TRIO)), health(state(clocks=(*TRIO[:2], HOUR_FAST)))
-    assert worst(good) is Verdict.PASS
-    assert worst(bad) is Verdict.FAIL
+    assert worst(good) is CheckVerdict.PASS
+    assert worst(bad) is CheckVerdict.FAIL
     assert "node3 is 59.9" in not_well(bad)[0].reason
 
 
@@ -326,7 +324,7 @@ def test_answer_that_does_not_age_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_liar_that_is_let_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.agreeing,
+        tui.nodeclocks,
         "agreement",
         "ahead.earliest > common.latest or (by := (ahead.latest - common.earliest)) < 0",
         "(by := (ahead.latest - common.earliest)) < 0",
@@ -336,7 +334,7 @@ def test_liar_that_is_let_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_taken_for_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.agreeing, "tolerated", lambda voices, _liars: voices // 2)
+    monkeypatch.setattr(tui.nodeclocks, "tolerated", lambda voices, _liars: voices // 2)
     with pytest.raises(AssertionError):
         test_half_of_the_clocks_are_no_majority()
 

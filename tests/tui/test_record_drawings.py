@@ -25,7 +25,7 @@ from tui.findinglist import Group, Order, Wanted, arranged, finding_row
 from tui.gantt import CLASH, Bar, LeaseBars, Window, bars_within
 from tui.lensing import GRACES, SHIFTS, Switches, lens_words, switch_rows
 from tui.replaying import Place, Step, Wish, accused, at_instant, at_position, moment_of, stepped, window_of
-from tui.words import Cell
+from tui.subjects import Cell
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import MS, SECOND
+from tui.finding_loader import look_at
 from tui.gantt import LeaseBars
-from tui.looking import look_at
 from tui.record import RecordSource
 from tui.replaying import Place, Wish, moment_of
 from tui.state import Origin, Reach, View

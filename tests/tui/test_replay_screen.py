@@ -16,7 +16,7 @@ from timeagent.units import DAY, MINUTE, MS, SECOND
 from tui.replaying import instant_near, window_of
 from tui.screens.replay import ReplayScreen
 from tui.screens.whatif import WhatIfScreen
-from tui.widgets.event_table import EventTable
+from tui.widgets.replay import EventTable
 
 if TYPE_CHECKING:
     from pathlib import Path

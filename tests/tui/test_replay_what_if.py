@@ -20,10 +20,8 @@ from tui.replaying import at_instant
 from tui.screens.findings import FindingsScreen
 from tui.screens.replay import ReplayScreen
 from tui.screens.whatif import WhatIfScreen
-from tui.widgets.chain_table import ChainTable
-from tui.widgets.event_table import EventTable
-from tui.widgets.finding_table import FindingTable
-from tui.widgets.scrubber_line import ScrubberLine
+from tui.widgets.findings import ChainTable, FindingTable
+from tui.widgets.replay import EventTable, ScrubberLine
 from tui.widgets.words_line import WordsLine
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import tui.revoking
 import tui.screens.base
 import tui.screens.revoke
 from appliance.cluster import Cluster
-from appliance.demo.place import Place, set_up_place
+from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from tenure.__main__ import main
 from tests.support.mutants import plant
@@ -142,14 +142,14 @@ def test_dialog_that_is_left_changes_nothing() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[DemoPlace]:
     made = set_up_place(tmp_path / "demo", 2, SystemClock().realtime_ns(), random.Random(str(tmp_path)))
     yield made
     made.forget()
 
 
 @contextmanager
-def live(place: Place) -> Iterator[LiveSource]:
+def live(place: DemoPlace) -> Iterator[LiveSource]:
     source = LiveSource(Where(place.root, place.machines[0].directory, allow_root=True), SystemClock())
     ask_once(source, PATIENCE_NS)
     assert source.cluster is not None
@@ -157,7 +157,7 @@ def live(place: Place) -> Iterator[LiveSource]:
         yield source
 
 
-def leases(place: Place) -> int:
+def leases(place: DemoPlace) -> int:
     with live(place) as source:
         return len(source.state_at().leases)
 
@@ -170,7 +170,7 @@ def until_written(root: Path, words: bytes) -> None:
     raise AssertionError(f"no ledger ever said {words!r}")
 
 
-def test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place: Place) -> None:
+def test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place: DemoPlace) -> None:
     with Cluster.open(place.root, node_dir=place.machines[0].directory, allow_root=True) as cluster:
         assert cluster.routes.host.try_host(0, cluster.map)
         with cluster.session("counting") as session, live(place) as source:
@@ -189,7 +189,7 @@ def test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place: Place) 
             assert leases(place) == 0
 
 
-def test_screen_that_cannot_ask_shards_is_not_opened_for_writing(place: Place, tmp_path: Path) -> None:
+def test_screen_that_cannot_ask_shards_is_not_opened_for_writing(place: DemoPlace, tmp_path: Path) -> None:
     source = LiveSource(Where(place.root, None), SystemClock())
     (tmp_path / "demo/machines").rename(tmp_path / "elsewhere")
     ask_once(source, PATIENCE_NS)
@@ -218,7 +218,7 @@ def test_dialog_that_takes_any_name_is_caught(monkeypatch: pytest.MonkeyPatch) -
         test_lease_is_revoked_once_its_name_and_a_reason_are_typed("2")
 
 
-def test_revoker_that_takes_any_name_is_caught(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+def test_revoker_that_takes_any_name_is_caught(monkeypatch: pytest.MonkeyPatch, place: DemoPlace) -> None:
     plant(monkeypatch, tui.revoking, "Revoker.revoke", "typed != domain", "False")
     with pytest.raises(pytest.fail.Exception):
         test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place)

@@ -17,14 +17,14 @@ from textual.widget import Widget
 
 import tests.support.copies
 import tui.app
-import tui.holding
+import tui.batched_redraw
 import tui.record
 import tui.screens.base
 import tui.screens.replay
 import tui.widgets.framing
-import tui.widgets.lease_list
+import tui.widgets.leases
 import tui.widgets.line_bar
-import tui.widgets.moment_parts
+import tui.widgets.replay
 import tui.widgets.row_table
 import tui.widgets.words_line
 from auditor.load import Tree
@@ -34,12 +34,12 @@ from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
-from tui.book import Leases
 from tui.gantt import LeaseBars
 from tui.replaying import Moment, Wish, moment_of
 from tui.screens.replay import ReplayScreen
+from tui.state import Leases
 from tui.widgets.framing import Framing
-from tui.widgets.lease_list import LeaseList
+from tui.widgets.leases import LeaseList
 from tui.widgets.lines import TitleBar
 from tui.widgets.row_table import RowTable
 from tui.words import clock_text
@@ -171,7 +171,7 @@ def test_lines_that_are_drawn_again_and_again_are_caught(
 
 
 def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.widgets.lease_list, "INLINE_MAX", 5)
+    monkeypatch.setattr(tui.widgets.leases, "INLINE_MAX", 5)
 
     async def course(pilot: Pilot[None]) -> None:
         await pilot.press("2", "j")
@@ -191,7 +191,7 @@ def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.M
 
 def test_thread_for_what_takes_no_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     old = "whole or len(state.leases) <= INLINE_MAX"
-    plant(monkeypatch, tui.widgets.lease_list, "LeaseList._at_once", old, "len(state.leases) <= INLINE_MAX")
+    plant(monkeypatch, tui.widgets.leases, "LeaseList._at_once", old, "len(state.leases) <= INLINE_MAX")
     with pytest.raises(AssertionError):
         test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch)
 
@@ -215,7 +215,7 @@ REPLAY_KEYS = (
 def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     eventful: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tui.holding, "HELD", 3_600.0)
+    monkeypatch.setattr(tui.batched_redraw, "HELD", 3_600.0)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("6")
@@ -258,7 +258,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     [
         (tui.app, "TopApp.look_at", "not any((screen.READS_STATE for screen in self._seen()))", "False"),
         (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
-        (tui.widgets.moment_parts, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
+        (tui.widgets.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
         (tui.widgets.words_line, "WordsLine.say_lines", "len(after) != len(before)", "True"),
         (tui.widgets.framing, "Framing.lines", "self._ground is None", "True"),
         (tui.widgets.line_bar, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
@@ -294,7 +294,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
         with monkeypatch.context() as patch:
             patch.setattr(tui.screens.replay, "moment_of", slow)
             if len(keys) > 1:
-                patch.setattr(tui.holding, "HELD", 3_600.0)
+                patch.setattr(tui.batched_redraw, "HELD", 3_600.0)
             drawings = Counted(patch, Screen, "_compositor_refresh")
             try:
                 await pilot.press(*keys)
@@ -311,7 +311,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
 @pytest.mark.parametrize(
     ("module", "place", "old", "keys"),
     [
-        (tui.holding, "Holding.begin", "asyncio.get_running_loop().call_later(HELD, self.end, self._held)", "g"),
+        (tui.batched_redraw, "Holding.begin", "asyncio.get_running_loop().call_later(HELD, self.end, self._held)", "g"),
         (tui.screens.replay, "ReplayScreen.on_screen_suspend", "self._holding.end()", "g2"),
     ],
 )

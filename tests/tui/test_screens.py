@@ -19,17 +19,16 @@ from tests.support.screens import (
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen
 from timeagent.units import SECOND
 from tui.arranging import Group, Order
-from tui.book import Leases
 from tui.screens.bags import BagsScreen
 from tui.screens.detail import DetailScreen
 from tui.screens.leases import LeasesScreen
 from tui.screens.overview import OverviewScreen
 from tui.screens.registry import ENTRIES
-from tui.state import ClusterState, Freshness, Reach, View
+from tui.state import ClusterState, Freshness, Leases, Reach, View
 from tui.subjects import LeaseSubject
-from tui.widgets import lease_list
+from tui.widgets import leases
 from tui.widgets.filter_field import FilterField
-from tui.widgets.lease_list import INLINE_MAX, LeaseList
+from tui.widgets.leases import INLINE_MAX, LeaseList
 
 # -- the shell ---------------------------------------------------------------------------------------------------------
 
@@ -170,7 +169,7 @@ def _stands(table: LeaseList, place: int) -> bool:
 
 
 def test_cursor_stays_with_its_lease_where_a_thread_arranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_list, "INLINE_MAX", 5)
+    monkeypatch.setattr(leases, "INLINE_MAX", 5)
     rows_made = tuple(lease(f"account/{n:04}", correlation_id=f"{n:032x}") for n in range(2_000))
 
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:

@@ -22,7 +22,7 @@ from tui.screens.findings import FindingsScreen
 from tui.screens.registry import ENTRIES
 from tui.screens.replay import ReplayScreen
 from tui.screens.whatif import WhatIfScreen
-from tui.widgets.chain_table import ChainTable
+from tui.widgets.findings import ChainTable
 from tui.widgets.keys_line import KeysLine
 
 KEPT = Path(__file__).with_name("snapshots")

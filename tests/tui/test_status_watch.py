@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import tui.statuswatch
-from appliance.demo.place import Place, set_up_place
+from appliance.demo.place import DemoPlace, set_up_place
 from tenure.__main__ import main
 from tests.support.mutants import plant
 from tests.support.screens import RecordedSource, busy_state, lease, shard, state, with_shards
@@ -25,18 +25,18 @@ from tui.statuswatch import status_line
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[DemoPlace]:
     made = set_up_place(tmp_path / "demo", 1, SystemClock().realtime_ns(), random.Random(str(tmp_path)))
     yield made
     made.forget()
 
 
-def words(place: Place, *more: str) -> list[str]:
+def words(place: DemoPlace, *more: str) -> list[str]:
     own = ["--root", str(place.root), "--node-dir", str(place.machines[0].directory), "--allow-root"]
     return ["status", "--watch", *own, *more]
 
 
-def test_pipe_gets_a_line_each_time(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_gets_a_line_each_time(place: DemoPlace, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words(place, "--count", "2")) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
@@ -44,7 +44,7 @@ def test_pipe_gets_a_line_each_time(place: Place, capsys: pytest.CaptureFixture[
     assert all("→ no process of node1 runs it now: tenure node run, on node1" in line for line in lines)
 
 
-def test_programs_get_an_object_a_line(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_get_an_object_a_line(place: DemoPlace, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words(place, "--count", "2", "--json")) == 1
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["schema"] for each in found] == ["tenure.top"] * 2
@@ -55,7 +55,7 @@ def test_programs_get_an_object_a_line(place: Place, capsys: pytest.CaptureFixtu
 
 
 def test_terminal_is_drawn_over_and_never_scrolls(
-    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: DemoPlace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
@@ -68,7 +68,7 @@ def test_terminal_is_drawn_over_and_never_scrolls(
         assert "no answer" in drawn
 
 
-def test_ctrl_c_is_how_it_is_left(place: Place) -> None:
+def test_ctrl_c_is_how_it_is_left(place: DemoPlace) -> None:
     command = [sys.executable, "-m", "tenure", *words(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None

@@ -16,7 +16,7 @@ import pytest
 
 from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
-from appliance.demo.place import Place, set_up_place
+from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from appliance.session.session import Session
 from appliance.settings import save_settings
@@ -27,12 +27,11 @@ from tests.unit.test_import_hygiene import loaded, modules_after
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
 from timeagent.units import MINUTE, MS, SECOND
-from tui.agreeing import agreement, agreement_words
 from tui.cli import run_top
 from tui.feed import ask_once
-from tui.live import LiveSource, ShardAnswer
-from tui.live_rows import process_is_present
+from tui.live import LiveSource, ShardAnswer, process_is_present
 from tui.mount import Where
+from tui.nodeclocks import agreement, agreement_words
 from tui.question import AskedQuestion
 from tui.snapshot import json_fields, text_snapshot
 from tui.state import ClusterState, Origin, Reach
@@ -43,14 +42,14 @@ PATIENCE_NS = 60 * SECOND
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[DemoPlace]:
     made = set_up_place(tmp_path / "demo", 2, SystemClock().realtime_ns(), random.Random(str(tmp_path)))
     yield made
     made.forget()
 
 
 @pytest.fixture
-def session(place: Place) -> Iterator[Session]:
+def session(place: DemoPlace) -> Iterator[Session]:
     """A session on node1, in whose process shard 0 runs; the shard of node2 does not run."""
     first = place.machines[0]
     with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
@@ -83,7 +82,7 @@ def look(where: Path, **options: object) -> ClusterState:
 # -- the live source ---------------------------------------------------------------------------------------------------
 
 
-def test_live_view_asks_the_shards_that_answer(place: Place, session: Session) -> None:
+def test_live_view_asks_the_shards_that_answer(place: DemoPlace, session: Session) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
         seen = look(place.root)
@@ -103,7 +102,7 @@ def test_live_view_asks_the_shards_that_answer(place: Place, session: Session) -
     assert log.horizon_ns is not None
 
 
-def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: Place, session: Session) -> None:
+def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: DemoPlace, session: Session) -> None:
     seen = look(place.root)
     one, two = seen.clocks
     assert (one.node, one.reach) == ("node1", Reach.ANSWERS)
@@ -117,7 +116,7 @@ def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: Place, session: 
     assert (two.node, two.reach, two.ahead, two.radius_ns) == ("node2", Reach.SILENT, None, None)
 
 
-def test_shard_without_an_address_is_not_taken_for_dead(place: Place) -> None:
+def test_shard_without_an_address_is_not_taken_for_dead(place: DemoPlace) -> None:
     second = place.machines[1]
     save_settings(replace(second, peers={}))
     where = Where(place.root, second.directory, allow_root=True)
@@ -126,13 +125,13 @@ def test_shard_without_an_address_is_not_taken_for_dead(place: Place) -> None:
     assert "no address" in seen.shards[0].freshness.problem
 
 
-def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: Place, session: Session) -> None:
+def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: DemoPlace, session: Session) -> None:
     with session.acquire(SHARD_0):
         seen = look(place.root, present=lambda _process: False)
     assert condition(seen.leases[0], seen.clock.now) is Condition.DYING
 
 
-def test_shard_that_falls_silent_keeps_its_last_answer(place: Place) -> None:
+def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None:
     first = place.machines[0]
     source = LiveSource(Where(place.root, allow_root=True), SystemClock())
     with (
@@ -150,7 +149,7 @@ def test_shard_that_falls_silent_keeps_its_last_answer(place: Place) -> None:
     assert [row.origin for row in seen.leases] == [Origin.LAST_ANSWER]
 
 
-def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(place: Place) -> None:
+def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(place: DemoPlace) -> None:
     first = place.machines[0]
     source = LiveSource(Where(place.root, allow_root=True), SystemClock())
     asked = None
@@ -169,7 +168,7 @@ def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(pl
                 assert len(answer.earlier) == 1
 
 
-def test_copy_is_read_without_settings_and_keys(place: Place, session: Session, tmp_path: Path) -> None:
+def test_copy_is_read_without_settings_and_keys(place: DemoPlace, session: Session, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
@@ -184,7 +183,7 @@ def test_copy_is_read_without_settings_and_keys(place: Place, session: Session, 
     assert [log.name for log in seen.logs] == ["bank"]
 
 
-def test_relinquished_lease_is_not_last_known(place: Place, session: Session, tmp_path: Path) -> None:
+def test_relinquished_lease_is_not_last_known(place: DemoPlace, session: Session, tmp_path: Path) -> None:
     with session.acquire(SHARD_0):
         pass
     until_written(place.root, b"relinquished")
@@ -192,7 +191,7 @@ def test_relinquished_lease_is_not_last_known(place: Place, session: Session, tm
     assert look(tmp_path / "copy").leases == ()
 
 
-def test_looking_changes_nothing(place: Place, session: Session) -> None:
+def test_looking_changes_nothing(place: DemoPlace, session: Session) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
     before = set((place.root / "logs").rglob("*"))
@@ -216,7 +215,7 @@ def test_looking_changes_nothing(place: Place, session: Session) -> None:
         lambda s: s.server_clock("tmp"),
     ],
 )
-def test_storage_of_a_watcher_cannot_write(place: Place, write: object) -> None:
+def test_storage_of_a_watcher_cannot_write(place: DemoPlace, write: object) -> None:
     assert callable(write)
     before = sorted(place.root.rglob("*"))
     with pytest.raises(Environment) as raised:
@@ -368,7 +367,7 @@ def test_json_of_an_unbounded_clock_has_no_interval() -> None:
 
 
 def test_command_prints_one_snapshot_where_there_is_no_terminal(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    place: DemoPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["top", str(place.root), "--allow-root"]) == 0
     assert "✗ no answer" in capsys.readouterr().out
@@ -391,7 +390,7 @@ def test_wrong_path_is_refused_with_its_exit_code(
 
 
 def test_settings_that_are_named_and_cannot_be_used_are_an_error(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: DemoPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = set_up_place(tmp_path / "other", 2, SystemClock().realtime_ns(), random.Random(f"{tmp_path} other"))
     words = ["top", str(place.root), "--once", "--allow-root", "--node-dir", str(other.machines[0].directory)]
@@ -402,7 +401,7 @@ def test_settings_that_are_named_and_cannot_be_used_are_an_error(
 # -- what is loaded, and what may be -----------------------------------------------------------------------------------
 
 
-def test_one_snapshot_loads_no_screen(repository: Path, place: Place) -> None:
+def test_one_snapshot_loads_no_screen(repository: Path, place: DemoPlace) -> None:
     statement = (
         f"import tenure.__main__ as m; import io, contextlib\n"
         f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.root)!r}]) == 0"
@@ -421,7 +420,7 @@ def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
 
 REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
 OWN = {
-    *("tui.live", "tui.live_details", "tui.live_rows", "tui.record", "tui.record_details", "tui.places"),
+    *("tui.live", "tui.live_details", "tui.live", "tui.record", "tui.record_details", "tui.places"),
     *("tui.mount", "tui.ledger", "tui.feed", "tui.question", "tui.watching"),
 }
 PURE = {

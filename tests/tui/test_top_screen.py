@@ -27,15 +27,14 @@ from tests.support.screens import (
 )
 from timeagent.units import MS, SECOND
 from tui.app import TopApp
-from tui.book import Leases
 from tui.feed import Feed
 from tui.messages import StateArrived
 from tui.question import AskedQuestion
 from tui.screens.help import HelpScreen
-from tui.state import ClusterState
+from tui.state import ClusterState, Leases
 from tui.widgets.bag_strip import BagStrip
 from tui.widgets.filter_field import FilterField
-from tui.widgets.lease_table import LeaseTable
+from tui.widgets.leases import LeaseTable
 from tui.widgets.node_table import NodeTable
 from tui.widgets.row_table import RowTable
 from tui.widgets.words_line import WordsLine

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.doctor.check import Verdict, not_well, worst
+from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.formats.lease import LeaseOutcome, Phase
 from tests.support.screens import (
     NOW_NS,
@@ -37,11 +37,11 @@ from tui.columns import (
 from tui.health import health
 from tui.overview import leases_count, nothing_words, numbers_words
 from tui.state import ClusterState, Freshness, NodeView, Origin, Reach
+from tui.subjects import Cell
 from tui.words import (
     BAG_LEGEND,
     BAG_SYMBOLS,
     SYMBOLS,
-    Cell,
     Condition,
     bytes_text,
     clock_words,
@@ -210,7 +210,7 @@ def test_bags_that_could_long_be_closed_are_overdue() -> None:
     stuck = log(states="ogc......")
     assert overdue_bags(stuck, NOW) == 2
     assert "2 overdue !" in log_words(stuck, NOW).text
-    assert worst(health(state(logs=(stuck,)))) is Verdict.UNSURE
+    assert worst(health(state(logs=(stuck,)))) is CheckVerdict.UNSURE
 
 
 def test_assumed_time_is_labelled() -> None:
@@ -223,34 +223,42 @@ def test_assumed_time_is_labelled() -> None:
 
 def test_all_is_well() -> None:
     assert health(state()) == health(later(state(), SECOND))
-    assert worst(health(state())) is Verdict.PASS
+    assert worst(health(state())) is CheckVerdict.PASS
 
 
 @pytest.mark.parametrize(
     ("seen", "verdict", "reason"),
     [
-        (with_shards(silent_shard()), Verdict.FAIL, "shard 0: no answer from node1 for 3.2 s: connection refused"),
+        (with_shards(silent_shard()), CheckVerdict.FAIL, "shard 0: no answer from node1 for 3.2 s: connection refused"),
         (
             with_shards(shard(freshness=Freshness(Reach.NOT_ASKED, problem="no address", way_out="say it"))),
-            Verdict.UNKNOWN,
+            CheckVerdict.UNKNOWN,
             "shard 0: not asked: no address",
         ),
-        (with_shards(silent_shard(span=99 * MS)), Verdict.FAIL, "shard 0: no answer from node1: "),
-        (state(mount=silent(4 * SECOND, "")), Verdict.FAIL, "mount: no answer from the mount for 4.0 s"),
-        (state(mount=silent(4 * SECOND, "denied")), Verdict.FAIL, "mount: no answer from the mount for 4.0 s: denied"),
-        (state(leases=(lease(holder_present=False),)), Verdict.UNSURE, "leases: 1 lease will expire, not renewed"),
-        (state(leases=(lease(left_ns=-SECOND),)), Verdict.UNSURE, "leases: 1 lease expired, recovering"),
-        (with_shards(shard(blocks_lost=3)), Verdict.UNSURE, "shard 0: run by node1, 1 lease: lost 3 ledger blocks"),
-        (state(clock=clock_view(radius_ns=SECOND)), Verdict.FAIL, "clock: known to 1 s"),
-        (state(offline="no settings"), Verdict.UNKNOWN, "shards: not asked: no settings"),
+        (with_shards(silent_shard(span=99 * MS)), CheckVerdict.FAIL, "shard 0: no answer from node1: "),
+        (state(mount=silent(4 * SECOND, "")), CheckVerdict.FAIL, "mount: no answer from the mount for 4.0 s"),
+        (
+            state(mount=silent(4 * SECOND, "denied")),
+            CheckVerdict.FAIL,
+            "mount: no answer from the mount for 4.0 s: denied",
+        ),
+        (state(leases=(lease(holder_present=False),)), CheckVerdict.UNSURE, "leases: 1 lease will expire, not renewed"),
+        (state(leases=(lease(left_ns=-SECOND),)), CheckVerdict.UNSURE, "leases: 1 lease expired, recovering"),
+        (
+            with_shards(shard(blocks_lost=3)),
+            CheckVerdict.UNSURE,
+            "shard 0: run by node1, 1 lease: lost 3 ledger blocks",
+        ),
+        (state(clock=clock_view(radius_ns=SECOND)), CheckVerdict.FAIL, "clock: known to 1 s"),
+        (state(offline="no settings"), CheckVerdict.UNKNOWN, "shards: not asked: no settings"),
         (
             ClusterState("/srv/x", clock_view(), Freshness(Reach.WAITING)),
-            Verdict.UNKNOWN,
+            CheckVerdict.UNKNOWN,
             "mount: no answer yet",
         ),
     ],
 )
-def test_what_is_wrong_is_said_first(seen: ClusterState, verdict: Verdict, reason: str) -> None:
+def test_what_is_wrong_is_said_first(seen: ClusterState, verdict: CheckVerdict, reason: str) -> None:
     first = not_well(health(seen))[0]
     assert first.verdict is verdict
     assert first.words.startswith(reason)
@@ -259,7 +267,7 @@ def test_what_is_wrong_is_said_first(seen: ClusterState, verdict: Verdict, reaso
 
 def test_clock_without_a_bound_is_not_healthy() -> None:
     unbounded = replace(clock_view(), bounded=False, problem="no source")
-    assert worst(health(state(clock=unbounded))) is Verdict.FAIL
+    assert worst(health(state(clock=unbounded))) is CheckVerdict.FAIL
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import BOOT, KEY, HandAgent, own
 from timeagent.agenttime import AgentTime
 from timeagent.errors import BadTime
-from timeagent.noncedoor import Door, bind_unix
+from timeagent.noncedoor import NonceServer, bind_unix
 from timeagent.sampled import DISRUPTED_NS
 from timeagent.signedtime import ClockStatus
 from timeagent.tokenfile import PAGE_NAME, STALE_NS, Page, PageWriter
@@ -160,7 +160,7 @@ def test_page_whose_token_is_damaged_is_refused(bench: Bench) -> None:
 @pytest.fixture
 def open_door(bench: Bench) -> Iterator[Bench]:
     stopped = threading.Event()
-    door = Door(bind_unix(bench.directory), bench.hand.agent, local_door=True)
+    door = NonceServer(bind_unix(bench.directory), bench.hand.agent, local_door=True)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
     yield bench

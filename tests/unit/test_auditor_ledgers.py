@@ -118,7 +118,7 @@ def test_lease_of_a_run_whose_orderly_record_was_pruned_does_not_accuse_the_succ
     for pruned in range(1, orderly + 1):
         story.tree.remove(f"{chain_path(1, 0)}/{record_name(pruned)}")
     assert audited(story.done()).findings == ()
-    monkeypatch.setattr("auditor.chains.CeilingChain.was_cut_off", lambda *_: True)
+    monkeypatch.setattr("auditor.chains.RecordedChain.was_cut_off", lambda *_: True)
     assert codes(audited(story.tree)) == {"early-grant"}
 
 

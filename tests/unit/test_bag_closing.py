@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from appliance.bag.authority import Contents
-from appliance.bag.closer import Closed, Gone, NotDue
+from appliance.bag.closer import BagGone, Closed, NotDue
 from appliance.bag.records import RecordNumbers
 from appliance.formats.framing import Kind, pack
 from appliance.formats.lockfile import RECORDS_LAG_NS, RackSeal, open_lock
@@ -176,7 +176,7 @@ def test_damaged_lock_file_is_named(node: Node, server: MemoryStorage, damage: s
 
 def test_closing_where_the_directory_is_gone_makes_none(node: Node, server: MemoryStorage) -> None:
     bag = node.grid.bag(T0)
-    assert node.closer.help(bag) == Gone()
+    assert node.closer.help(bag) == BagGone()
     assert server.list_afresh(bag.rack.path) is None
 
 
@@ -310,4 +310,4 @@ def test_seal_answers_for_a_bag_whose_directory_was_made_again(node: Node, serve
 
 def test_directory_that_vanished_without_a_seal_is_no_answer(node: Node) -> None:
     with pytest.raises(TryAgain, match="seal"):
-        node.authority.answer(node.grid.bag(T0), Gone())
+        node.authority.answer(node.grid.bag(T0), BagGone())

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from appliance.bag.acceptance import Judge, Refusal, Verdict
+from appliance.bag.acceptance import FrameVerdict, Judge, Refusal
 from appliance.bag.outcome import Committed
 from appliance.formats.frame import Frame
 from appliance.formats.lease import Holder, Mode, Phase
@@ -182,7 +182,7 @@ def test_frame_that_is_read_again_is_judged_once_and_counted_each_time(
     judged: list[bytes] = []
     verdict = Judge.verdict
 
-    def noted(self: Judge, frame: Frame, name: DataName, bag: Bag) -> Verdict:
+    def noted(self: Judge, frame: Frame, name: DataName, bag: Bag) -> FrameVerdict:
         judged.append(frame.raw)
         return verdict(self, frame, name, bag)
 

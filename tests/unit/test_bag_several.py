@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import batch as columns
 from appliance.bag.acceptance import Refusal
 from appliance.bag.batch import MessageBatch
-from appliance.bag.closedbags import Gone
+from appliance.bag.closedbags import RackGone
 from appliance.bag.closer import Closed, NotDue
 from appliance.bag.cursor import parse_cursor
 from appliance.bag.looks import FrameFile
@@ -164,8 +164,8 @@ def test_horizon_that_is_looked_at_afresh_lies_behind_every_bag_that_is_closed(n
 def test_stretches_that_are_gone_are_one_only_where_they_touch() -> None:
     stretches = _Stretches(LOG, ok=True)
     for start, end in ((0, 10), (10, 20), (30, 40), (40, 50), (60, 70)):
-        stretches.meet(Gone(start, end))
-    assert stretches.met == [Gone(0, 20), Gone(30, 50), Gone(60, 70)]
+        stretches.meet(RackGone(start, end))
+    assert stretches.met == [RackGone(0, 20), RackGone(30, 50), RackGone(60, 70)]
 
 
 @pytest.mark.parametrize("settled", [(True, True), (True, False), (False, True)])

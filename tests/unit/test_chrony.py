@@ -13,8 +13,14 @@ from tests.support.machine import HandMachine
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
-from timeagent.sources.chrony import STALE_UPDATES, ChronySource
-from timeagent.sources.chronywire import LOCAL_REFERENCE, TRACKING_BYTES, parse_tracking, tracking_request
+from timeagent.sources.chrony import (
+    LOCAL_REFERENCE,
+    STALE_UPDATES,
+    TRACKING_BYTES,
+    ChronySource,
+    parse_tracking,
+    tracking_request,
+)
 from timeagent.sources.port import Sample
 from timeagent.units import MS, SECOND, US
 

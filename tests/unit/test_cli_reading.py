@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag.closedbags import Gone
+from appliance.bag.closedbags import RackGone
 from appliance.cli.reading import _conclude
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
@@ -125,7 +125,7 @@ def test_what_cannot_be_meant_is_refused_by_name(say: Say, words: tuple[str, ...
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_retention_deleted_is_said(capfd: pytest.CaptureFixture[str], *, as_json: bool) -> None:
-    gone = [Gone(1_700_000_400_000_000_000, 1_700_000_410_000_000_000)]
+    gone = [RackGone(1_700_000_400_000_000_000, 1_700_000_410_000_000_000)]
     options = argparse.Namespace(log="log", json=as_json)
     _conclude(options, "tenure.read", {"messages": 0}, {"floor": 2}, gone)
     out, err = capfd.readouterr()

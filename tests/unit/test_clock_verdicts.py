@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import appliance.cli.doctor as command
-from appliance.demo.place import Place, set_up_place
+from appliance.demo.place import DemoPlace, set_up_place
 from tenure.__main__ import main
 from tests.support.mutants import plant
 from timeagent.clock import SystemClock
@@ -27,7 +27,7 @@ class _Nothing:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[DemoPlace]:
     made = set_up_place(tmp_path / "demo", 1, SystemClock().realtime_ns(), random.Random(str(tmp_path)))
     yield made
     made.forget()
@@ -41,7 +41,7 @@ def clock_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str
     return found
 
 
-def both(place: Place, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], dict[str, object]]:
+def both(place: DemoPlace, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], dict[str, object]]:
     node_dir = ["--node-dir", str(place.machines[0].directory)]
     return (
         clock_line(["doctor", str(place.root), *node_dir], capsys),
@@ -50,7 +50,7 @@ def both(place: Place, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, ob
 
 
 def test_assumed_radius_is_said_by_both(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: DemoPlace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("timeagent.wiring.own_sources", lambda *_: [])
     monkeypatch.setattr("appliance.cluster.KernelSource", _Nothing)
@@ -61,7 +61,7 @@ def test_assumed_radius_is_said_by_both(
 
 
 def test_doctor_that_knows_no_policy_is_caught(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: DemoPlace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant(monkeypatch, command, "_clock", "_assumed_radius(path)", "0")
     with pytest.raises(AssertionError):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.timeagent import KEY, HandEvidence
-from timeagent.agent import Agent, Limits, Run
+from timeagent.agent import Agent, AgentRun, Limits
 from timeagent.clock import SystemClock, boot_id
 from timeagent.combine import Weight
 from timeagent.daemon import Daemon, QueuedEvidence
@@ -49,7 +49,9 @@ class Running:
         clock = SystemClock()
         listed = [Listed(AssumedSource(clock, 5 * MS), Weight.ASSUMED), *map(Listed, sources)]
         evidence = QueuedEvidence(HandEvidence())
-        agent = Agent(clock, KEY, listed, PageWriter(directory / PAGE_NAME), evidence, Run(BOOT, 1), Limits(250 * MS))
+        agent = Agent(
+            clock, KEY, listed, PageWriter(directory / PAGE_NAME), evidence, AgentRun(BOOT, 1), Limits(250 * MS)
+        )
         self.stop = threading.Event()
         self.raised: BaseException | None = None
         daemon = Daemon(agent, clock, listed, [], evidence, Notifier({}))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from appliance.demo.director import Director
-from appliance.demo.place import Place, demo_policy
+from appliance.demo.place import DemoPlace, demo_policy
 from timeagent.clock import SystemClock
 
 KILLED_NS = 1_000
@@ -34,7 +34,7 @@ def acknowledged(boot_ns: int) -> dict[str, object]:
 def test_a_takeover_is_written_by_another_node_after_the_cut(
     tmp_path: Path, by: str, boot_ns: int, takeovers: dict[str, int]
 ) -> None:
-    place = Place(tmp_path, tmp_path, demo_policy(b"c" * 16), ())
+    place = DemoPlace(tmp_path, tmp_path, demo_policy(b"c" * 16), ())
     director = Director(place, SystemClock(), random.Random(1), print)
     director.course.victim, director.course.held_by_victim = "node3", [HELD]
     director._killed_ns = KILLED_NS

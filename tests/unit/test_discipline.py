@@ -7,21 +7,21 @@ from timeagent.discipline import (
     FRESH_NS,
     VOID_AFTER_NS,
     Bound,
+    BoundUnknown,
     Cause,
-    Contradiction,
+    ClockMoment,
+    ClockMoved,
     Disrupted,
     EpochBegan,
     Event,
     FreeRunning,
-    Moment,
-    Moved,
     Outcome,
     Passed,
     Quiet,
     Rules,
+    SourcesContradict,
     State,
     Synchronized,
-    Unknown,
     decide,
     status_of,
 )
@@ -31,8 +31,8 @@ from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
 
 RULES = Rules()
-THEN = Moment(1000 * SECOND)
-NOW = Moment(1001 * SECOND)
+THEN = ClockMoment(1000 * SECOND)
+NOW = ClockMoment(1001 * SECOND)
 BOUND = Bound(TimeInterval(-5, 5), THEN)
 EDGE = 5 + 200_000
 """How far the bound reaches a second later."""
@@ -43,9 +43,9 @@ def agreed(low: int = -3, high: int = 3, *, assumed: bool = False, cluster: bool
 
 
 LIARS = Contradicted((Voice("a", TimeInterval(0, 1)), Voice("b", TimeInterval(5, 6))), 0)
-STEP = Moved(Cause.STEP, 10 * SECOND)
-UNKNOWN = Unknown(7)
-WAITING = Unknown(7, BOUND)
+STEP = ClockMoved(Cause.STEP, 10 * SECOND)
+UNKNOWN = BoundUnknown(7)
+WAITING = BoundUnknown(7, BOUND)
 SYNCHRONIZED = Synchronized(7, BOUND)
 FREE = FreeRunning(7, BOUND)
 DISRUPTED = Disrupted(7, NOW.boot_ns + 1, BOUND)
@@ -60,20 +60,20 @@ TABLE: list[tuple[State, Event, State, Outcome]] = [
     (FREE, agreed(), Synchronized(7, AFTER), Quiet()),
     (DISRUPTED, agreed(), Disrupted(7, NOW.boot_ns + 1, AFTER), Quiet()),
     (DUE, agreed(), Synchronized(7, AFTER), Quiet()),
-    (UNKNOWN, LIARS, Disrupted(8, SILENCE, None), Contradiction(8, None, LIARS)),
+    (UNKNOWN, LIARS, Disrupted(8, SILENCE, None), SourcesContradict(8, None, LIARS)),
     *[
         (
             state,
             LIARS,
             Disrupted(8, SILENCE, BOUND),
-            Contradiction(8, TimeInterval(-EDGE, EDGE), LIARS),
+            SourcesContradict(8, TimeInterval(-EDGE, EDGE), LIARS),
         )
         for state in (WAITING, SYNCHRONIZED, FREE, DISRUPTED, DUE)
     ],
-    (UNKNOWN, STEP, Unknown(8), EpochBegan(8, STEP)),
-    (WAITING, STEP, Unknown(8, BOUND), EpochBegan(8, STEP)),
-    (SYNCHRONIZED, STEP, Unknown(8, BOUND), EpochBegan(8, STEP)),
-    (FREE, STEP, Unknown(8, BOUND), EpochBegan(8, STEP)),
+    (UNKNOWN, STEP, BoundUnknown(8), EpochBegan(8, STEP)),
+    (WAITING, STEP, BoundUnknown(8, BOUND), EpochBegan(8, STEP)),
+    (SYNCHRONIZED, STEP, BoundUnknown(8, BOUND), EpochBegan(8, STEP)),
+    (FREE, STEP, BoundUnknown(8, BOUND), EpochBegan(8, STEP)),
     (DISRUPTED, STEP, Disrupted(8, NOW.boot_ns + 1, BOUND), EpochBegan(8, STEP)),
     *[
         (state, event, state, Quiet())
@@ -90,7 +90,10 @@ def test_every_state_meets_every_event(state: State, event: Event, then: State, 
 
 def test_table_is_whole() -> None:
     met = {(type(state), type(event)) for state, event, _, _ in TABLE}
-    states, events = {Unknown, Synchronized, FreeRunning, Disrupted}, {Agreed, Contradicted, Unheard, Moved, Passed}
+    states, events = (
+        {BoundUnknown, Synchronized, FreeRunning, Disrupted},
+        {Agreed, Contradicted, Unheard, ClockMoved, Passed},
+    )
     assert met == {(state, event) for state in states for event in events}
 
 
@@ -106,29 +109,29 @@ def test_sample_beyond_what_was_said_disrupts(state: State, sign: int) -> None:
     heard = at(EDGE + 1)
     then, outcome = decide(state, heard, NOW, RULES)
     assert then == Disrupted(8, SILENCE, Bound(heard.ahead, NOW))
-    assert outcome == Contradiction(8, TimeInterval(-EDGE, EDGE), heard)
+    assert outcome == SourcesContradict(8, TimeInterval(-EDGE, EDGE), heard)
 
 
 # After the silence the reading that contradicted counts, in the epoch that began with it.
 def test_disrupted_is_left_by_a_sample_after_the_silence() -> None:
     heard = agreed(SECOND, SECOND + 10)
     state, _ = decide(SYNCHRONIZED, heard, NOW, RULES)
-    last = Moment(NOW.boot_ns + DISRUPTED_NS - 1)
+    last = ClockMoment(NOW.boot_ns + DISRUPTED_NS - 1)
     state, _ = decide(state, heard, last, RULES)
     assert isinstance(state, Disrupted)
-    state, _ = decide(state, Passed(), Moment(NOW.boot_ns + DISRUPTED_NS), RULES)
+    state, _ = decide(state, Passed(), ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
     assert isinstance(state, Disrupted)
-    state, _ = decide(state, heard, Moment(NOW.boot_ns + DISRUPTED_NS), RULES)
-    assert state == Synchronized(8, Bound(heard.ahead, Moment(NOW.boot_ns + DISRUPTED_NS)))
+    state, _ = decide(state, heard, ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
+    assert state == Synchronized(8, Bound(heard.ahead, ClockMoment(NOW.boot_ns + DISRUPTED_NS)))
 
 
 def test_second_contradiction_begins_the_silence_again() -> None:
     state, _ = decide(SYNCHRONIZED, agreed(SECOND, SECOND + 10), NOW, RULES)
-    later = Moment(NOW.boot_ns + DISRUPTED_NS - 1)
+    later = ClockMoment(NOW.boot_ns + DISRUPTED_NS - 1)
     state, outcome = decide(state, agreed(), later, RULES)
     assert isinstance(state, Disrupted)
     assert (state.epoch, state.until_ns) == (9, later.boot_ns + DISRUPTED_NS)
-    assert isinstance(outcome, Contradiction)
+    assert isinstance(outcome, SourcesContradict)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +144,11 @@ def test_second_contradiction_begins_the_silence_again() -> None:
     ],
 )
 def test_measurement_that_is_not_repeated_runs_free_and_is_void_at_last(age: int, state: State) -> None:
-    assert decide(SYNCHRONIZED, Passed(), Moment(THEN.boot_ns + age), RULES)[0] == state
+    assert decide(SYNCHRONIZED, Passed(), ClockMoment(THEN.boot_ns + age), RULES)[0] == state
 
 
 def test_slew_beyond_the_drift_bound_widens_what_was_said() -> None:
-    slewed = Moment(NOW.boot_ns, slewed_ns=1_000_000)
+    slewed = ClockMoment(NOW.boot_ns, slewed_ns=1_000_000)
     assert isinstance(decide(SYNCHRONIZED, agreed(EDGE + 1_000_000, SECOND), slewed, RULES)[0], Synchronized)
     assert isinstance(decide(SYNCHRONIZED, agreed(EDGE + 1_000_001, SECOND), slewed, RULES)[0], Disrupted)
 
@@ -161,7 +164,7 @@ def test_assumption_is_free_running_and_does_not_age() -> None:
 def test_assumption_does_not_replace_a_measurement_before_it_is_void(state: State) -> None:
     stated = agreed(-SECOND, SECOND, assumed=True)
     assert decide(state, stated, NOW, RULES) == (state, Quiet())
-    void = Moment(THEN.boot_ns + VOID_AFTER_NS + 1)
+    void = ClockMoment(THEN.boot_ns + VOID_AFTER_NS + 1)
     assert decide(state, stated, void, RULES)[0] == FreeRunning(7, Bound(stated.ahead, void, assumed=True))
 
 

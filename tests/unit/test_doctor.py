@@ -19,7 +19,7 @@ from appliance.cli import agent
 from appliance.cli import doctor as command
 from appliance.doctor import directory as judged
 from appliance.doctor import machine
-from appliance.doctor.check import Check, Verdict, exit_status, passed, unsure
+from appliance.doctor.check import CheckVerdict, HealthCheck, exit_status, passed, unsure
 from appliance.doctor.mounts import (
     Mount,
     delegations_returned,
@@ -67,7 +67,7 @@ def options(**changes: str | None) -> Mount:
     return replace(NFS, options=kept)
 
 
-def verdicts(checks: list[Check]) -> dict[str, Verdict]:
+def verdicts(checks: list[HealthCheck]) -> dict[str, CheckVerdict]:
     return {check.name: check.verdict for check in checks}
 
 
@@ -88,49 +88,55 @@ def test_path_is_on_the_innermost_mount_and_escapes_are_read() -> None:
 @pytest.mark.parametrize(
     ("kind", "version", "verdict"),
     [
-        ("nfs4", "4.2", Verdict.PASS),
-        ("nfs", "3", Verdict.PASS),
-        ("nfs4", "4.0", Verdict.UNSURE),
-        ("nfs", "2", Verdict.UNSURE),
-        ("ext4", "", Verdict.PASS),
-        ("tmpfs", "", Verdict.UNSURE),
-        ("overlay", "", Verdict.UNSURE),
-        ("fuse.sshfs", "", Verdict.UNSURE),
-        ("cifs", "", Verdict.FAIL),
-        ("vfat", "", Verdict.FAIL),
+        ("nfs4", "4.2", CheckVerdict.PASS),
+        ("nfs", "3", CheckVerdict.PASS),
+        ("nfs4", "4.0", CheckVerdict.UNSURE),
+        ("nfs", "2", CheckVerdict.UNSURE),
+        ("ext4", "", CheckVerdict.PASS),
+        ("tmpfs", "", CheckVerdict.UNSURE),
+        ("overlay", "", CheckVerdict.UNSURE),
+        ("fuse.sshfs", "", CheckVerdict.UNSURE),
+        ("cifs", "", CheckVerdict.FAIL),
+        ("vfat", "", CheckVerdict.FAIL),
     ],
 )
-def test_kind_of_file_system(kind: str, version: str, verdict: Verdict) -> None:
+def test_kind_of_file_system(kind: str, version: str, verdict: CheckVerdict) -> None:
     assert judge_kind(Mount("/srv", kind, "x", {"vers": version})).verdict is verdict
 
 
 def test_usual_nfs_options_pass() -> None:
-    assert set(verdicts(judge_options(NFS)).values()) == {Verdict.PASS}
+    assert set(verdicts(judge_options(NFS)).values()) == {CheckVerdict.PASS}
 
 
 @pytest.mark.parametrize(
     ("name", "change", "verdict"),
     [
-        ("writable", {"ro": ""}, Verdict.FAIL),
-        ("hard mount", {"soft": "", "hard": None}, Verdict.UNSURE),
-        ("close-to-open", {"nocto": ""}, Verdict.FAIL),
-        ("caching", {"noac": ""}, Verdict.UNSURE),
-        ("caching", {"actimeo": "600"}, Verdict.UNSURE),
-        ("caching", {"acdirmax": "61"}, Verdict.UNSURE),
-        ("caching", {"fsc": ""}, Verdict.UNSURE),
+        ("writable", {"ro": ""}, CheckVerdict.FAIL),
+        ("hard mount", {"soft": "", "hard": None}, CheckVerdict.UNSURE),
+        ("close-to-open", {"nocto": ""}, CheckVerdict.FAIL),
+        ("caching", {"noac": ""}, CheckVerdict.UNSURE),
+        ("caching", {"actimeo": "600"}, CheckVerdict.UNSURE),
+        ("caching", {"acdirmax": "61"}, CheckVerdict.UNSURE),
+        ("caching", {"fsc": ""}, CheckVerdict.UNSURE),
     ],
 )
-def test_option_that_takes_something_away_is_named(name: str, change: dict[str, str | None], verdict: Verdict) -> None:
+def test_option_that_takes_something_away_is_named(
+    name: str, change: dict[str, str | None], verdict: CheckVerdict
+) -> None:
     found = verdicts(judge_options(options(**change)))
     assert found.pop(name) is verdict
-    assert set(found.values()) == {Verdict.PASS}
+    assert set(found.values()) == {CheckVerdict.PASS}
 
 
 def test_delegations_are_counted_where_the_kernel_counts_them() -> None:
     assert delegations_returned(MOUNTSTATS, "/srv") == 7
     assert delegations_returned(MOUNTSTATS, "/") is None
     assert delegations_returned("", "/srv") is None
-    for before, after, verdict in ((7, 8, Verdict.FAIL), (7, 7, Verdict.PASS), (None, 7, Verdict.UNSURE)):
+    for before, after, verdict in (
+        (7, 8, CheckVerdict.FAIL),
+        (7, 7, CheckVerdict.PASS),
+        (None, 7, CheckVerdict.UNSURE),
+    ):
         judged_ = judge_delegations(NFS, before, after)
         assert judged_ is not None
         assert judged_.verdict is verdict
@@ -142,10 +148,10 @@ def test_delegations_are_counted_where_the_kernel_counts_them() -> None:
 
 def test_good_directory_passes_every_trial_and_nothing_is_left(tmp_path: Path) -> None:
     with Probe(tmp_path, "x") as probe:
-        assert judged.judge_owner(probe.owner(), os.geteuid()).verdict is Verdict.PASS
-        assert judged.judge_linked(probe.linked()).verdict is Verdict.PASS
-        assert judged.judge_exclusive(refused=probe.exclusive()).verdict is Verdict.PASS
-        assert judged.judge_listed(listed=probe.listed()).verdict is Verdict.PASS
+        assert judged.judge_owner(probe.owner(), os.geteuid()).verdict is CheckVerdict.PASS
+        assert judged.judge_linked(probe.linked()).verdict is CheckVerdict.PASS
+        assert judged.judge_exclusive(refused=probe.exclusive()).verdict is CheckVerdict.PASS
+        assert judged.judge_listed(listed=probe.listed()).verdict is CheckVerdict.PASS
         probe.read_often()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "tmp").mkdir()
@@ -161,13 +167,13 @@ GOOD = Linked(2, second_refused=True, content_kept=True)
     "wrong", [replace(GOOD, names=1), replace(GOOD, second_refused=False), replace(GOOD, content_kept=False)]
 )
 def test_link_that_does_not_decide_fails(wrong: Linked) -> None:
-    assert judged.judge_linked(wrong).verdict is Verdict.FAIL
+    assert judged.judge_linked(wrong).verdict is CheckVerdict.FAIL
 
 
 def test_what_else_can_be_wrong_with_files_fails() -> None:
-    assert judged.judge_owner(65534, 1000).verdict is Verdict.FAIL
-    assert judged.judge_exclusive(refused=False).verdict is Verdict.FAIL
-    assert judged.judge_listed(listed=False).verdict is Verdict.FAIL
+    assert judged.judge_owner(65534, 1000).verdict is CheckVerdict.FAIL
+    assert judged.judge_exclusive(refused=False).verdict is CheckVerdict.FAIL
+    assert judged.judge_listed(listed=False).verdict is CheckVerdict.FAIL
 
 
 # /tmp is the usual model for a shared directory, and the wrong one.
@@ -207,7 +213,7 @@ def test_room_is_what_the_file_system_says(tmp_path: Path) -> None:
 def test_server_clock_that_is_off(off: int, verdict: str) -> None:
     local = TimeInterval(10**18, 10**18)
     assert judged.judge_server_clock(10**18 + off, local).verdict == verdict
-    assert judged.judge_server_clock(10**18 + 2 * MINUTE, local).verdict is Verdict.FAIL
+    assert judged.judge_server_clock(10**18 + 2 * MINUTE, local).verdict is CheckVerdict.FAIL
 
 
 # ---- the machine ----
@@ -222,26 +228,26 @@ def test_machine_that_will_do_passes() -> None:
         judge_reached(["beta"], {}),
         machine.judge_listening("x:7420", None),
     ]
-    assert {check.verdict for check in found} == {Verdict.PASS}
+    assert {check.verdict for check in found} == {CheckVerdict.PASS}
     assert exit_status(found) == 0
 
 
 def test_each_fault_of_a_machine_is_named() -> None:
-    assert verdicts(machine.judge_user(0, 0o022)) == {"user": Verdict.FAIL, "umask": Verdict.UNSURE}
-    assert machine.judge_runtime("/dev/shm", "ext4").verdict is Verdict.FAIL
-    assert judge_clock(None, "kernel: unsynchronised", "").verdict is Verdict.FAIL
-    assert judge_clock(251 * MS, "", "chrony").verdict is Verdict.FAIL
-    assert machine.judge_randomness(ready=False).verdict is Verdict.FAIL
+    assert verdicts(machine.judge_user(0, 0o022)) == {"user": CheckVerdict.FAIL, "umask": CheckVerdict.UNSURE}
+    assert machine.judge_runtime("/dev/shm", "ext4").verdict is CheckVerdict.FAIL
+    assert judge_clock(None, "kernel: unsynchronised", "").verdict is CheckVerdict.FAIL
+    assert judge_clock(251 * MS, "", "chrony").verdict is CheckVerdict.FAIL
+    assert machine.judge_randomness(ready=False).verdict is CheckVerdict.FAIL
     silent = judge_reached([], {"beta": "10.0.0.8:7421"})
-    assert (silent.verdict, "beta at 10.0.0.8:7421" in silent.reason) == (Verdict.UNSURE, True)
+    assert (silent.verdict, "beta at 10.0.0.8:7421" in silent.reason) == (CheckVerdict.UNSURE, True)
     assert "7420" not in silent.way_out
-    assert machine.judge_listening("x:7420", "address in use").verdict is Verdict.FAIL
+    assert machine.judge_listening("x:7420", "address in use").verdict is CheckVerdict.FAIL
 
 
 def test_exit_status_is_that_of_the_worst() -> None:
     assert exit_status([passed("a", "b")]) == 0
     assert exit_status([passed("a", "b"), unsure("a", "b", "c")]) == 3
-    assert exit_status([unsure("a", "b", "c"), Check("a", Verdict.FAIL, "b", "c")]) == 1
+    assert exit_status([unsure("a", "b", "c"), HealthCheck("a", CheckVerdict.FAIL, "b", "c")]) == 1
 
 
 # ---- the command ----
@@ -293,10 +299,10 @@ def test_mount_that_hangs_fails_one_line_and_is_asked_nothing_more(
         found = {check.name: check for check in command.look_at(tmp_path, None, patience_s=2.0)}
     finally:
         answer.set()
-    assert found["files"].verdict is Verdict.FAIL
+    assert found["files"].verdict is CheckVerdict.FAIL
     assert "no answer" in found["files"].reason
-    assert (found["room"].verdict, found["node"].verdict) == (Verdict.UNSURE, Verdict.UNSURE)
-    assert found["tmpfs"].verdict is Verdict.PASS
+    assert (found["room"].verdict, found["node"].verdict) == (CheckVerdict.UNSURE, CheckVerdict.UNSURE)
+    assert found["tmpfs"].verdict is CheckVerdict.PASS
     assert asked_for.get(timeout=60) is None  # a root's agent is found by reading there
 
 
@@ -310,23 +316,23 @@ def test_line_about_the_machine_that_hangs_does_not_make_the_mount_answer_again(
         found = {check.name: check for check in command.look_at(tmp_path, None, patience_s=2.0)}
     finally:
         answer.set()
-    assert (found["files"].verdict, found["clock"].verdict) == (Verdict.FAIL, Verdict.FAIL)
-    assert (found["node"].verdict, found["node"].reason) == (Verdict.UNSURE, "not asked: the mount hangs")
+    assert (found["files"].verdict, found["clock"].verdict) == (CheckVerdict.FAIL, CheckVerdict.FAIL)
+    assert (found["node"].verdict, found["node"].reason) == (CheckVerdict.UNSURE, "not asked: the mount hangs")
 
 
 def test_refusal_of_the_operating_system_fails_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_probe: Probe) -> Linked:
         raise OSError(95, "Operation not supported")
 
-    def full(_path: Path) -> list[Check]:
+    def full(_path: Path) -> list[HealthCheck]:
         raise Environment("mount-full", "no space left", hint="free some")
 
     monkeypatch.setattr(Probe, "linked", refused)
     monkeypatch.setattr(command, "_server_clock", full)
     found = {check.name: check for check in command.look_at(tmp_path, None)}
-    assert found["hard links"].verdict is Verdict.FAIL
-    assert found["exclusive create"].verdict is Verdict.PASS
-    assert (found["server clock"].verdict, found["server clock"].way_out) == (Verdict.FAIL, "free some")
+    assert found["hard links"].verdict is CheckVerdict.FAIL
+    assert found["exclusive create"].verdict is CheckVerdict.PASS
+    assert (found["server clock"].verdict, found["server clock"].way_out) == (CheckVerdict.FAIL, "free some")
     assert list(tmp_path.iterdir()) == []
 
 

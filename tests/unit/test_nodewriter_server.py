@@ -16,7 +16,7 @@ from appliance.formats.paths import Grid
 from appliance.nodewriter.client import Doubt, NodeWriterClient, NotTaken
 from appliance.nodewriter.server import NodeWriterServer
 from appliance.nodewriter.service import NodeWriter
-from appliance.nodewriter.wire import LENGTH_BYTES, Hello, Rebuff, body_bytes, decode_answer, encode
+from appliance.nodewriter.wire import LENGTH_BYTES, Rebuff, WriterHello, body_bytes, decode_answer, encode
 from tests.support.bags import CLUSTER, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged
@@ -185,7 +185,7 @@ def test_another_cluster_node_or_version_is_turned_away_by_name(
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(30)
         raw.connect(str(path))
-        raw.sendall(encode(Hello(version=version, cluster_id=cluster, node=name)))
+        raw.sendall(encode(WriterHello(version=version, cluster_id=cluster, node=name)))
         answer = decode_answer(raw.recv(body_bytes(raw.recv(LENGTH_BYTES))))
         assert isinstance(answer, Rebuff)
         assert "n1" in answer.reason
@@ -212,11 +212,11 @@ def test_a_writer_that_dies_leaves_doubt_at_once(path: Path, node: Node) -> None
     listener.listen()
 
     def die_after_taking() -> None:
-        from appliance.nodewriter.wire import Welcome
+        from appliance.nodewriter.wire import WriterWelcome
 
         accepted, _ = listener.accept()
         accepted.recv(65536)
-        accepted.sendall(encode(Welcome(incarnation=WRITER)))
+        accepted.sendall(encode(WriterWelcome(incarnation=WRITER)))
         accepted.recv(65536)
         accepted.close()
 

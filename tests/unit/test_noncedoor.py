@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
 from timeagent.errors import BadTime, Environment
-from timeagent.noncedoor import Door, NonceClient, answer, bind_udp, bind_unix
+from timeagent.noncedoor import NonceClient, NonceServer, answer, bind_udp, bind_unix
 from timeagent.noncewire import (
     QUESTION_BYTES,
-    Kind,
-    Question,
+    NonceKind,
+    NonceQuestion,
     answers,
     decode_question,
     encode_question,
@@ -29,7 +29,7 @@ from timeagent.sources.exchange import UdpExchange
 from timeagent.units import MS, SECOND
 
 NONCE = bytes(range(32))
-ASKED = Question(Kind.PEER, b"12345678", NONCE)
+ASKED = NonceQuestion(NonceKind.PEER, b"12345678", NONCE)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def hand() -> HandAgent:
 def udp(hand: HandAgent) -> Iterator[int]:
     bound = bind_udp("127.0.0.1", 0)
     stopped = threading.Event()
-    door = Door(bound, hand.agent, local_door=False)
+    door = NonceServer(bound, hand.agent, local_door=False)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
     yield bound.getsockname()[1]
@@ -54,7 +54,7 @@ def udp(hand: HandAgent) -> Iterator[int]:
     door.close()
 
 
-def ask(port: int, question: Question = ASKED, *, tries: int = 40) -> bytes:
+def ask(port: int, question: NonceQuestion = ASKED, *, tries: int = 40) -> bytes:
     """Ask until there is an answer: a full queue drops a datagram, and a busy machine empties it late."""
     exchange = UdpExchange("127.0.0.1", port, timeout_ns=SECOND)
     for left in reversed(range(tries)):
@@ -89,10 +89,10 @@ def test_every_flipped_bit_of_the_head_is_ignored_or_another_question(hand: Hand
 
 
 # Who is not on this machine gets a peer's answer, and nothing else: no report, no signature over bytes of its choice.
-@pytest.mark.parametrize("kind", [Kind.SIGN, Kind.REPORT])
-def test_stranger_is_not_answered(hand: HandAgent, kind: Kind) -> None:
-    assert answer(hand.agent, encode_question(Question(kind, b"12345678", NONCE)), local_door=False) is None
-    assert answer(hand.agent, encode_question(Question(kind, b"12345678", NONCE)), local_door=True) is not None
+@pytest.mark.parametrize("kind", [NonceKind.SIGN, NonceKind.REPORT])
+def test_stranger_is_not_answered(hand: HandAgent, kind: NonceKind) -> None:
+    assert answer(hand.agent, encode_question(NonceQuestion(kind, b"12345678", NONCE)), local_door=False) is None
+    assert answer(hand.agent, encode_question(NonceQuestion(kind, b"12345678", NONCE)), local_door=True) is not None
 
 
 def test_no_answer_to_a_stranger_is_longer_than_its_question(hand: HandAgent) -> None:
@@ -136,7 +136,7 @@ def test_peers_door_survives_ten_thousand_datagrams_that_are_none(udp: int) -> N
 
 def test_client_asks_for_the_report_over_the_unix_socket(hand: HandAgent, tmp_path: Path) -> None:
     stopped = threading.Event()
-    door = Door(bind_unix(tmp_path), hand.agent, local_door=True)
+    door = NonceServer(bind_unix(tmp_path), hand.agent, local_door=True)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
     assert b'"tenure.time.report"' in NonceClient(tmp_path).report()

@@ -18,7 +18,7 @@ from timeagent.evidence import Exchanged, judge_exchange
 from timeagent.hearing import Listed
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer, public_line
-from timeagent.noncewire import Kind, Question, encode_question, peer_digest
+from timeagent.noncewire import NonceKind, NonceQuestion, encode_question, peer_digest
 from timeagent.signedtime import ClockStatus
 from timeagent.sources.assumed import AssumedSource
 from timeagent.sources.peer import PeerSource
@@ -121,7 +121,7 @@ def test_stranger_gets_no_signature_over_bytes_of_its_choice() -> None:
     nonce = bytes(range(32))
     token = there.agent.sign_for_peer(peer_digest(nonce))
     assert not token.verified_by(THERE.verifier(), nonce)
-    request = encode_question(Question(Kind.PEER, bytes(8), nonce))
+    request = encode_question(NonceQuestion(NonceKind.PEER, bytes(8), nonce))
     assert len(request) >= 16 + 128  # no answer to a stranger is longer than the question
 
 

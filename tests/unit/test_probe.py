@@ -13,7 +13,7 @@ import pytest
 
 from appliance.bag.hands import LocalHands
 from appliance.cli import probe as command
-from appliance.doctor.check import Check, Verdict
+from appliance.doctor.check import CheckVerdict, HealthCheck
 from appliance.doctor.twohands import ABSENCES, TwoHands
 from tenure.__main__ import main
 from timeagent.clock import SystemClock
@@ -124,7 +124,7 @@ class NoWait:
         SystemClock().sleep(span // 50)
 
 
-def experiments(there: type[Hands], *, shared: bool = True) -> dict[str, Check]:
+def experiments(there: type[Hands], *, shared: bool = True) -> dict[str, HealthCheck]:
     directory: dict[str, str] = {}
     two = TwoHands(Hands(directory), there(directory if shared else {}), random.Random(1), NoWait())
     return {check.name: check for check in command._experiments(two)}
@@ -132,10 +132,10 @@ def experiments(there: type[Hands], *, shared: bool = True) -> dict[str, Check]:
 
 def test_clients_that_do_what_they_should_pass() -> None:
     found = experiments(Hands)
-    assert all(check.verdict is not Verdict.FAIL for check in found.values())
+    assert all(check.verdict is not CheckVerdict.FAIL for check in found.values())
     assert len(found) == 6
     remembering = experiments(RemembersAbsences)["absent names"]
-    assert remembering.verdict is Verdict.PASS
+    assert remembering.verdict is CheckVerdict.PASS
     assert f"{ABSENCES // 2} of {ABSENCES}" in remembering.reason
 
 
@@ -155,13 +155,13 @@ def test_clients_that_do_what_they_should_pass() -> None:
 )
 def test_client_that_disagrees_is_named(there: type[Hands], name: str) -> None:
     found = experiments(there)
-    assert found[name].verdict is Verdict.FAIL
+    assert found[name].verdict is CheckVerdict.FAIL
     assert found[name].way_out
 
 
 def test_two_directories_are_found_to_be_two() -> None:
     found = experiments(Hands, shared=False)
-    assert [(check.name, check.verdict) for check in found.values()] == [("one directory", Verdict.FAIL)]
+    assert [(check.name, check.verdict) for check in found.values()] == [("one directory", CheckVerdict.FAIL)]
 
 
 # ---- the command ----

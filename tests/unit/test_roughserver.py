@@ -24,7 +24,7 @@ from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted
 from timeagent.interval import TimeInterval
 from timeagent.keyfiles import CREDENTIALS
 from timeagent.roughserver import RoughDoor, RoughServer, whole_seconds
-from timeagent.roughwire import VERSIONS, Answer, delegate, make_request, open_answer
+from timeagent.roughwire import VERSIONS, RoughtimeAnswer, delegate, make_request, open_answer
 from timeagent.units import DAY, HOUR, MS, SECOND
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def server(now: TimeInterval = NOW, delegations: Delegations | None = None) -> R
     return RoughServer(lambda: now, delegations or Delegations([], LONG_TERM))
 
 
-def asked(answering: RoughServer, nonce: bytes = bytes(32)) -> Answer | None:
+def asked(answering: RoughServer, nonce: bytes = bytes(32)) -> RoughtimeAnswer | None:
     request = make_request(LONG_TERM.public, nonce)
     (answer,) = answering.answers([request])
     return None if answer is None else open_answer(LONG_TERM.public, request, answer)
@@ -276,7 +276,7 @@ def test_door_serves_on_after_junk(wire: OverTheWire) -> None:
             assert answer.midpoint_s == NOW_S
 
 
-def _answer_to(client: socket.socket, request: bytes) -> Answer:
+def _answer_to(client: socket.socket, request: bytes) -> RoughtimeAnswer:
     client.send(request)
     for _ in range(300):  # flips outside of what is checked are requests too, and have answers
         try:

@@ -12,9 +12,16 @@ import pytest
 from tests.support.machine import START_NS, HandMachine
 from tests.support.roughtime import NOW_S, Witness, chain_of, signer
 from timeagent.errors import BadConfiguration, BadTime
-from timeagent.malfeasance import Consistent, Proven, Queried, decode_report, judge
-from timeagent.roughchain import WINDOW, RoughChain
-from timeagent.roughevidence import RoughEvidenceFiles
+from timeagent.malfeasance import (
+    WINDOW,
+    Consistent,
+    Proven,
+    Queried,
+    RoughChain,
+    RoughEvidenceFiles,
+    decode_report,
+    judge,
+)
 from timeagent.roughwire import delegate
 from timeagent.serverlist import RoughtimeServer, load_servers, parse_servers
 from timeagent.sources.roughtime import RoughtimeSource, retry_after

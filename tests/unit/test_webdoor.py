@@ -19,7 +19,7 @@ from appliance.formats.address import Address
 from appliance.health import TMPFS_BYTES_MIN
 from appliance.lease import listeners
 from appliance.node import HTTP_SOCKET, Node
-from appliance.webdoor import Answer, WebDoor
+from appliance.webdoor import HttpAnswer, WebDoor
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import free_port
 from timeagent.clock import SystemClock
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 
 
-def answer(path: str, query: Mapping[str, str]) -> Answer | None:
+def answer(path: str, query: Mapping[str, str]) -> HttpAnswer | None:
     match path:
         case "/hello":
-            return Answer(200, f"hello {dict(query)}\n".encode())
+            return HttpAnswer(200, f"hello {dict(query)}\n".encode())
         case "/away":
             raise ShardUnavailable("away", "nobody is there")
         case "/bad":
@@ -145,11 +145,11 @@ def test_who_asks_too_slowly_is_told_so(door: WebDoor, monkeypatch: pytest.Monke
 def test_health_is_answered_whatever_visitors_do(monkeypatch: pytest.MonkeyPatch) -> None:
     hold, held = Event(), Event()
 
-    def page(path: str, _: Mapping[str, str]) -> Answer:
+    def page(path: str, _: Mapping[str, str]) -> HttpAnswer:
         if path == "/slow":
             held.set()
             hold.wait(60)
-        return Answer(200, b"made\n")
+        return HttpAnswer(200, b"made\n")
 
     monkeypatch.setattr(webdoor, "PAGES_MAX", 1)
     door = WebDoor(Address("127.0.0.1", 0), page, CLOCK, at_once={"/healthz"})

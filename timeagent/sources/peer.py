@@ -24,7 +24,7 @@ from timeagent.canonical import DIGEST_BYTES, digest
 from timeagent.clock import MachineClock
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.noncewire import Kind, Question, answers, encode_question, peer_digest, token_of
+from timeagent.noncewire import NonceKind, NonceQuestion, answers, encode_question, peer_digest, token_of
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import MS, Span
 
@@ -85,7 +85,7 @@ class PeerSource:
         chance = self._chance.randbytes(DIGEST_BYTES)
         own = self._own_word(chance)
         nonce = nonce_over(own, chance)
-        question = Question(Kind.PEER, chance[:8], nonce)
+        question = NonceQuestion(NonceKind.PEER, chance[:8], nonce)
         boot_ns = self._machine.boot_ns()
         before = self._machine.realtime_ns()
         data = self._exchange(encode_question(question), lambda each: answers(question, each))

@@ -16,7 +16,7 @@ from typing import Final
 from timeagent.clock import MachineClock
 from timeagent.errors import BadTime, Damaged
 from timeagent.interval import TimeInterval
-from timeagent.roughchain import RoughChain
+from timeagent.malfeasance import RoughChain
 from timeagent.serverlist import RoughtimeServer
 from timeagent.signedtime import ClockStatus
 from timeagent.units import DAY, MS, SECOND, Span, span_text

@@ -14,11 +14,10 @@ from timeagent.errors import TenureError
 
 from ..evidence import LEGEND as EVIDENCE_LEGEND
 from ..exporting import Sheet
+from ..finding_loader import Looked, look_at
 from ..findinglist import LEGEND, Group, Order, Wanted, exported, summary_cells
-from ..looking import Looked, look_at
 from ..subjects import FindingSubject
-from ..widgets.chain_table import ChainTable
-from ..widgets.finding_table import FindingTable
+from ..widgets.findings import ChainTable, FindingTable
 from ..widgets.pick_table import PickTable
 from ..widgets.words_line import WordsLine
 from .base import TopScreen

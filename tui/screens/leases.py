@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 
 from ..arranging import Wanted
-from ..widgets.lease_facts import LeaseFacts
-from ..widgets.lease_list import LeaseList
+from ..widgets.leases import LeaseFacts, LeaseList
 from .base import LEASES, TopScreen
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..widgets.bag_strip import BagStrip
-from ..widgets.lease_table import LeaseTable
+from ..widgets.leases import LeaseTable
 from ..widgets.lines import ClockLine, HealthLine
 from ..widgets.node_table import NodeTable
 from .base import TopScreen

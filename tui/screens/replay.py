@@ -13,8 +13,8 @@ from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import rfc3339
 
+from ..batched_redraw import Holding
 from ..exporting import Sheet
-from ..holding import Holding
 from ..reading import Reading
 from ..replaying import (
     REPLAY_LEGENDS,
@@ -32,11 +32,8 @@ from ..replaying import (
     status_words,
     stepped,
 )
-from ..widgets.event_table import EventTable
-from ..widgets.instant_field import InstantField
 from ..widgets.lines import TabLine, TitleBar
-from ..widgets.moment_parts import MomentParts
-from ..widgets.scrubber_line import ScrubberLine
+from ..widgets.replay import EventTable, InstantField, MomentParts, ScrubberLine
 from ..widgets.words_line import WordsLine
 from .base import TopScreen
 from .whatif import WhatIfScreen

@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from ..facts import moment
+from ..places import moment
 from ..widgets.words_line import WordsLine
 
 if TYPE_CHECKING:

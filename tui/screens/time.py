@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ..agreeing import agreement_words
 from ..clocks import LEGEND, ClockRows, History, outside_words, source_lines
+from ..nodeclocks import agreement_words
 from ..overview import not_known
-from ..subjects import ClockSubject
+from ..subjects import ClockSubject, Tone
 from ..tones import STYLES
 from ..widgets.clock_table import ClockTable
 from ..widgets.lines import ClockLine
 from ..widgets.words_line import WordsLine
-from ..words import Tone
 from .base import TopScreen
 
 if TYPE_CHECKING:

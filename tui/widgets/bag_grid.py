@@ -13,8 +13,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..grid import CELLS, ZOOMS, Grid, next_damaged, oldest_open
-from ..subjects import BagSubject
-from ..words import Cell, Tone, clock_text
+from ..subjects import BagSubject, Cell, Tone
+from ..words import clock_text
 from .row_table import RowTable
 
 if TYPE_CHECKING:

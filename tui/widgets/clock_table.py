@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..clocks import AXIS, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS
 from ..columns import heading
-from ..subjects import ClockSubject
-from ..words import Cell, Tone
+from ..subjects import Cell, ClockSubject, Tone
 from .pick_table import PickTable
 
 if TYPE_CHECKING:

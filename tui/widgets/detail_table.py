@@ -11,7 +11,8 @@ from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 from ..columns import Column, cut
-from ..words import Cell, Tone, matching, short_span
+from ..subjects import Cell, Tone
+from ..words import matching, short_span
 from .pick_table import PickTable
 
 if TYPE_CHECKING:

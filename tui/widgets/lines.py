@@ -11,8 +11,8 @@ from appliance.doctor.check import not_well
 from ..cellwidth import cells_of, tail_of
 from ..health import health, level_cell
 from ..overview import badge_words, numbers_words, time_line, time_words
+from ..subjects import Cell
 from ..tones import MUTED, styled
-from ..words import Cell
 from .words_line import WordsLine
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from ..columns import laid_out
+from ..subjects import Cell, Tone
 from ..tones import CURSOR, partial
-from ..words import Cell, Tone
 from .row_table import RowTable
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from textual.strip import Strip
 
 from ..cellwidth import cells_of
 from ..columns import heading, laid_out, layout
+from ..subjects import Cell, Tone
 from ..tones import CELL_STYLES, drawn, segments
-from ..words import Cell, Tone
 from .framing import Framing
 from .line_bar import LineBar
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.style import Style
     from textual.geometry import Size
 
-    from ..words import Cell
+    from ..subjects import Cell
 
 type Part = str | tuple[str, str]
 """Text, plain or with a style of the theme."""

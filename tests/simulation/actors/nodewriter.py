@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from appliance.nodewriter.client import Doubt, Handed, NotTaken, _handed
 from appliance.nodewriter.service import NodeWriter
-from appliance.nodewriter.wire import LENGTH_BYTES, Answer, Said, Submit, answer_of, decode_answer, decode_call, encode
+from appliance.nodewriter.wire import (
+    LENGTH_BYTES,
+    Submit,
+    WriterAnswer,
+    WriterSaid,
+    answer_of,
+    decode_answer,
+    decode_call,
+    encode,
+)
 from tests.simulation.actors.processes import Kit
 from tests.simulation.scheduler import NEVER
 from timeagent.units import SECOND
@@ -97,11 +106,11 @@ class WriterHost:
 
         refused = writer.submit(submission, told)
         if refused is not None:
-            self._say(call, Answer(number=submission.number, said=Said.REFUSED, reason=refused))
+            self._say(call, WriterAnswer(number=submission.number, said=WriterSaid.REFUSED, reason=refused))
         for actor in socket.actors:
             scheduler.wake(actor)
 
-    def _say(self, call: Call, answer: Answer) -> None:
+    def _say(self, call: Call, answer: WriterAnswer) -> None:
         call.heard = encode(answer)
         self._world.scheduler.wake(call.caller)
 
@@ -153,6 +162,6 @@ class SimulatedDoor:
             scheduler.note("hears nothing from the node's writer")
             return Doubt("the node's writer said nothing", socket.incarnation)
         answer = decode_answer(call.heard[LENGTH_BYTES:])
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, WriterAnswer)
         scheduler.note("hears from the node's writer:", answer.said)
         return _handed(answer, socket.incarnation)

@@ -1,20 +1,68 @@
-"""All that is known of many leases: sorted, narrowed, in groups; the cursor stays with its lease."""
+"""Leases on the screen: the table of the overview, the list that is sorted and filtered, the facts of one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from timeagent.console import counted
+
 from ..arranging import Arrangement, Group, Heading, Order, Wanted, arrange
-from ..columns import MANY_LEASE_COLUMNS
-from ..overview import leases_count, nothing_words
-from ..subjects import LeaseSubject
-from ..words import Cell, Tone, many_lease_row
+from ..columns import LEASE_COLUMNS, MANY_LEASE_COLUMNS
+from ..overview import leases_count, leases_title, nothing_words
+from ..places import moment
+from ..subjects import Cell, DomainSubject, LeaseSubject, Tone
+from ..tones import MUTED
+from ..words import filtered, lease_row, lease_words, many_lease_row
 from .pick_table import PickTable
+from .words_line import WordsLine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..columns import Field
     from ..state import ClusterState, LeaseRow
     from ..subjects import Subject
+
+
+class LeaseTable(PickTable):
+    """One row per lease, filtered, in order of domain."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__(LEASE_COLUMNS, "Leases", id="leases")
+        self._state: ClusterState | None = None
+        self._words = ""
+        self._shown: Sequence[LeaseRow] = ()
+
+    @property
+    def row(self) -> LeaseRow | None:
+        """The lease under the cursor."""
+        return self._shown[self.cursor] if self._shown else None
+
+    @property
+    def words(self) -> str:
+        """The filter."""
+        return self._words
+
+    @words.setter
+    def words(self, words: str) -> None:
+        self._words = words.strip()
+        if self._state is not None:
+            self.show(self._state)
+
+    def show(self, state: ClusterState) -> None:
+        """Show a state's leases."""
+        self._state = state
+        now = state.clock.now
+        leases = self._shown = filtered(state.leases, self._words)
+        self.show_title(leases_title(state, len(leases), self._words))
+        self.show_picks(
+            len(leases),
+            lambda index: lease_row(leases[index], now),
+            nothing_words(state, self._words),
+            lambda index: DomainSubject(leases[index].domain),
+        )
+
 
 INLINE_MAX: Final = 5_000
 """So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""
@@ -145,3 +193,48 @@ def _heading_row(heading: Heading) -> tuple[Field, ...]:
     blank = Cell("")
     rest = (blank,) * (len(MANY_LEASE_COLUMNS) - 2)
     return (Cell("▾", Tone.STRONG), Cell(f"{heading.name}  {heading.count}", Tone.STRONG), *rest)
+
+
+NOBODY_SAYS = "not known"
+
+
+class LeaseFacts(WordsLine):
+    """The lease under the cursor: a line each, cut where it is too long, so that none pushes another out."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__(id="lease-facts", cut=True)
+
+    def show(self, row: LeaseRow | None, state: ClusterState) -> None:
+        """Show a lease."""
+        if row is None:
+            self.show_title("")
+            self.say("")
+            return
+        self.show_title(row.domain)
+        near = state.clock.now.midpoint
+        waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
+        session = "" if row.session is None else f"   under session {row.session[-8:]}"
+        written = "" if row.messages is None else f"   {counted(row.messages, 'message')}"
+        written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
+        before = NOBODY_SAYS if row.previous is None else str(row.previous)
+        lines = (
+            (
+                "holder",
+                f"{row.node}/{row.process}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}",
+            ),
+            ("lease", f"{row.correlation_id}   fence {row.fence}"),
+            (
+                "from",
+                (
+                    f"granted {moment(row.granted_ns, near)}   floor {moment(row.floor_ns, near)}   "
+                    f"settle to {moment(row.settle_to_ns, near)}"
+                ),
+            ),
+            (
+                "until",
+                (f"expiry {moment(row.expiry_ns, near)}   free by {moment(row.resumes_ns, near)}   waiting {waiting}"),
+            ),
+            ("stands", f"{lease_words(row, state.clock.now) or 'held'}   the one before: {before}{written}"),
+        )
+        self.say_lines([((f"{label:7} ", MUTED), text) for label, text in lines])

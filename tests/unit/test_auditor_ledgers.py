@@ -134,7 +134,7 @@ def test_lease_of_a_run_that_was_cut_off_accuses_whoever_grants_too_early_two_ru
     story.tree.advance(SECOND)
     third.grant("alice", story.other)
     assert "early-grant" in codes(audited(story.done()))
-    plant(monkeypatch, chains, "CeilingChain.was_cut_off", "no_room or incarnation in self._cut_off", "no_room")
+    plant(monkeypatch, chains, "RecordedChain.was_cut_off", "no_room or incarnation in self._cut_off", "no_room")
     assert "early-grant" not in codes(audited(story.tree))
 
 

@@ -9,8 +9,8 @@ from timeagent.interval import TimeInterval
 from timeagent.plot import Axis, Row, plot
 from timeagent.units import MS, SECOND, US, span_text
 
+from .clock_agreement import agreement
 from .columns import Column
-from .nodeclocks import agreement
 from .state import Reach, View
 from .subjects import Cell, Tone
 from .words import short_span

@@ -17,7 +17,7 @@ from appliance.health import (
     judge_silent_shard,
 )
 
-from .nodeclocks import agreement, agreement_words
+from .clock_agreement import agreement, agreement_words
 from .state import Reach, View
 from .subjects import Cell, Tone
 from .words import counted_ends, overdue_bags

@@ -17,8 +17,8 @@ from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
-from .nodeclocks import agreement, agreement_words
-from .places import BLANK, fact, heading, moment, place_details, words
+from .clock_agreement import agreement, agreement_words
+from .places import BLANK, fact, heading, place_details, words
 from .state import Reach
 from .subjects import (
     BagSubject,
@@ -33,7 +33,7 @@ from .subjects import (
     PlaceSubject,
     Tone,
 )
-from .words import condition, lease_words, reach_cell, shard_words, short_span
+from .words import condition, lease_words, moment, reach_cell, shard_words, short_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,10 +19,10 @@ from auditor.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged
-from timeagent.units import SECOND, rfc3339, span_text
+from timeagent.units import span_text
 
 from .subjects import Cell, ClockSubject, Details, DomainSubject, LeaseSubject, Line, NodeSubject, PlaceSubject, Tone
-from .words import clock_text
+from .words import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from appliance.formats.frame import Frame
     from auditor.load import Tree
     from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant
 
     from .subjects import Subject
 
@@ -195,9 +194,6 @@ def _signed(token: SignedTime, node: str) -> Line:
 
 
 LABEL: Final = 12
-DIGITS: Final = 3
-DAY_SHOWN_NS: Final = 18 * 3600 * SECOND
-"""An instant that is further away than this from what is looked at is shown with its day."""
 
 
 def fact(label: str, text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) -> Line:
@@ -216,17 +212,3 @@ def words(text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) ->
 
 
 BLANK: Final = Line((Cell(""),))
-
-
-def moment(instant: Instant | None, near: Instant | None = None) -> str:
-    """Return an instant to the millisecond, with its day where it is far from another.
-
-    "not known" for None, "none" for 0: what was never set.
-    """
-    if instant is None:
-        return "not known"
-    if instant == 0:
-        return "none"
-    if near is not None and abs(instant - near) < DAY_SHOWN_NS:
-        return clock_text(instant, DIGITS)
-    return f"{rfc3339(instant)[: len('2026-11-20T22:10:07.400')]}Z".replace("T", " ")

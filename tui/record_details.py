@@ -13,7 +13,7 @@ from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
 from timeagent.units import span_text
 
-from .places import BLANK, fact, heading, moment, place_details, words
+from .places import BLANK, fact, heading, place_details, words
 from .subjects import (
     BagSubject,
     Cell,
@@ -28,7 +28,7 @@ from .subjects import (
     PlaceSubject,
     Tone,
 )
-from .words import fence_text
+from .words import fence_text, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

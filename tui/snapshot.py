@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from appliance.doctor.check import not_well
 from timeagent.console import instant_fields
 
+from .clock_agreement import agreement, agreement_words
 from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, heading, laid_out, layout, text_of
 from .health import health, level_cell
-from .nodeclocks import agreement, agreement_words
 from .overview import leases_title, log_row, nothing_words, numbers_words, time_line, title_words
 from .words import BAG_LEGEND, condition, lease_row, lease_words, node_rows
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from timeagent.interval import TimeInterval
 
+    from .clock_agreement import Agreement
     from .columns import Column, Field
-    from .nodeclocks import Agreement
     from .state import ClusterState, Freshness, LeaseRow, NodeClock, ShardView, TimeSources
 
 

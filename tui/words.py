@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.bag.survey import BagState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
-from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, span_text
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, rfc3339, span_text
 
 from .state import Origin, Reach
 from .subjects import Cell, Tone
@@ -373,6 +373,25 @@ def log_words(log: LogView, now: TimeInterval) -> Cell:
     lag = short_span(max(0, now.midpoint - log.horizon_ns))
     words = f"horizon {clock_text(log.horizon_ns)}, {lag} ago"
     return Cell(words + (f"; {overdue} overdue !" if overdue else ""), Tone.WARN if overdue else Tone.PLAIN)
+
+
+DIGITS: Final = 3
+DAY_SHOWN_NS: Final = 18 * 3600 * SECOND
+"""An instant that is further away than this from what is looked at is shown with its day."""
+
+
+def moment(instant: Instant | None, near: Instant | None = None) -> str:
+    """Return an instant to the millisecond, with its day where it is far from another.
+
+    "not known" for None, "none" for 0: what was never set.
+    """
+    if instant is None:
+        return "not known"
+    if instant == 0:
+        return "none"
+    if near is not None and abs(instant - near) < DAY_SHOWN_NS:
+        return clock_text(instant, DIGITS)
+    return f"{rfc3339(instant)[: len('2026-11-20T22:10:07.400')]}Z".replace("T", " ")
 
 
 # -- time --------------------------------------------------------------------------------------------------------------

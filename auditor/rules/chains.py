@@ -190,7 +190,10 @@ def check_layouts(chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, 
 
 
 def _goes_on(old: RecordedChain, first: CeilingFact) -> Iterator[Finding]:
-    """chain-fork: a chain has no end, though one that follows it has begun. A copy may have come before the end."""
+    """chain-fork, in doubt: a chain has no end, though one that follows has begun. A copy may have come before the end.
+
+    r2-breach: its newest record was signed surely later. Then it goes on beside the other, or a clock was wrong.
+    """
     last = old.facts[-1]
     surely = not r2_holds(last.token, first.token)
     subject = f"{chain_path(*old.shard)} record {last.record.number}"
@@ -198,8 +201,8 @@ def _goes_on(old: RecordedChain, first: CeilingFact) -> Iterator[Finding]:
     reason = f"{subject} is the newest of its chain, and not terminal; {begun} rests on the end of that chain"
     times = [NamedInterval.of(f"record {last.record.number}", last.token), NamedInterval.of(begun, first.token)]
     title = "a chain goes on though one that follows it has begun"
-    verdict = None if surely else Verdict.INDETERMINATE
-    yield found("chain-fork", subject, reason, [last.where, first.where], times, verdict=verdict, title=title)
+    code, verdict = ("r2-breach", None) if surely else ("chain-fork", Verdict.INDETERMINATE)
+    yield found(code, subject, reason, [last.where, first.where], times, verdict=verdict, title=title)
 
 
 def _begins(chain: RecordedChain, end: CeilingFact) -> Iterator[Finding]:

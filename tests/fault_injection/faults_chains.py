@@ -140,7 +140,7 @@ def chain_of_a_new_map_that_begins_before_the_old_one_has_ended(root: Path) -> C
     return story.done()
 
 
-@plants("chain-fork")
+@plants("r2-breach")
 def chain_of_a_new_map_beside_an_old_one_that_goes_on(root: Path) -> ClusterTree:
     story = map_2(root)
     shard_of_map_2(story)

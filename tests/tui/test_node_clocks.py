@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 from textual.pilot import Pilot
 
+import tui.clock_agreement
 import tui.clocks
 import tui.nodeclocks
 from appliance.cluster import Cluster
@@ -19,16 +20,17 @@ from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
 from timeagent.interval import TimeInterval
 from timeagent.units import HOUR, MS, SECOND
+from tui.clock_agreement import Agreement, agreement_words
 from tui.clocks import ClockRows
 from tui.health import health
-from tui.nodeclocks import CLOCK_PERIOD_NS, Agreement, NodeClocks, Reading, agreement_words
+from tui.nodeclocks import CLOCK_PERIOD_NS, NodeClocks, Reading
 from tui.state import NodeClock, Reach, View
 
 BOOT_NS = 1_000 * SECOND
 
 
 def agreement(clocks: tuple[NodeClock, ...]) -> Agreement:
-    return tui.nodeclocks.agreement(clocks)
+    return tui.clock_agreement.agreement(clocks)
 
 
 def there(
@@ -324,7 +326,7 @@ def test_answer_that_does_not_age_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_liar_that_is_let_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.nodeclocks,
+        tui.clock_agreement,
         "agreement",
         "ahead.earliest > common.latest or (by := (ahead.latest - common.earliest)) < 0",
         "(by := (ahead.latest - common.earliest)) < 0",
@@ -334,7 +336,7 @@ def test_liar_that_is_let_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_taken_for_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.nodeclocks, "tolerated", lambda voices, _liars: voices // 2)
+    monkeypatch.setattr(tui.clock_agreement, "tolerated", lambda voices, _liars: voices // 2)
     with pytest.raises(AssertionError):
         test_half_of_the_clocks_are_no_majority()
 

@@ -28,10 +28,10 @@ from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
 from timeagent.units import MINUTE, MS, SECOND
 from tui.cli import run_top
+from tui.clock_agreement import agreement, agreement_words
 from tui.feed import ask_once
 from tui.live import LiveSource, ShardAnswer, process_is_present
 from tui.mount import Where
-from tui.nodeclocks import agreement, agreement_words
 from tui.question import AskedQuestion
 from tui.snapshot import json_fields, text_snapshot
 from tui.state import ClusterState, Origin, Reach

@@ -9,8 +9,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from ..places import moment
 from ..widgets.words_line import WordsLine
+from ..words import moment
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ..clock_agreement import agreement_words
 from ..clocks import LEGEND, ClockRows, History, outside_words, source_lines
-from ..nodeclocks import agreement_words
 from ..overview import not_known
 from ..subjects import ClockSubject, Tone
 from ..tones import STYLES

@@ -9,10 +9,9 @@ from timeagent.console import counted
 from ..arranging import Arrangement, Group, Heading, Order, Wanted, arrange
 from ..columns import LEASE_COLUMNS, MANY_LEASE_COLUMNS
 from ..overview import leases_count, leases_title, nothing_words
-from ..places import moment
 from ..subjects import Cell, DomainSubject, LeaseSubject, Tone
 from ..tones import MUTED
-from ..words import filtered, lease_row, lease_words, many_lease_row
+from ..words import filtered, lease_row, lease_words, many_lease_row, moment
 from .pick_table import PickTable
 from .words_line import WordsLine
 

@@ -235,7 +235,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
             for key in REPLAY_KEYS:
                 before = screen.place
                 await pilot.press(key)
-                await until(pilot, lambda: screen.idle and drawings.calls)
+                await until(pilot, lambda: screen.idle and painted.calls and drawings.calls)
                 await pilot.pause(DRAWN)
                 assert screen.place != before, f"{key} leads nowhere"
                 assert (reflows.calls, painted.calls, states.calls, drawings.calls) == (0, 1, 0, 1), key

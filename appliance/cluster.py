@@ -125,13 +125,13 @@ class Cluster:
         self.settings = settings
         self.registers = registers
         self._storage = storage
-        self.policy = PolicyWatch(self._own_registers())
+        self.policy = PolicyWatch(registers)
         newest = registers.newest_map()
         first = Placement(newest, tuple(registers.layouts(newest)))
         self.keys = OwnKeys(settings)
         self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest)
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
-        self.maps = MapWatch(self._own_registers, first)
+        self.maps = MapWatch(registers, first)
         self.context = BagContext(storage, self.time, registers, settings.node, Threads())
         self._door = NodeWriterClient(
             writer_socket(runtime_of(settings, registers.cluster_id)),
@@ -239,13 +239,9 @@ class Cluster:
         """
         with self._trust_lock:
             if self._trust is None:
-                self._trust = TrustWatch(self._own_registers(), self.time, self.keys.look)
+                self._trust = TrustWatch(self.registers, self.time, self.keys.look)
                 self._trust.start()
             return self._trust
-
-    def _own_registers(self) -> Registers:
-        """Return records for one thread more."""
-        return Registers(self._storage, self.registers.cluster_id, Verifier(self.settings.root_key))
 
     def _check_open(self) -> None:
         if self._process != os.getpid():

@@ -112,11 +112,10 @@ class MapWatch(RecordWatch):
 
     NAME = "map"
 
-    def __init__(self, registers: Callable[[], Registers], first: Placement) -> None:
-        """Take what is known. ``registers`` makes this watch's own, because they are not for several threads."""
+    def __init__(self, registers: Registers, first: Placement) -> None:
+        """Take what is known. Touches nothing yet."""
         super().__init__(every_ns=None)
-        self._make = registers
-        self._registers: Registers | None = None
+        self._registers = registers
         self._known = first
 
     @property
@@ -140,8 +139,6 @@ class MapWatch(RecordWatch):
         self.look()
 
     def _take_newest(self) -> None:
-        if self._registers is None:
-            self._registers = self._make()
         newest = self._registers.newest_map()
         if newest.number != self._known.newest.number:
             self._known = Placement(newest, tuple(self._registers.layouts(newest)))
@@ -170,10 +167,7 @@ class PolicyWatch(RecordWatch):
     ceiling_period_ns: int
 
     def __init__(self, registers: Registers) -> None:
-        """Read every record, once. Touches the mount. Raises Damaged, NotTrusted, BadConfiguration, Environment.
-
-        ``registers``: this watch's own, because they are not for several threads.
-        """
+        """Read every record, once. Touches the mount. Raises Damaged, NotTrusted, BadConfiguration, Environment."""
         super().__init__()
         self._registers = registers
         self._listeners: list[Callable[[Policy], object]] = []
@@ -227,8 +221,7 @@ class TrustWatch(RecordWatch):
     ) -> None:
         """Read the newest record, once. Touches the mount. Raises Damaged, NotTrusted, Environment.
 
-        ``registers``: this watch's own, because they are not for several threads. ``on_look`` is called
-        with the keys of the newest record and the time, 0 where none is known, after every look.
+        ``on_look`` is called with the keys of the newest record and the time, 0 where none is known, after every look.
         """
         super().__init__()
         self._registers = registers

@@ -41,7 +41,7 @@ _RESTORE_OR_DELETE = f"if this cluster published it, {_RESTORE}; if nobody did, 
 
 
 class Registers:
-    """The records of one cluster, read and verified; what has been read is immutable and kept."""
+    """The records of one cluster, read and verified; what has been read is immutable and kept. Thread-safe."""
 
     def __init__(self, storage: Storage, cluster_id: bytes, root_key: Verifier) -> None:
         """Take the pinned root key. Reads nothing yet."""
@@ -53,6 +53,13 @@ class Registers:
         self._keyrings: dict[int, Keyring] = {}
         self._maps: dict[int, ShardMap] = {}
         self._junk: dict[Kind, set[int]] = {}
+        self._seen: dict[Kind, int] = {}
+        """The newest number that was seen of each kind, unless the last look failed."""
+
+    def known(self) -> RecordNumbers:
+        """Return the newest numbers that were seen here; touches the mount only after a look that failed."""
+        trust, policy = self._seen.get(Kind.TRUST), self._seen.get(Kind.POLICY)
+        return self.newest() if trust is None or policy is None else RecordNumbers(trust=trust, policy=policy)
 
     def newest(self) -> RecordNumbers:
         """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
@@ -115,10 +122,16 @@ class Registers:
 
     def newest_number(self, kind: Kind) -> int | None:
         """Return the highest number of a register, its directory opened afresh, or None. Touches the mount."""
-        names = self._storage.list_afresh(DIRECTORIES[kind])
+        try:
+            names = self._storage.list_afresh(DIRECTORIES[kind])
+        except BaseException:
+            self._seen.pop(kind, None)
+            raise
         junk = self._junk.setdefault(kind, set())
         numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - junk)
         junk |= _drop_junk(numbers, lambda number: self._is_record(kind, number))
+        if numbers:
+            self._seen[kind] = max(numbers[-1], self._seen.get(kind, 0))
         return numbers[-1] if numbers else None
 
     def _is_record(self, kind: Kind, number: int) -> bool:

@@ -81,13 +81,13 @@ class AgentTime:
 
     def now(self) -> TimeInterval:
         """Return the interval that holds true time. Raises BadTime."""
-        return self.look()[0]
+        return self.now_and_token()[0]
 
     def token(self) -> SignedTime:
         """Return the agent's current signed time. Raises BadTime as ``now`` does."""
-        return self.look()[1]
+        return self.now_and_token()[1]
 
-    def look(self, *, again: bool = True) -> tuple[TimeInterval, SignedTime]:
+    def now_and_token(self, *, again: bool = True) -> tuple[TimeInterval, SignedTime]:
         """Return both, from one look at the page; from one more if that was stale. Raises BadTime."""
         view = self._view
         if view is None or self._words[GENERATION_WORD] != view[0]:
@@ -168,7 +168,7 @@ class AgentTime:
         if again:
             self._reader.reopen()
             self._words, self._view = self._reader.words, None
-            return self.look(again=False)
+            return self.now_and_token(again=False)
         raise BadTime(
             "page-stale",
             f"the time page is {span_text(age)} old; {span_text(stale_ns)} are allowed",
@@ -201,7 +201,7 @@ def running_agent(
     boot = bytes.fromhex(boot_id().replace("-", ""))
     try:
         agent = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
-        agent.look()
+        agent.now_and_token()
     except BadTime as problem:
         return agent if problem.code in _RUNS else None
     return agent

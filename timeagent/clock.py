@@ -50,6 +50,10 @@ class Stamper(Protocol):
 class NodeTime(Clock, Stamper, Protocol):
     """All that protocol code knows of time."""
 
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        """Return ``now`` and ``token`` by one look at the clock: the token was signed at that look or before it."""
+        ...
+
 
 class MachineClock(Protocol):
     """What the operating system says, unjudged."""

@@ -84,6 +84,10 @@ class EmbeddedTime:
 
     def token(self) -> SignedTime:
         """Return the current signed time, at most one period old when it is looked up. Raises BadTime."""
+        return self.now_and_token()[1]
+
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        """Return both, by one look at the clock. Raises BadTime."""
         with self._lock:
             for _ in range(_SIGNINGS_MAX):
                 look = self._clock.look()
@@ -98,7 +102,7 @@ class EmbeddedTime:
                 # A process can be stopped between any two lines, also while it signs.
                 age = self._machine.boot_ns() - self._token_boot_ns
                 if age <= STALENESS_NS:
-                    return token
+                    return look.now, token
         raise BadTime(
             "stalled",
             f"a signed time was {span_text(age)} old when it was ready; {span_text(STALENESS_NS)} are allowed",

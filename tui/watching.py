@@ -137,6 +137,10 @@ class WatchingTime:
         """Refuse."""
         raise NotTrusted("no-key", "whoever only looks signs nothing")
 
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        """Refuse."""
+        return self.now(), self.token()
+
     def token_over(self, digest: bytes) -> SignedTime:
         """Refuse."""
         del digest

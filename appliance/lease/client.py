@@ -295,7 +295,7 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        return self._ask(domain, age, mode, self._time.now(), self._time.token())
+        return self._ask(domain, age, mode, *self._time.now_and_token())
 
     def _ask(self, domain: str, age: Age | None, mode: Mode, now: TimeInterval, token: SignedTime) -> Ask:
         request_id = self._randomness.randbytes(16)
@@ -321,10 +321,10 @@ class LeaseClient:
         ``session_id``: the session lease under which they are taken: its expiry is theirs.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
-        now, token = self._time.now(), self._time.token()
-        asked = [self._ask(each, None, mode, now, token) if isinstance(each, str) else each for each in asks]
+        sent, token = self._time.now_and_token()
+        asked = [self._ask(each, None, mode, sent, token) if isinstance(each, str) else each for each in asks]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = now.latest + wait_ns + term
+        until = sent.latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Acquire(
                 request_id=each.request_id,
@@ -342,9 +342,8 @@ class LeaseClient:
             )
             for each in asked
         ]
-        found = self._exchange(requests, [each.domain for each in asked], asked, wait_ns)
+        found, now = self._exchange(requests, [each.domain for each in asked], token, asked, wait_ns)
         # Judged once: what is given back must not be handed over by a clock that has changed its mind since.
-        now = self._time.now()
         results = [self._unless_late(result, ask, now) for result, ask in zip(found, asked, strict=True)]
         useless = [
             before.witness
@@ -395,7 +394,8 @@ class LeaseClient:
         ``give_up_ns``: no answer is waited for beyond this instant.
         """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = self._time.now().latest + term
+        sent, token = self._time.now_and_token()
+        until = sent.latest + term
         requests: list[wire.Request] = [
             wire.Renew(
                 request_id=self._randomness.randbytes(16),
@@ -407,8 +407,7 @@ class LeaseClient:
             )
             for each in leases
         ]
-        found = self._exchange(requests, [each.domain for each in leases], give_up_ns=give_up_ns)
-        now = self._time.now()
+        found, now = self._exchange(requests, [each.domain for each in leases], token, give_up_ns=give_up_ns)
         return [self._unless_late(each, None, now) for each in found]
 
     def upgrade(
@@ -430,7 +429,8 @@ class LeaseClient:
         """
         assert request_id is None or len(leases) == 1
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = self._time.now().latest + wait_ns + term
+        sent, token = self._time.now_and_token()
+        until = sent.latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Upgrade(
                 request_id=request_id or self._randomness.randbytes(16),
@@ -445,8 +445,7 @@ class LeaseClient:
             )
             for each in leases
         ]
-        found = self._exchange(requests, [each.domain for each in leases], wait_ns=wait_ns)
-        now = self._time.now()
+        found, now = self._exchange(requests, [each.domain for each in leases], token, wait_ns=wait_ns)
         return [self._unless_late(each, None, now) for each in found]
 
     def relinquish(self, givings: Sequence[Giving], give_up_ns: Instant | None = None) -> list[Result]:
@@ -469,7 +468,8 @@ class LeaseClient:
             )
             for each in givings
         ]
-        return self._exchange(requests, [each.domain for each in givings], give_up_ns=give_up_ns)
+        domains = [each.domain for each in givings]
+        return self._exchange(requests, domains, self._time.token(), give_up_ns=give_up_ns)[0]
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -477,22 +477,28 @@ class LeaseClient:
         self,
         requests: list[wire.Request],
         domains: list[str],
+        before: SignedTime,
         asks: Sequence[Ask | None] | None = None,
         wait_ns: Span = 0,
         give_up_ns: Instant | None = None,
-    ) -> list[Result]:
-        """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are."""
+    ) -> tuple[list[Result], TimeInterval | None]:
+        """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are.
+
+        ``before``: this node's signed time by which witnesses are judged that belong to no ask. Returns with the
+        results what the clock said when the last witnesses had come; None where none came.
+        """
         asks = asks or [None] * len(requests)
         results: list[Result] = []
+        now: TimeInterval | None = None
         for start, end in _calls(requests):
             part = requests[start:end]
-            before = self._time.token()
             replies = self._call(part, wait_ns, give_up_ns)
             if isinstance(replies, str):
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
                 results += [LeaseUnavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
                 continue
             verifier = self._verifier() if any(isinstance(reply, wire.Granted) for reply in replies) else None
+            now = now if verifier is None else verifier.now
             parts = zip(replies, opened(replies), domains[start:end], asks[start:end], strict=True)
             for reply, both, domain, ask in parts:
                 asked = before if ask is None else ask.time
@@ -501,11 +507,11 @@ class LeaseClient:
                     results.append(self._judge_witness(reply, both, domain, ask, asked, verifier))
                 else:
                     results.append(self._judge(reply, domain, ask))
-        return results
+        return results, now
 
     def _verifier(self) -> ReplyVerifier:
         """Read the clock once for all witnesses of an answer that has come."""
-        return ReplyVerifier(self._time.now(), self._time.token(), self._policy)
+        return ReplyVerifier(*self._time.now_and_token(), self._policy)
 
     def _call(
         self, requests: list[wire.Request], wait_ns: Span = 0, give_up_ns: Instant | None = None
@@ -572,8 +578,8 @@ class LeaseClient:
     def _too_late(self, witness: Witness | SessionWitness, now: TimeInterval) -> bool:
         return not now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
 
-    def _unless_late(self, result: Result, ask: Ask | None, now: TimeInterval) -> Result:
-        if isinstance(result, LeaseGranted) and self._too_late(result.witness, now):
+    def _unless_late(self, result: Result, ask: Ask | None, now: TimeInterval | None) -> Result:
+        if isinstance(result, LeaseGranted) and now is not None and self._too_late(result.witness, now):
             why = (
                 f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
                 f"{rfc3339(result.witness.expiry_ns)}"

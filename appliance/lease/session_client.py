@@ -135,6 +135,6 @@ class SessionClient(LeaseClient):
         reason = verifier.suspicion(witness.expiry_ns, head_time, before)
         if reason is not None:
             return SuspectSession(reason)
-        if self._too_late(witness, self._time.now()):
+        if self._too_late(witness, verifier.now):
             return LeaseUnavailable("", "late", "the answer leaves less than the margin until the expiry")
         return Stands(signed, witness, reply.leases, reply.revoked)

@@ -18,7 +18,15 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.lease.client import LeaseGranted
-from timeagent.errors import BadRequest, Damaged, TenureError, TryAgain, check_callable, check_type
+from timeagent.errors import (
+    BadRequest,
+    Damaged,
+    NotTrusted,
+    TenureError,
+    TryAgain,
+    check_callable,
+    check_type,
+)
 from timeagent.units import MS, rfc3339, span_of
 
 from .lease_renewer import LeaseRenewer, RenewalThread
@@ -465,18 +473,29 @@ class Session:
         return outcome
 
     def _stamped(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Publication:
-        """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending."""
-        numbers = self._context.records.newest()
-        keyring = self._context.records.keyring(numbers.trust)
-        self._context.records.policy(numbers.policy)  # once, before the lock is held
+        """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending.
+
+        By the records that this process knows; where these refuse it, by the newest: a key may have come meanwhile.
+        """
+        records = self._context.records
+        numbers = records.known()
         while True:
-            with self._lock:
-                made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
-                if not isinstance(made, AheadOfClock):
-                    self._pending[identity] = made
-                    for lease in leases:
-                        lease.wrote(made.last_ns, made.time)
-                    return made
+            keyring = records.keyring(numbers.trust)
+            records.policy(numbers.policy)  # once, before the lock is held
+            try:
+                with self._lock:
+                    made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
+                    if not isinstance(made, AheadOfClock):
+                        self._pending[identity] = made
+                        for lease in leases:
+                            lease.wrote(made.last_ns, made.time)
+                        return made
+            except NotTrusted:
+                newest = records.newest()
+                if newest == numbers:
+                    raise
+                numbers = newest
+                continue
             # Without the lock: the leases have to be renewed meanwhile.
             self._context.time.sleep(min(made.span_ns, SLICE_NS))
             self._renew_meanwhile()

@@ -8,6 +8,7 @@ future. Nothing here waits: whoever calls it holds the session's lock, and a lea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
     from appliance.formats.paths import Bag, Grid
     from appliance.formats.policy import Policy, PolicyNumbers
-    from appliance.formats.witness import BatchHead, SignedWitness
+    from appliance.formats.witness import SignedWitness
     from timeagent.clock import NodeTime
+    from timeagent.interval import TimeInterval
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
     from timeagent.units import Instant, Span
@@ -111,20 +113,14 @@ class FrameStamper:
         ``payloads`` and ``leases`` are within the limits of a frame. ``keyring``: of the trust record with that number.
         Never waits.
         """
-        count = len(payloads)
-        first = self._first_timestamp(grid, leases, count)
+        proofs = _proofs(leases)
+        now, token = self._time.now_and_token()
+        first = self._first_timestamp(grid, leases, len(payloads), now)
         if isinstance(first, AheadOfClock):
             return first
-        last = first + count - 1
-        witnesses = _witnesses(leases)  # before the token: what is renewed behind it is signed after the frame
-        token = self._time.token()
-        now = self._time.now()
-        for lease in leases:
-            lease.check_held(now, self._policy.holder_margin_ns)
-            assert lease.floor_ns < first
-        heads = [signed.batch_head() for signed in witnesses]
-        times = [head.signed_time() for head in heads]
-        judge = self._judging(numbers.policy, witnesses, times, token)
+        last = first + len(payloads) - 1
+        assert all(lease.floor_ns < first for lease in leases)
+        judge = self._judging(numbers.policy, proofs, token)
         for timestamp in (first, last):
             if not r1_holds(timestamp, token, judge.r1_tolerance_ns):
                 raise BadTime(
@@ -132,13 +128,11 @@ class FrameStamper:
                     f"the timestamp {rfc3339(timestamp)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
                     hint="the clock stepped while the message was made: try again",
                 )
-        _refuse_untrusted(keyring, token, heads, times)
+        _refuse_untrusted(keyring, token, proofs)
         timestamps, under = range(first, last + 1), RecordNumbers(numbers.trust, judge.number)
-        return self._encoded(grid.bag(first), timestamps, payloads, leases, witnesses, attempt_id, token, under)
+        return self._encoded(grid.bag(first), timestamps, payloads, leases, proofs, attempt_id, token, under)
 
-    def _judging(
-        self, newest: int, witnesses: Sequence[SignedWitness], times: Sequence[SignedTime], token: SignedTime
-    ) -> Policy:
+    def _judging(self, newest: int, proofs: Sequence[_Proof], token: SignedTime) -> Policy:
         """Return the policy to be named: the newest under which readers take these witnesses. Raises NotTrusted.
 
         A lease that was granted before its longest term was lowered is good under the policy of before; so is what was
@@ -146,9 +140,8 @@ class FrameStamper:
         """
         # What acceptance.py asks of each: an expiry within the longest term of its signed time and that one's radius,
         # and clocks that are known well enough.
-        granted = zip(witnesses, times, strict=True)
-        longest = max((one.statement().expiry_ns - at.midpoint_ns - at.radius_ns for one, at in granted), default=0)
-        widest = max(at.radius_ns for at in (token, *times))
+        longest = max((proof.expiry_ns - proof.time.midpoint_ns - proof.time.radius_ns for proof in proofs), default=0)
+        widest = max(token.radius_ns, *(proof.time.radius_ns for proof in proofs))
         for number in range(newest, 0, -1):
             policy = self._numbered(number)
             if longest <= policy.lease_term_max_ns and widest <= policy.radius_ns_max:
@@ -160,11 +153,12 @@ class FrameStamper:
             hint="acquire it again; a shard that grants so is not of this cluster's making",
         )
 
-    def _first_timestamp(self, grid: Grid, leases: Sequence[Lease], count: int) -> Instant | AheadOfClock:
+    def _first_timestamp(
+        self, grid: Grid, leases: Sequence[Lease], count: int, now: TimeInterval
+    ) -> Instant | AheadOfClock:
         """Return the first of ``count`` consecutive timestamps, all in one bag and below every expiry."""
         floors = [lease.floor_ns for lease in leases]
         above = max(*floors, self._state.last_ns, self._state.read_ns, grid.first_ns - 1) + 1
-        now = self._time.now()
         for lease in leases:
             lease.check_held(now, self._policy.holder_margin_ns)
         check_near(above, now.latest, self._policy, "the next timestamp must be above")
@@ -186,7 +180,7 @@ class FrameStamper:
         timestamps: range,
         payloads: Sequence[bytes],
         leases: Sequence[Lease],
-        witnesses: Sequence[SignedWitness],
+        proofs: Sequence[_Proof],
         attempt_id: bytes,
         token: SignedTime,
         numbers: RecordNumbers,
@@ -203,7 +197,7 @@ class FrameStamper:
             attempts=(Attempt(id=attempt_id, messages=len(payloads)),),
             committed=state.committed,
             time=token.encode(),
-            witnesses=tuple(encode(signed) for signed in witnesses),
+            witnesses=tuple(proof.raw for proof in proofs),
             trust_number=numbers.trust,
             policy_number=numbers.policy,
         )
@@ -221,22 +215,37 @@ class FrameStamper:
         )
 
 
-def _witnesses(leases: Sequence[Lease]) -> list[SignedWitness]:
+class _Proof(msgspec.Struct, frozen=True, gc=False):
+    """A witness as frames carry it, and what it says by which a frame under it is judged."""
+
+    raw: bytes
+    expiry_ns: Instant
+    key_id: bytes
+    time: SignedTime
+
+
+@lru_cache(4_096)  # a lease is written under many times for each witness of it
+def _proof(signed: SignedWitness) -> _Proof:
+    head = signed.batch_head()
+    return _Proof(encode(signed), signed.statement().expiry_ns, head.key_id, head.signed_time())
+
+
+def _proofs(leases: Sequence[Lease]) -> list[_Proof]:
     """Return what proves that these are held: of each lease, and of each session lease in which some are."""
     session_leases = dict.fromkeys(lease.session_lease for lease in leases)
-    return [*(lease.signed for lease in leases), *(each.signed for each in session_leases if each is not None)]
+    signed = [*(lease.signed for lease in leases), *(each.signed for each in session_leases if each is not None)]
+    return [_proof(each) for each in signed]
 
 
-def _refuse_untrusted(
-    keyring: Keyring, token: SignedTime, heads: Sequence[BatchHead], times: Sequence[SignedTime]
-) -> None:
+def _refuse_untrusted(keyring: Keyring, token: SignedTime, proofs: Sequence[_Proof]) -> None:
     """Raise NotTrusted if a key is replaced or revoked by now: a listed frame with it would be read by nobody."""
     reason = keyring.refuses(token.key_id, Purpose.TIME, token.midpoint_ns)
-    for head, granted in zip(heads, times, strict=True):
+    for proof in proofs:
+        at = proof.time.midpoint_ns
         reason = (
             reason
-            or keyring.refuses(head.key_id, Purpose.WITNESS, granted.midpoint_ns)
-            or keyring.refuses(granted.key_id, Purpose.TIME, granted.midpoint_ns)
+            or keyring.refuses(proof.key_id, Purpose.WITNESS, at)
+            or keyring.refuses(proof.time.key_id, Purpose.TIME, at)
         )
     if reason:
         raise NotTrusted(

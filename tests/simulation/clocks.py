@@ -133,6 +133,9 @@ class SimulatedTime:
         self._scheduler.step("token")
         return self.page()
 
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        return self.now(), self.page()
+
     def page(self) -> SignedTime:
         """Return what the page of the node's agent shows, without taking a step."""
         boot = self._boot_now()

@@ -197,6 +197,12 @@ class ProcessTime:
         with self._watched():
             return self._inner.token()
 
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        began = self._node.machine.scheduler.now
+        with self._watched():
+            interval, token = self._inner.now_and_token()
+        return self._noted(began, interval), token
+
     def page(self) -> SignedTime:
         """Return a signed time; here there is no page, and each look at the clocks takes steps."""
         return self.token()

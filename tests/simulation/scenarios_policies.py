@@ -45,6 +45,7 @@ def policies(seed: int, *, traced: bool = False) -> World:
         steps_max=2_000 if brief else 6_000,
     )
     world = World(seed, conditions, traced=traced)
+    world.records_change = True
     world.policy_of = watched
     world.pace_ns = chance.choice((20, 60, 200)) * MS
     world.linger_ns = chance.choice((0, 200, 800)) * MS

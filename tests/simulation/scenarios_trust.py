@@ -36,6 +36,7 @@ def rotations(seed: int, *, traced: bool = False) -> World:
         steps_max=1_500 if brief else 5_000,
     )
     world = World(seed, conditions, traced=traced)
+    world.records_change = True
     world.pace_ns = chance.choice((20, 60, 200)) * MS
     Registrar(world, NODES[:5], chance.choice((2, 3, 4) if brief else (4, 6)))
     logs = LOGS[: chance.choice((1, 2))]

@@ -139,6 +139,8 @@ class World:
         """How a process reaches the shards, where it has to find out which node runs them."""
         self.policy_of: Callable[[Kit], PolicyNumbers] | None = None
         """What a process goes by, where the policy changes."""
+        self.records_change = False
+        """Whether policies or trust records come while processes work, which look for them."""
         self.sessions: list[object] = []
         """The sessions of all processes: each is part of cycles."""
         self.hint_bytes_max = HINT_BYTES_MAX

@@ -78,6 +78,9 @@ class FixedRecords:
     keyrings: dict[int, Keyring] = field(default_factory=lambda: {1: Keyring(KEYS)})
     policies: dict[int, Policy] = field(default_factory=lambda: {1: POLICY})
 
+    def known(self) -> RecordNumbers:
+        return self.newest()
+
     def newest(self) -> RecordNumbers:
         return RecordNumbers(max(self.keyrings), max(self.policies))
 

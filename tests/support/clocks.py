@@ -61,6 +61,9 @@ class HandTime:
     def token(self) -> SignedTime:
         return self._sign(None)
 
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        return self.now(), self.token()
+
     def token_over(self, digest: bytes) -> SignedTime:
         return self._sign(digest)
 

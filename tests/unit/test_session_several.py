@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.records import RecordNumbers
 from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, HandTransport, hand_sites
 from tests.support.session_world import LOG
-from tests.support.values import trust_record
+from tests.support.values import keyring, trust_record
 from timeagent.errors import LeaseLost, NotTrusted, ShardUnavailable, TryAgain
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import MS, SECOND
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from appliance.lease.wire import Request
     from appliance.session.held import Lease
     from appliance.session.session import Session
-    from timeagent.signedtime import SignedTime
+    from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime
 
 
 @pytest.fixture
@@ -121,21 +123,20 @@ def test_each_lease_of_a_batch_knows_what_was_written_under_it(site: HandSite) -
     assert len({each.chain_head for each in leases}) == 1
 
 
-# A clock may be asked twice: what was held at the first look is held at the second, or nothing is written.
 @pytest.mark.parametrize("over", [0, 1])
-def test_leases_that_run_out_while_a_frame_is_made_are_looked_at_again(
+def test_leases_that_run_out_before_a_frame_is_stamped_are_looked_at_again(
     site: HandSite, monkeypatch: pytest.MonkeyPatch, over: int
 ) -> None:
     session = site.session()
     leases = session.acquire("a", "b")
     leases[over].own_expiry_ns -= 5 * SECOND
-    token = site.time.token
+    look = site.time.now_and_token
 
-    def held_up() -> SignedTime:
+    def held_up() -> tuple[TimeInterval, SignedTime]:
         site.time.advance(leases[over].expiry_ns - site.policy.holder_margin_ns - site.time.midpoint_ns)
-        return token()
+        return look()
 
-    monkeypatch.setattr(site.time, "token", held_up)
+    monkeypatch.setattr(site.time, "now_and_token", held_up)
     with pytest.raises(LeaseLost):
         session.publish(LOG, [b"m"], under=leases)
     assert leases[over].ended == "expired"
@@ -157,6 +158,48 @@ def test_no_witness_of_several_may_be_one_that_readers_distrust(site: HandSite, 
     write(session, leases[:1], b"m")
     with pytest.raises(NotTrusted):
         session.publish(LOG, [b"m"], under=[leases[number] for number in order])
+
+
+class Known:
+    """Records of which a process has seen the first ones only; counts how often it looks for the newest."""
+
+    def __init__(self, site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks = 0
+        self._newest = site.records.newest
+        monkeypatch.setattr(site.records, "newest", self.newest)
+        monkeypatch.setattr(site.records, "known", lambda: RecordNumbers(1, 1))
+
+    def newest(self) -> RecordNumbers:
+        self.looks += 1
+        return self._newest()
+
+
+def test_publishing_goes_by_the_records_that_are_known_and_looks_for_none(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.session()
+    leases = session.acquire("a")
+    write(session, leases, b"1")
+    known = Known(site, monkeypatch)
+    site.records.keyrings[2] = keyring()
+    write(session, leases, b"2")
+    assert known.looks == 0
+
+
+def test_key_that_only_the_newest_trust_record_has_is_found_there(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.session()
+    leases = session.acquire("a")
+    site.records.keyrings[2] = keyring()
+    others = [each for each in trust_record().keys if each.purpose is not Purpose.WITNESS]
+    site.records.keyrings[1] = Keyring(others)
+    known = Known(site, monkeypatch)
+    write(session, leases, b"1")
+    assert known.looks > 0
+    site.records.keyrings[2] = Keyring(others)
+    with pytest.raises(NotTrusted):
+        session.publish(LOG, [b"2"], under=leases)
 
 
 # -- reading what several domains are named by -------------------------------------------------------------------------

@@ -76,8 +76,12 @@ class SessionKit(Kit):
             background=False,
         )
         world.sessions.append(self.session)
-        self.session._lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
         leasing = self.session._leasing
+        parts: list[Any] = [self.session, self.session._renewer, self.session._cache, self.session._recalls]
+        lock = SimulatedLock(world.scheduler)
+        for part in (*parts, self.session._acquires, leasing.session_leases):
+            assert hasattr(part, "_lock")
+            part._lock = lock
         leasing._holder = msgspec.structs.replace(leasing._holder, process=world.number(), boot=bytes(16))
         found = self.session._renewer.losses.found
 
@@ -88,6 +92,8 @@ class SessionKit(Kit):
         self.session._renewer.losses.found = lost  # type: ignore[method-assign]
         if renews:
             world.scheduler.spawn(f"{process.name} renewal", process, self._renew)
+        if world.records_change:
+            world.scheduler.spawn(f"{process.name} records", process, self._look)
         self._over = False
         self.doubts: list[Wrote] = []
         """What is in doubt, as far as this has not been asked about."""
@@ -102,6 +108,16 @@ class SessionKit(Kit):
                 self.session.renew_due()
             except TenureError as problem:
                 self.world.scheduler.refused("renews nothing:", problem)
+
+    def _look(self) -> None:
+        """Look for newer records, as a process's watch does: often or hardly ever."""
+        pace = self.chance.choice((100, 400, 3_000)) * MS
+        while not self._over:
+            self.pause(pace)
+            try:
+                self.records.newest()
+            except TenureError as problem:
+                self.world.scheduler.refused("sees no records:", problem)
 
     # -- what applications do, with a record of it ---------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ class Maps(MapWatch):
                 kit.pause(100 * MS)
             else:
                 break
-        super().__init__(lambda: kit.world.founded.registers(kit.storage), first)
+        super().__init__(kit.records, first)
         self._scheduler = kit.world.scheduler
         self._clock = kit.time
         self._wanted = False

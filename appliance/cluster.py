@@ -26,15 +26,12 @@ from timeagent.sources.adjtimex import KernelSource
 from timeagent.sources.assumed import AssumedSource
 
 from .admin.founding import read_marker
-from .bag.context import BagContext
-from .bag.cursor import parse_cursor
+from .bag.context import BagContext, Threads
 from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
-from .bag.localfs import is_local
 from .bag.logs import list_logs
-from .bag.message import before
-from .bag.parallel import Threads
-from .bag.posix import PosixStorage
+from .bag.message import before, parse_cursor
+from .bag.posix import PosixStorage, is_local
 from .bag.reader import checked_level
 from .formats.birth import BagKind
 from .nodewriter.client import NodeWriterClient
@@ -61,10 +58,10 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .bag.horizon import Horizon
-    from .bag.looks import Writer
     from .bag.message import Position
     from .bag.reader import Message, Reading
     from .bag.storage import Storage
+    from .bag.writing import Writer
     from .formats.paths import Grid
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap

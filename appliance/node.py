@@ -11,8 +11,7 @@ from timeagent.errors import Environment, ShardUnavailable, TenureError
 from timeagent.notify import Notifier
 from timeagent.units import DAY, MS, SECOND
 
-from .bag.metronome import Metronome
-from .bag.packing import Packing
+from .bag.metronome import Metronome, Packing
 from .doctor.check import not_well
 from .givingway import kept_by
 from .lease import tls

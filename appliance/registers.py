@@ -17,7 +17,7 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.trust import Keyring, TrustRecord
 
-from .bag.records import RecordNumbers
+from .bag.context import RecordNumbers
 from .bag.storage import Published
 from .formats.ceiling import open_ceiling
 from .formats.framing import Kind

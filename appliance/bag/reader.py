@@ -21,12 +21,11 @@ from .acceptance import Judge, Refusal
 from .batch import BatchPart, MessageBatch
 from .closedbags import ClosedBag, ClosedBags, RackGone
 from .closer import NotDue
-from .cursor import cursor_text
+from .context import RecordNumbers
 from .horizon import Horizon
-from .message import START, Message, Origin, Position, before
-from .packed import retained
-from .racks import racks_there
-from .records import RecordNumbers
+from .listedfiles import retained
+from .logs import racks_there
+from .message import START, Message, Origin, Position, before, cursor_text
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping

@@ -54,11 +54,12 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
 
 def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
     from appliance.admin.founding import read_marker
-    from appliance.bag.posix import PosixStorage
     from appliance.cluster import root_path
     from appliance.runtime import runtime_of
     from appliance.settings import find_settings, load_settings
     from timeagent.noncedoor import DOOR_NAME
+
+    from ..bag.posix import PosixStorage
 
     try:
         path = Path(root) if root else load_settings(Path(node_dir or "")).root

@@ -12,11 +12,12 @@ from timeagent.errors import BadRequest
 from timeagent.units import SECOND, parse_instant, parse_span, rfc3339, span_text
 
 if TYPE_CHECKING:
-    from appliance.bag.survey import BagView, RackView
     from appliance.cluster import Cluster
     from appliance.formats.paths import Bag
     from appliance.session.open_logs import OpenLog
     from timeagent.units import Instant, Span
+
+    from ..bag.survey import BagView, RackView
 
 EXIT_NO: Final = 1
 
@@ -69,7 +70,7 @@ def run_bag(options: argparse.Namespace) -> int:
 
 
 def _list(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.bag.survey import racks, view_rack
+    from ..bag.survey import racks, view_rack
 
     grid = cluster.logs.opened(options.log).grid
     found = list(racks(cluster.context, grid))[-options.last :] if options.last else racks(cluster.context, grid)
@@ -141,7 +142,8 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
 def _show_sealed(cluster: Cluster, options: argparse.Namespace, bag: Bag) -> int:
     """Show a bag without a directory, as the seal of its rack has it."""
     from appliance.bag.authority import Authority
-    from appliance.bag.packed import open_packed
+
+    from ..bag.listedfiles import open_packed
 
     authority = Authority(cluster.context, cluster.logs.opened(bag.log).grid)
     seal = authority.sealer.sealed(bag.rack)
@@ -209,7 +211,7 @@ def _refuse_far_ahead(options: argparse.Namespace, target: Instant, ahead: Span)
 
 
 def _seal(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.bag.metronome import Metronome
+    from ..bag.metronome import Metronome
 
     log = cluster.logs.opened(options.log)
     report = Metronome(cluster.context, log.grid).turn(cluster.time.now())

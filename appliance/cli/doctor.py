@@ -199,10 +199,11 @@ def _room(path: Path) -> list[HealthCheck]:
 
 
 def _server_clock(path: Path) -> list[HealthCheck]:
-    from appliance.bag.posix import PosixStorage
     from appliance.doctor.directory import judge_server_clock
     from timeagent.clock import SystemClock
     from timeagent.interval import TimeInterval
+
+    from ..bag.posix import PosixStorage
 
     clock, tmp = SystemClock(), f"tmp/doctor.clock.{socket.gethostname()}.{os.getpid()}"
     storage = PosixStorage(path)
@@ -264,10 +265,11 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
 def _assumed_radius(path: Path | None) -> Span:
     """Return the radius that the policy of a root states; 0 where there is none. Touches the mount."""
     from appliance.admin.founding import read_marker
-    from appliance.bag.posix import PosixStorage
     from appliance.formats.paths import MARKER
     from appliance.registers import Registers
     from timeagent.keys import Verifier
+
+    from ..bag.posix import PosixStorage
 
     if path is None:
         return 0
@@ -293,7 +295,6 @@ def _randomness() -> list[HealthCheck]:
 
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     from appliance.admin.founding import read_marker
-    from appliance.bag.posix import PosixStorage
     from appliance.doctor.check import passed, unsure
     from appliance.formats.paths import MARKER
     from appliance.ownkeys import check_own_keys
@@ -301,6 +302,8 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     from appliance.settings import find_settings
     from timeagent.errors import BadConfiguration
     from timeagent.keys import Verifier
+
+    from ..bag.posix import PosixStorage
 
     storage = PosixStorage(path)
     if not storage.look(".", [MARKER]):

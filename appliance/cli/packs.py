@@ -20,8 +20,9 @@ _NEWEST_RACKS = 144
 def pack(cluster: Cluster, options: argparse.Namespace) -> int:
     """Pack the sealed racks of a log, the newest ones or all, and sweep their directories."""
     from appliance.bag.authority import Authority
-    from appliance.bag.packer import Packer, PackState
-    from appliance.bag.racks import racks_there
+
+    from ..bag.logs import racks_there
+    from ..bag.packer import Packer, PackState
 
     log = cluster.logs.opened(options.log)
     packer = Packer(cluster.context, log.grid, Authority(cluster.context, log.grid).sealer)
@@ -57,7 +58,7 @@ def pack(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def retain(cluster: Cluster, options: argparse.Namespace) -> int:
     """Delete the packs of racks that ended more than so many days ago, or say which they are."""
-    from appliance.bag.retention import NotPacked, Retention
+    from ..bag.packer import NotPacked, Retention
 
     if options.days < 1:
         raise BadRequest(
@@ -90,7 +91,7 @@ def retain(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def show_forecast(cluster: Cluster, options: argparse.Namespace) -> int:
     """Say what the log costs in names (inodes) and bytes, if it goes on as it does."""
-    from appliance.bag.forecast import forecast
+    from ..bag.survey import forecast
 
     grid = cluster.logs.opened(options.log).grid
     found = forecast(cluster.context, grid, options.days)

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from appliance.bag.batch import MessageBatch
     from appliance.bag.closedbags import RackGone
     from appliance.bag.follow import Wait
-    from appliance.bag.message import Message, Position
     from appliance.cluster import Cluster
     from appliance.session.open_logs import OpenLog
+
+    from ..bag.message import Message, Position
 
 _FORMS: Final = """\
 A payload is printed as it is, with a newline after it. One that holds newlines itself looks like several then: say
@@ -101,7 +102,7 @@ class _Output:
             self._progress.show(self.messages)
 
     def _line(self, message: Message, *, settled: bool) -> bytes:
-        from appliance.bag.cursor import cursor_text
+        from ..bag.message import cursor_text
 
         cursor = cursor_text(self._log, message.position) if settled else None
         head = {"schema": "tenure.message", "version": 1}
@@ -136,8 +137,7 @@ def message_fields(message: Message) -> dict[str, object]:
 
 
 def _position(text: str | None, log: str) -> Position:
-    from appliance.bag.cursor import is_cursor, parse_cursor
-    from appliance.bag.message import START, before
+    from ..bag.message import START, before, is_cursor, parse_cursor
 
     if text is None:
         return START
@@ -207,7 +207,7 @@ def _cut(head: MessageBatch, before_it: Position) -> Position:
 
 
 def _text(log: str, position: Position) -> str:
-    from appliance.bag.cursor import cursor_text
+    from ..bag.message import cursor_text
 
     return cursor_text(log, position)
 
@@ -215,9 +215,10 @@ def _text(log: str, position: Position) -> str:
 def run_tail(options: argparse.Namespace) -> int:
     """Print messages as they become final, until it is interrupted."""
     from appliance.bag.follow import Follower
-    from appliance.bag.message import START, before
-    from appliance.bag.metronome import Metronome
     from appliance.bag.reader import Level
+
+    from ..bag.message import START, before
+    from ..bag.metronome import Metronome
 
     poll = parse_span(options.poll)
     with open_cluster(options) as cluster, ExitStack() as until_the_end:
@@ -260,8 +261,9 @@ def run_tail(options: argparse.Namespace) -> int:
 
 def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
     """Return how to wait: by time; on a local file system also until something appears."""
-    from appliance.bag.localfs import is_local
     from appliance.bag.wakeup import LocalWait
+
+    from ..bag.posix import is_local
 
     if is_local(cluster.root):
         return until_the_end.enter_context(LocalWait(cluster.root, lambda instant: log.grid.rack(instant).path))

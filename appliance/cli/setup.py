@@ -143,13 +143,14 @@ def _there_already(options: argparse.Namespace, storage: Storage, root: Path) ->
 
 def _init(options: argparse.Namespace) -> int:
     from appliance.admin.founding import set_up
-    from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user, time_sources
     from appliance.formats.policy import Policy, check_policy
     from appliance.settings import ROOT_KEY
     from timeagent.clock import SystemClock
     from timeagent.embedded import EmbeddedTime
     from timeagent.keys import Signer, fingerprint
+
+    from ..bag.posix import PosixStorage
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
     root = named_root(options)
@@ -232,9 +233,10 @@ def _founded_already(options: argparse.Namespace, storage: Storage, settings: Se
 
 def _join(options: argparse.Namespace) -> int:
     from appliance.admin.founding import join_cluster
-    from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user
     from timeagent.clock import SystemClock
+
+    from ..bag.posix import PosixStorage
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
     root = named_root(options)

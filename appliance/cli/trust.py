@@ -145,8 +145,9 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
 def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
     """Let a machine in; without a fingerprint only say what it asks for."""
     from appliance.admin.joining import accept, asked, let_in
-    from appliance.bag.posix import PosixStorage
     from timeagent.keys import fingerprint
+
+    from ..bag.posix import PosixStorage
 
     storage = PosixStorage(cluster.root)
     there = let_in(cluster.registers, options.node)

@@ -113,13 +113,14 @@ def read_package(path: Path) -> Release:
 
 def _look(options: argparse.Namespace, coming: Release) -> int:
     """See whether it can be done, and say who runs what."""
-    from appliance.bag.posix import PosixStorage
     from appliance.cli.daemon import keeping, running_release
     from appliance.cli.opening import open_cluster
     from appliance.cluster import root_path
     from appliance.formats.marker import format_of
     from appliance.formats.paths import MARKER
     from timeagent.errors import BadConfiguration
+
+    from ..bag.posix import PosixStorage
 
     root = root_path(options.root)
     here = format_of(PosixStorage(root).read(MARKER) or b"")

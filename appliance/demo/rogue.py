@@ -20,7 +20,6 @@ import msgspec
 
 import appliance.lease.request_handler
 import appliance.session.stamping
-from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode
 from appliance.demo.teller import say
@@ -33,6 +32,8 @@ from timeagent.errors import LeaseLost
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.units import HOUR
+
+from ..bag.posix import PosixStorage
 
 if TYPE_CHECKING:
     from appliance.bag.storage import Published

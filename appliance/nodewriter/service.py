@@ -10,22 +10,22 @@ import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, Unknown
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import DataName
 from timeagent.errors import Damaged, TenureError
 
+from ..bag.writing import FrameFile
 from .batcher import Batcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.looks import Writer
     from appliance.bag.outcome import Outcome
     from appliance.formats.paths import Bag, Grid
 
+    from ..bag.writing import Writer
     from .batcher import Told
     from .wire import Submit
 

@@ -17,11 +17,11 @@ from .client import Doubt, NotTaken
 
 if TYPE_CHECKING:
     from appliance.bag.authority import Authority
-    from appliance.bag.listedfiles import ListedFiles
-    from appliance.bag.looks import FrameFile, Writer
     from appliance.bag.outcome import Outcome
     from appliance.formats.paths import Bag, Grid
 
+    from ..bag.listedfiles import ListedFiles
+    from ..bag.writing import FrameFile, Writer
     from .client import Handed
 
 

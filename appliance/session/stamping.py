@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.bag.looks import FrameFile
-from appliance.bag.records import RecordNumbers
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.hints import ANY_FILE, Place
 from appliance.formats.paths import DataName
@@ -22,6 +20,9 @@ from timeagent.errors import BadTime, NotTrusted
 from timeagent.rules import r1_holds
 from timeagent.trust import Purpose
 from timeagent.units import rfc3339, span_text
+
+from ..bag.context import RecordNumbers
+from ..bag.writing import FrameFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

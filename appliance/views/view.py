@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.message import before
 from appliance.bag.storage import Published
 from appliance.formats.paths import TMP
 from appliance.formats.view import (
@@ -31,16 +30,17 @@ from appliance.formats.view import (
 from timeagent.errors import BadRequest, Damaged, TryAgain, check_callable, check_type
 from timeagent.units import rfc3339
 
+from ..bag.message import before
 from .several import in_one_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.context import BagContext
     from appliance.bag.reader import Reader
     from appliance.session.open_logs import LogBook
     from timeagent.units import Instant
 
+    from ..bag.context import BagContext
     from .fold import Fold
 
 _DELETE = "delete the file: checkpoints are made again"

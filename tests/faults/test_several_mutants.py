@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance import registers as records
-from appliance.bag import acceptance, batch, closedbags, closer, horizon, reader, retention
+from appliance.bag import acceptance, batch, closedbags, closer, horizon, packer, reader
 from appliance.bag.acceptance import Refusal
 from appliance.bag.outcome import Committed, Unknown
 from appliance.formats import hints
@@ -240,7 +240,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "one pack more than a turn may delete": (
-        retention,
+        packer,
         "Retention.turn",
         "len(deleted) >= most",
         "len(deleted) > most",
@@ -440,7 +440,7 @@ MUTANTS: dict[str, Fault] = {
         (0,),
     ),
     "rack that is not packed keeps all others": (
-        retention,
+        packer,
         "Retention.old",
         "yield NotPacked(rack)\ncontinue",
         "yield NotPacked(rack)\nreturn",

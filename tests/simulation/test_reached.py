@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.horizon import Horizon
-from appliance.bag.logfile import LogFileWriter
-from appliance.bag.looks import LookingWriter
 from appliance.bag.outcome import Unknown
-from appliance.bag.packer import Packer, PackReport, PackState
-from appliance.bag.retention import Retention
+from appliance.bag.packer import Packer, PackReport, PackState, Retention
+from appliance.bag.writing import LogFileWriter, LookingWriter
 from appliance.session.session import Session
 from appliance.tenancy import Tenancy
 from tests.simulation import scenarios, world

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.horizon import Horizon
-    from appliance.bag.looks import Writer
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
+    from appliance.bag.writing import Writer
     from appliance.formats.paths import Bag, Grid
     from appliance.session.held import Lease
     from appliance.session.session import Session

@@ -10,8 +10,8 @@ from threading import Event, Thread
 import msgspec
 import pytest
 
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.writing import FrameFile
 from appliance.formats.paths import Grid
 from appliance.nodewriter.client import Doubt, NodeWriterClient, NotTaken
 from appliance.nodewriter.server import NodeWriterServer

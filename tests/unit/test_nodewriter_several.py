@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.logs import create_log
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import FrameFile
 from appliance.formats.birth import BagKind
 from appliance.formats.paths import Grid
 from appliance.nodewriter.batcher import Batcher

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from appliance.bag.listedfiles import ListedFiles
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.writing import FrameFile
 from appliance.formats.paths import Bag
 from appliance.nodewriter.client import Doubt, Handed, NotTaken
 from appliance.nodewriter.service import NodeWriter

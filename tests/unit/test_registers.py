@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.records import RecordNumbers
+from appliance.bag.context import RecordNumbers
 from appliance.bag.storage import Published
 from appliance.formats.framing import Kind
 from appliance.formats.paths import ledger_path, record_name

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from appliance.bag.context import RecordNumbers
 from appliance.bag.outcome import Committed
-from appliance.bag.records import RecordNumbers
 from appliance.formats.frame import CommittedFrame, open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Grid

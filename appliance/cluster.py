@@ -17,13 +17,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
-from timeagent.agenttime import AgentTime, running_agent
+from timeagent.agent.page import AgentTime, running_agent
 from timeagent.clock import SystemClock
-from timeagent.embedded import EmbeddedTime
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
 from timeagent.keys import Verifier, fingerprint
-from timeagent.sources.adjtimex import KernelSource
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sampled import EmbeddedTime
+from timeagent.sources.local import AssumedSource, KernelSource
 
 from .admin.founding import read_marker
 from .bag.context import BagContext, Threads

@@ -220,7 +220,7 @@ def _hold_repeats_back() -> None:
     """Have warnings, which come to stderr where nobody configures logging, come once and then now and then."""
     import logging
 
-    from timeagent.repeats import Repeats
+    from timeagent.notify import Repeats
 
     assert logging.lastResort is not None
     logging.lastResort.addFilter(Repeats())

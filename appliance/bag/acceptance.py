@@ -22,8 +22,7 @@ from appliance.formats.merkle import root_of_path
 from appliance.formats.witness import SignedWitness, Witness, head_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
-from timeagent.rules import r1_holds
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import SignedTime, r1_holds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

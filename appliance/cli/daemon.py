@@ -85,7 +85,7 @@ def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]
     from appliance.doctor.check import unsure
     from appliance.runtime import runtime_of
     from timeagent.errors import BadTime
-    from timeagent.noncedoor import DOOR_NAME, NonceClient
+    from timeagent.sources.nonce import DOOR_NAME, NonceClient
 
     runtime = runtime_of(settings, cluster_id)
     if not (runtime / DOOR_NAME).exists():

@@ -242,10 +242,9 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
     from appliance.cli.agent import find_agent
     from appliance.health import ASSUMED_WORDS, judge_clock
-    from timeagent.agentsettings import FILE, load_agent_settings, parse_agent_settings
+    from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
     from timeagent.clock import SystemClock
     from timeagent.showing import known_by_agent, known_without_agent
-    from timeagent.wiring import own_sources
 
     clock = SystemClock()
     directory = find_agent(str(path), str(node_dir) if node_dir else None) if path else find_agent(None, None)

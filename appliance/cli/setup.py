@@ -147,8 +147,8 @@ def _init(options: argparse.Namespace) -> int:
     from appliance.formats.policy import Policy, check_policy
     from appliance.settings import ROOT_KEY
     from timeagent.clock import SystemClock
-    from timeagent.embedded import EmbeddedTime
     from timeagent.keys import Signer, fingerprint
+    from timeagent.sampled import EmbeddedTime
 
     from ..bag.posix import PosixStorage
 

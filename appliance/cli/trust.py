@@ -246,9 +246,9 @@ def _move(cluster: Cluster, options: argparse.Namespace) -> int:
 def _delegate(options: argparse.Namespace) -> int:
     """Make online keys: needs no cluster, no network and no mount."""
     from timeagent.clock import SystemClock
-    from timeagent.delegation import DELEGATIONS_MAX, make_ahead, save_delegation
     from timeagent.errors import BadRequest, Environment
     from timeagent.keys import load_private_key
+    from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
 
     span, each = parse_span(options.span), parse_span(options.each)
     if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):

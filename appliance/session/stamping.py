@@ -17,7 +17,7 @@ from appliance.formats.hints import ANY_FILE, Place
 from appliance.formats.paths import DataName
 from timeagent.canonical import encode
 from timeagent.errors import BadTime, NotTrusted
-from timeagent.rules import r1_holds
+from timeagent.signedtime import r1_holds
 from timeagent.trust import Purpose
 from timeagent.units import rfc3339, span_text
 

@@ -46,9 +46,18 @@ from tests.support.timeagent import HandAgent, own
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, TenureError
-from timeagent.noncedoor import NonceClient, NonceServer, bind_udp, bind_unix
-from timeagent.noncewire import QUESTION_BYTES, NonceKind, NonceQuestion, answers, encode_question
-from timeagent.sources.exchange import UdpExchange
+from timeagent.sources.nonce import (
+    QUESTION_BYTES,
+    NonceClient,
+    NonceKind,
+    NonceQuestion,
+    NonceServer,
+    answers,
+    bind_udp,
+    bind_unix,
+    encode_question,
+)
+from timeagent.sources.port import UdpExchange
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

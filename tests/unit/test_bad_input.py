@@ -316,7 +316,7 @@ def test_machine_without_a_bounded_clock_writes_nothing(
 def test_clock_wider_than_the_policy_writes_nothing(
     site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from timeagent.sources.assumed import AssumedSource
+    from timeagent.sources.local import AssumedSource
 
     monkeypatch.setattr("appliance.cluster.KernelSource", lambda machine: AssumedSource(machine, 30_000_000))
     before = tree(site.root)

@@ -29,7 +29,7 @@ HOUSE = {
     "appliance/cluster.py": "import appliance.session\n",
     "timeagent/clock.py": "",
     "timeagent/keys.py": "import cryptography\n",
-    "timeagent/roughwire.py": "import roughly\n",
+    "timeagent/roughtime/wire.py": "import roughly\n",
 }
 
 # The files that ruff excuses from TID251, each with the families that it is excused from, and why. ruff can excuse a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from timeagent.repeats import EVERY_S, KINDS_MAX, Repeats
+from timeagent.notify import EVERY_S, KINDS_MAX, Repeats
 
 
 class Log:

@@ -21,7 +21,7 @@ from appliance.runtime import ensure_runtime
 from tests.support.cluster import Site, sites
 from tests.support.daemons import free_port
 from tests.support.spoken import Said, speaker
-from timeagent import noncedoor
+from timeagent.sources import nonce
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -146,12 +146,12 @@ def test_daemon_without_time_is_no_reason_to_wait(
 def test_time_agent_that_stands_still_or_died_is_told(
     site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noncedoor, "TIMEOUT_NS", 50 * MS)
+    monkeypatch.setattr(nonce, "TIMEOUT_NS", 50 * MS)
     assert line(say("status", "--json", *site.options()), "clock")["verdict"] == "PASS"
     runtime = site.settings["node1"].runtime
     assert runtime is not None
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
-        door.bind(str(ensure_runtime(runtime) / noncedoor.DOOR_NAME))
+        door.bind(str(ensure_runtime(runtime) / nonce.DOOR_NAME))
         still = line(say("status", "--json", *site.options()), "time agent")
     died = line(say("status", "--json", *site.options()), "time agent")
     assert (still["verdict"], died["verdict"]) == ("UNSURE", "UNSURE")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from .interval import TimeInterval
+from ..interval import TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

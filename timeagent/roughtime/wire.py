@@ -22,10 +22,10 @@ from roughly.errors import RoughtimeError, VerificationError
 from roughly.models import Certificate, Delegation, Message, Packet, Tag
 from roughly.shared import ProtocolProfile, find_by_tag, get_by_tag, unpack_uint32_list
 
-from .errors import Damaged
-from .interval import TimeInterval
-from .keys import Signer, Verifier
-from .units import INSTANT_MAX, SECOND
+from ..errors import Damaged
+from ..interval import TimeInterval
+from ..keys import Signer, Verifier
+from ..units import INSTANT_MAX, SECOND
 
 RFC_VERSION: Final = 1
 VERSIONS: Final = (RFC_VERSION, 0x80000008, 0x8000000B, 0x8000000C)

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Thread
 from typing import Any, Final
 
+from ..clock import AgentClock
+from ..notify import Notifier
+from ..roughtime.server import RoughDoor
+from ..sources.nonce import NonceServer
+from ..units import SECOND, Span
 from .agent import PERIOD_NS, Agent
-from .clock import AgentClock
+from .discipline import OWN_GROUP, Listed
 from .evidence import EvidenceSink
-from .hearing import OWN_GROUP, Listed
-from .noncedoor import NonceServer
-from .notify import Notifier
-from .roughserver import RoughDoor
-from .units import SECOND, Span
 
 _log = logging.getLogger(__name__)
 _EVIDENCE_WAITING_MAX: Final = 64

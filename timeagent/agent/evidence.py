@@ -18,16 +18,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from .canonical import digest
+from ..canonical import digest
+from ..errors import Damaged
+from ..interval import TimeInterval
+from ..keys import Signer, Verifier
+from ..signedtime import SignedTime, r2_holds
+from ..sources.nonce import peer_digest
+from ..sources.peer import nonce_over
 from .combine import Agreed, Voice
 from .discipline import SourcesContradict
-from .errors import Damaged
-from .interval import TimeInterval
-from .keys import Signer, Verifier
-from .noncewire import peer_digest
-from .rules import r2_holds
-from .signedtime import SignedTime
-from .sources.peer import nonce_over
 
 SCHEMA: Final = "tenure.time.evidence"
 FILES_MAX: Final = 256

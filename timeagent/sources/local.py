@@ -1,12 +1,4 @@
-"""The source *kernel*: adjtimex(2), read-only, any user.
-
-What it refuses: UNSYNC, and the zero that systemd-timesyncd writes into ``maxerror`` and ``esterror``: it looks perfect
-and means nothing. The kernel then adds 500 us to ``maxerror`` each second and leaves ``esterror`` alone, so a zero
-``esterror`` beside a whole multiple of 500 us is that zero, grown old.
-
-``maxerror`` alone is no bound: chrony passes half the root delay plus the root dispersion, without what is still being
-slewed, so the kernel's remaining offset and a fixed allowance are added.
-"""
+"""The sources that need no other program: *kernel* (adjtimex), *assumed* (a stated radius), *mount* (file server)."""
 
 from __future__ import annotations
 
@@ -14,15 +6,18 @@ import ctypes
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
-from timeagent.errors import BadTime
+from timeagent.errors import BadTime, TenureError
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import ClockStatus
 from timeagent.units import MS, US
 
+from ..signedtime import ClockStatus
 from .port import Sample
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from timeagent.clock import MachineClock
+    from timeagent.units import Instant, Span
 
 SLEW_ALLOWANCE_NS: Final = MS
 """For a correction that the kernel was not told of. The chrony source, which reads it, needs no such guess."""
@@ -79,7 +74,15 @@ def read_timex(timex: Timex) -> int:
 
 
 class KernelSource:
-    """The kernel's own error bound, if something disciplines the clock."""
+    """The kernel's own error bound, if something disciplines the clock.
+
+    What it refuses: UNSYNC, and the zero that systemd-timesyncd writes into ``maxerror`` and ``esterror``: it looks
+    perfect and means nothing. The kernel then adds 500 us to ``maxerror`` each second and leaves ``esterror`` alone, so
+    a zero ``esterror`` beside a whole multiple of 500 us is that zero, grown old.
+
+    ``maxerror`` alone is no bound: chrony passes half the root delay plus the root dispersion, without what is still
+    being slewed, so the kernel's remaining offset and a fixed allowance are added.
+    """
 
     name = "kernel"
 
@@ -112,3 +115,64 @@ class KernelSource:
         pending = abs(timex.offset) * (1 if timex.status & _STA_NANO else US)
         radius = timex.maxerror * US + pending + SLEW_ALLOWANCE_NS
         return Sample(self.name, TimeInterval(-radius, radius), boot_ns, ClockStatus.SYNCHRONIZED)
+
+
+class AssumedSource:
+    """``true = CLOCK_REALTIME`` plus or minus a stated radius.
+
+    For laptops and test machines whose clocks nobody disciplines, and for clusters on one machine, where all processes
+    share one clock. It is labelled in every signed time that it makes. A radius that is too small breaks no promise
+    about the record; it makes writes fail and the auditor speak up.
+    """
+
+    name = "assumed"
+
+    def __init__(self, machine: MachineClock, radius_ns: Span) -> None:
+        """Take the radius from the policy; it must be positive."""
+        assert radius_ns > 0
+        self._machine = machine
+        self._radius_ns = radius_ns
+
+    def sample(self) -> Sample:
+        """Return the stated radius. Never fails, never blocks."""
+        offset = TimeInterval(-self._radius_ns, self._radius_ns)
+        return Sample(self.name, offset, self._machine.boot_ns(), ClockStatus.FREE_RUNNING, assumed=True)
+
+
+GRANULARITY_NS: Final[Span] = 10 * MS
+"""A kernel stamps files with the instant of its last tick: up to 10 ms ago."""
+
+
+class MountSource:
+    """The file server's clock, plus or minus what it is trusted to.
+
+    The one clock that all writers share, and a cheap cross-check; never a time of its own, because a file server's
+    clock is often wrong, and its error is only a statement of the settings. How a file is touched comes in by the
+    constructor.
+    """
+
+    name = "mount"
+
+    def __init__(self, machine: MachineClock, touch: Callable[[], Instant], radius_ns: Span) -> None:
+        """Take how a file on the mount is made or changed, returning its new ctime as the server gave it."""
+        assert radius_ns > 0
+        self._machine = machine
+        self._touch = touch
+        self._radius_ns = radius_ns
+
+    def sample(self) -> Sample:
+        """Touch the file once. Blocks as long as the mount does. Raises BadTime when it fails."""
+        boot_ns = self._machine.boot_ns()
+        before = self._machine.realtime_ns()
+        try:
+            stamped = self._touch()
+        except TenureError as problem:
+            raise BadTime("mount-refused", problem.message, hint=problem.hint) from None
+        except OSError as problem:
+            raise BadTime(
+                "mount-refused", f"cannot touch a file on the mount: {problem.strerror}", hint="is it mounted?"
+            ) from None
+        after = self._machine.realtime_ns()
+        # The server's clock showed `stamped`, or up to a tick more, at some instant between the two readings.
+        offset = TimeInterval(min(stamped - after, stamped - before), stamped + GRANULARITY_NS - min(before, after))
+        return Sample(self.name, offset.widened(self._radius_ns), boot_ns, ClockStatus.SYNCHRONIZED)

@@ -1,4 +1,4 @@
-"""The agent's own settings, ``time.toml`` in the node's directory. All of it may be left out, and the file too.
+"""The agent's own settings, ``time.toml`` in the node's directory, and the sources and doors that they ask for.
 
 ```toml
 chrony = "127.0.0.1:323"                  # "" asks no chronyd
@@ -20,17 +20,31 @@ node2 = "10.0.0.2:7425"
 
 from __future__ import annotations
 
+import random
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from .errors import BadConfiguration, BadRequest
-from .sampled import DRIFT_PPM
-from .units import DAY, Span, parse_span
+from ..clock import AgentClock
+from ..errors import BadConfiguration, BadRequest
+from ..roughtime.client import PERIOD_NS as ROUGHTIME_PERIOD_NS
+from ..roughtime.client import RoughtimeServer, RoughtimeSource
+from ..roughtime.malfeasance import RoughChain, RoughEvidence
+from ..sampled import DRIFT_PPM
+from ..sources.chrony import TIMEOUT_NS as CHRONY_TIMEOUT_NS
+from ..sources.chrony import ChronySource
+from ..sources.clockbound import ClockBoundSource
+from ..sources.local import AssumedSource, KernelSource, MountSource
+from ..sources.peer import TIMEOUT_NS as PEER_TIMEOUT_NS
+from ..sources.peer import PeerSource, Refusing
+from ..sources.port import Source, UdpExchange
+from ..units import DAY, SECOND, Instant, Span, parse_span
+from .combine import Weight
+from .discipline import OWN_GROUP, Listed
 
 FILE: Final = "time.toml"
 PPM_MAX: Final = 100_000
@@ -76,7 +90,7 @@ class AgentSettings:
     drift_ppm: int
     evidence: Path
     roughtime_servers: Path | None
-    """The list (timeagent/serverlist.py); None: no Roughtime server is asked."""
+    """The list (timeagent/roughtime/client.py); None: no Roughtime server is asked."""
     roughtime_listen: Endpoint | None
     peers: Mapping[str, Endpoint]
 
@@ -156,3 +170,72 @@ def _endpoint(text: str, name: str, path: Path) -> Endpoint | None:
 
 def _bad(path: Path, what: str) -> BadConfiguration:
     return BadConfiguration("bad-time-settings", f"{path}: {what}", hint="see docs/operators.md")
+
+
+PEER_PERIOD_NS: Span = 2 * SECOND
+MOUNT_PERIOD_NS: Span = 10 * SECOND
+"""Touching a file on the mount costs the file server something."""
+
+
+def own_sources(clock: AgentClock, settings: AgentSettings, chance: random.Random) -> list[Source]:
+    """Return the machine's own time services, the best first. Asks none of them."""
+    found: list[Source] = []
+    if settings.clockbound is not None:
+        found.append(ClockBoundSource(clock, settings.clockbound))
+    if settings.chrony is not None:
+        exchange = _exchange(settings.chrony, CHRONY_TIMEOUT_NS)
+        found.append(ChronySource(clock, exchange, chance, cluster_time=settings.cluster_time))
+    if settings.kernel:
+        found.append(KernelSource(clock))
+    return found
+
+
+def listed_sources(
+    clock: AgentClock,
+    settings: AgentSettings,
+    chance: random.Random,
+    *,
+    assumed_radius_ns: Span,
+    touch: Callable[[], Instant],
+    refuses: Callable[[str], Refusing],
+    own_word: Callable[[bytes], bytes],
+) -> list[Listed]:
+    """Return all sources as an agent asks them.
+
+    ``touch`` asks the file server for its clock; ``refuses`` judges what a node signed; ``own_word`` is the agent's.
+    """
+    listed = [Listed(source, group=OWN_GROUP) for source in own_sources(clock, settings, chance)]
+    for node, endpoint in sorted(settings.peers.items()):
+        peer = PeerSource(
+            clock, node, _exchange(endpoint, PEER_TIMEOUT_NS), refuses(node), _stream(chance), own_word=own_word
+        )
+        listed.append(Listed(peer, period_ns=PEER_PERIOD_NS))
+    if settings.mount_radius_ns:
+        mount = MountSource(clock, touch, settings.mount_radius_ns)
+        listed.append(Listed(mount, Weight.CROSS_CHECK, period_ns=MOUNT_PERIOD_NS))
+    if assumed_radius_ns:
+        listed.append(Listed(AssumedSource(clock, assumed_radius_ns), Weight.ASSUMED))
+    return listed
+
+
+def roughtime_sources(
+    clock: AgentClock, servers: Sequence[RoughtimeServer], chance: random.Random, evidence: RoughEvidence
+) -> list[Listed]:
+    """Return Roughtime servers as an agent asks them: outside witnesses, all in one chain.
+
+    ``chance``: nobody may foretell it, or an answer could be older than its question.
+    """
+    chain = RoughChain(chance, evidence)
+    return [
+        Listed(RoughtimeSource(clock, server, chain), Weight.CROSS_CHECK, period_ns=ROUGHTIME_PERIOD_NS)
+        for server in servers
+    ]
+
+
+def _exchange(endpoint: Endpoint, timeout_ns: Span) -> UdpExchange:
+    return UdpExchange(endpoint.host, endpoint.port, timeout_ns=timeout_ns)
+
+
+def _stream(chance: random.Random) -> random.Random:
+    """Return a stream of its own: sources are asked by threads of their own."""
+    return random.Random(chance.getrandbits(256))  # noqa: S311 - nonces, from a generator that the main seeded

@@ -33,18 +33,17 @@ from .bag.message import before, parse_cursor
 from .bag.posix import PosixStorage, is_local
 from .bag.reader import checked_level
 from .formats.birth import BagKind
-from .nodewriter.client import NodeWriterClient
-from .nodewriter.service import NodeWriter
-from .nodewriter.shared import SharedWriter
-from .ownkeys import OwnKeys, check_own_keys
-from .record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
-from .registers import Registers
-from .routes import ShardRoutes
-from .runtime import ensure_runtime, group_id, runtime_of, writer_socket
+from .node.own_keys import OwnKeys, check_own_keys
+from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
+from .node.records import Registers
+from .node.routes import ShardRoutes
+from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
+from .node.settings import Settings, Sharing, find_settings
+from .node.shards import ShardHost
+from .node.writer_client import NodeWriterClient, SharedWriter
+from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook
 from .session.session import Session
-from .settings import Settings, Sharing, find_settings
-from .shards import ShardHost
 from .views.fold import Fold
 from .views.view import View
 
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap
     from .lease.wire import LeaseView, ShardNumbers
-    from .routes import TimeThere
+    from .node.routes import TimeThere
 
 ROOT_VARIABLE = "TENURE_ROOT"
 """The only environment variable that is read."""

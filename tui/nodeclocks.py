@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from appliance.cluster import Cluster
-    from appliance.routes import TimeThere
+    from appliance.node.routes import TimeThere
     from timeagent.clock import MachineClock
     from timeagent.sampled import Look
     from timeagent.units import Instant, Span

@@ -19,9 +19,10 @@ from timeagent.notify import Repeats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.record_watch import TrustWatch
     from timeagent.signedtime import SignedTime
     from timeagent.sources.peer import Refusing
+
+    from ..node.record_watch import TrustWatch
 
 LOCK_NAME: Final = "time.lock"
 
@@ -45,7 +46,7 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
 
     if root is not None or node_dir is not None:
         return _agent_of_node(root, node_dir)
-    from appliance.runtime import refuse_strangers, user_directory
+    from ..node.runtime import refuse_strangers, user_directory
 
     refuse_strangers(user_directory())
     doors = list(user_directory().glob(f"*/{DOOR_NAME}"))
@@ -55,11 +56,11 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
 def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
     from appliance.admin.founding import read_marker
     from appliance.cluster import root_path
-    from appliance.runtime import runtime_of
-    from appliance.settings import find_settings, load_settings
     from timeagent.sources.nonce import DOOR_NAME
 
     from ..bag.posix import PosixStorage
+    from ..node.runtime import runtime_of
+    from ..node.settings import find_settings, load_settings
 
     try:
         path = Path(root) if root else load_settings(Path(node_dir or "")).root
@@ -75,7 +76,8 @@ def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
 def run_agent(options: argparse.Namespace) -> int:
     """Run the agent in the foreground."""
     from appliance.cluster import Cluster
-    from appliance.runtime import LocalLock, ensure_runtime, runtime_of
+
+    from ..node.runtime import LocalLock, ensure_runtime, runtime_of
 
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -54,10 +54,10 @@ def _own_sources(clock: AgentClock, node_dir: str | None) -> list[Source]:
 
 def _assumed_radius_ns(root: str) -> Span:
     from appliance.admin.founding import read_marker
-    from appliance.registers import Registers
     from timeagent.keys import Verifier
 
     from ..bag.posix import PosixStorage
+    from ..node.records import Registers
 
     path = Path(root).absolute()
     storage = PosixStorage(path)

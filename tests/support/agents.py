@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from appliance.runtime import default_directory
-from appliance.settings import Settings, load_settings
+from appliance.node.runtime import default_directory
+from appliance.node.settings import Settings, load_settings
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime

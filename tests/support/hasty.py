@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from appliance import node
 from appliance.bag import metronome, packer
+from appliance.daemon import daemon
 from tenure.__main__ import entry
 from timeagent.units import MS, SECOND
 
@@ -23,7 +23,7 @@ def hurry() -> None:
     for name, span in spans.items():
         assert hasattr(metronome, name)
         setattr(metronome, name, span)
-    for module in (node, packer):
+    for module in (daemon, packer):
         assert hasattr(module, "DAY")
         setattr(module, "DAY", KEEP_NS)  # noqa: B010 - mypy knows of no such name
 

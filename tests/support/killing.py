@@ -35,7 +35,7 @@ from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import DataName, Grid, ledger_path
 from appliance.formats.witness import NO_HEAD, Witness, WitnessKind, sign_batch
-from appliance.registers import Registers
+from appliance.node.records import Registers
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode

@@ -14,7 +14,7 @@ from appliance.formats.frame import MESSAGE_BYTES_MAX
 from appliance.formats.framing import Kind
 from appliance.formats.marker import Marker
 from appliance.formats.stamped import sign
-from appliance.runtime import SHARED_MEMORY
+from appliance.node.runtime import SHARED_MEMORY
 from tests.support.cluster import Site, fast_policy, sites, tree
 from tests.support.spoken import Said, speaker
 from tests.support.values import WITNESS_KEY

@@ -14,10 +14,10 @@ import pytest
 
 from appliance.admin.trust import move_node
 from appliance.cli import daemon
+from appliance.daemon.daemon import Node
+from appliance.doctor.health import judge_clock
 from appliance.formats.address import Address
-from appliance.health import judge_clock
-from appliance.node import Node
-from appliance.runtime import ensure_runtime
+from appliance.node.runtime import ensure_runtime
 from tests.support.cluster import Site, sites
 from tests.support.daemons import free_port
 from tests.support.spoken import Said, speaker
@@ -56,8 +56,8 @@ def test_node_that_does_not_answer_is_named_with_its_own_address(site: Site, say
 STANDING_STILL = """
 import socket, sys
 from pathlib import Path
-from appliance.node import HTTP_SOCKET
-from appliance.runtime import daemon_lock
+from appliance.daemon.daemon import HTTP_SOCKET
+from appliance.node.runtime import daemon_lock
 lock = daemon_lock(Path(sys.argv[1]))
 assert lock.try_acquire()
 door = socket.socket(socket.AF_UNIX)

@@ -12,7 +12,7 @@ from appliance.bag.logs import open_log
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
 from appliance.bag.writing import writer_for
-from appliance.nodewriter.shared import SharedWriter
+from appliance.node.writer_client import SharedWriter
 from tests.simulation.cluster import grid_of
 from tests.simulation.parallel import Actors
 from tests.simulation.trace import told

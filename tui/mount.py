@@ -15,7 +15,7 @@ from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import list_logs, open_log
 from appliance.bag.posix import PosixStorage
-from appliance.bag.survey import BagState, racks, view_rack
+from appliance.bag.survey import ClosingState, racks, view_rack
 from appliance.cli.daemon import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.doctor.directory import room_of
@@ -252,9 +252,9 @@ class OpenMount:
         found: dict[Instant, BagCell] = {}
         for count, rack in enumerate(racks(self._context, grid, newest_first=True), 1):
             view = view_rack(self._context, grid, rack)
-            sealed = view.state is BagState.SEALED
+            sealed = view.state is ClosingState.SEALED
             for bag in view.bags:
-                state = BagState.SEALED if sealed else bag.state
+                state = ClosingState.SEALED if sealed else bag.state
                 found[bag.bag.start_ns] = BagCell(bag.bag.start_ns, bag.bag.due_ns, state, len(bag.files), bag.bag.path)
             if count == RACKS_SHOWN or len(found) >= BAGS_SHOWN:
                 break

@@ -71,7 +71,7 @@ class RecordNumbers(msgspec.Struct, frozen=True):
     policy: int
 
 
-class Records(Protocol):
+class NumberedRecords(Protocol):
     """Trust and policy records of one cluster. What has a number never changes: any of it may be cached."""
 
     @property
@@ -98,7 +98,7 @@ class BagContext:
 
     storage: Storage
     time: NodeTime
-    records: Records
+    records: NumberedRecords
     node: str
     parallel: Parallel = field(default_factory=Serial)
     """How requests to the mount that do not depend on each other are made."""

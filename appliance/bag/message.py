@@ -55,7 +55,7 @@ START: Final = before(0)
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
+class FrameOrigin:
     """A frame that a reader accepts, with where it stands."""
 
     frame: Frame
@@ -87,7 +87,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     index: int
     """Its place in its frame."""
     payload: bytes
-    origin: Origin
+    origin: FrameOrigin
 
     @property
     def writer(self) -> str:

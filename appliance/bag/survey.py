@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .context import BagContext
 
 
-class BagState(StrEnum):
+class ClosingState(StrEnum):
     """How far the closing of a bag or rack has come, by the names in its directory."""
 
     OPEN = "open"
@@ -36,7 +36,7 @@ class BagView:
     """One bag directory that is there. ``files``: its data files, listed or not."""
 
     bag: Bag
-    state: BagState
+    state: ClosingState
     files: tuple[str, ...]
 
 
@@ -45,7 +45,7 @@ class RackView:
     """One rack directory that is there, with its bags in order."""
 
     rack: Rack
-    state: BagState
+    state: ClosingState
     bags: tuple[BagView, ...]
     pack_bytes: int | None
     """Of its pack, if it has one."""
@@ -76,7 +76,7 @@ def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:
             strangers.append(name)
     size = context.storage.size_of(f"{rack.path}/{PACK}") if PACK in names else None
     return RackView(
-        rack, _state(names, SEAL, BagState.SEALED), tuple(bags), size, _gone(context, rack, names), tuple(strangers)
+        rack, _state(names, SEAL, ClosingState.SEALED), tuple(bags), size, _gone(context, rack, names), tuple(strangers)
     )
 
 
@@ -91,13 +91,13 @@ def _gone(context: BagContext, rack: Rack, names: list[str]) -> bool:
 def _view_bag(context: BagContext, grid: Grid, bag: Bag) -> BagView:
     names = context.storage.list_afresh(bag.path) or []
     files = tuple(name for name in names if grid.data_name(name) is not None)
-    return BagView(bag, _state(names, LOCK, BagState.CLOSED), files)
+    return BagView(bag, _state(names, LOCK, ClosingState.CLOSED), files)
 
 
-def _state(names: list[str], last: str, reached: BagState) -> BagState:
+def _state(names: list[str], last: str, reached: ClosingState) -> ClosingState:
     if last in names:
         return reached
-    return BagState.CLOSING if PRELOCK in names else BagState.OPEN
+    return ClosingState.CLOSING if PRELOCK in names else ClosingState.OPEN
 
 
 NAMES_PER_RACK: Final = 3

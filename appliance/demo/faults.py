@@ -16,7 +16,7 @@ from appliance.formats.paths import LOCK
 from appliance.formats.stamped import stamp
 from timeagent.errors import Environment
 
-from ..bag.survey import BagState, racks, view_rack
+from ..bag.survey import ClosingState, racks, view_rack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ def _sealed_bag(cluster: Cluster) -> BagView:
     grid = cluster.logs.opened(LOG).grid
     for rack in racks(cluster.context, grid):
         view = view_rack(cluster.context, grid, rack)
-        if view.state is BagState.SEALED:
+        if view.state is ClosingState.SEALED:
             for bag in view.bags:
                 if bag.files:
                     return bag

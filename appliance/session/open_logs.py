@@ -15,7 +15,6 @@ from appliance.bag.batch import MessageBatch
 from appliance.bag.horizon import Horizon
 from appliance.bag.reader import Level, Reader
 from appliance.formats.birth import BagKind
-from appliance.formats.hints import ANY_FILE
 from appliance.formats.names import check_log
 from appliance.formats.paths import Grid
 from timeagent.errors import BadRequest, check_type
@@ -24,6 +23,7 @@ from timeagent.units import INSTANT_MAX
 from ..bag.logs import create_log, open_log
 from ..bag.message import before
 from ..bag.writing import writer_for
+from ..formats.hints import ANY_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

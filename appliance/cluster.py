@@ -17,38 +17,33 @@ from threading import Lock
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
-from timeagent.agenttime import AgentTime, running_agent
+from timeagent.agent.page import AgentTime, running_agent
 from timeagent.clock import SystemClock
-from timeagent.embedded import EmbeddedTime
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
 from timeagent.keys import Verifier, fingerprint
-from timeagent.sources.adjtimex import KernelSource
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sampled import EmbeddedTime
+from timeagent.sources.local import AssumedSource, KernelSource
 
 from .admin.founding import read_marker
-from .bag.context import BagContext
-from .bag.cursor import parse_cursor
+from .bag.context import BagContext, Threads
 from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
-from .bag.localfs import is_local
 from .bag.logs import list_logs
-from .bag.message import before
-from .bag.parallel import Threads
-from .bag.posix import PosixStorage
+from .bag.message import before, parse_cursor
+from .bag.posix import PosixStorage, is_local
 from .bag.reader import checked_level
 from .formats.birth import BagKind
-from .nodewriter.client import NodeWriterClient
-from .nodewriter.service import NodeWriter
-from .nodewriter.shared import SharedWriter
-from .ownkeys import OwnKeys, check_own_keys
-from .record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
-from .registers import Registers
-from .routes import ShardRoutes
-from .runtime import ensure_runtime, group_id, runtime_of, writer_socket
+from .node.own_keys import OwnKeys, check_own_keys
+from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
+from .node.records import Registers
+from .node.routes import ShardRoutes
+from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
+from .node.settings import Settings, Sharing, find_settings
+from .node.shards import ShardHost
+from .node.writer_client import NodeWriterClient, SharedWriter
+from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook
 from .session.session import Session
-from .settings import Settings, Sharing, find_settings
-from .shards import ShardHost
 from .views.fold import Fold
 from .views.view import View
 
@@ -61,15 +56,15 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .bag.horizon import Horizon
-    from .bag.looks import Writer
     from .bag.message import Position
     from .bag.reader import Message, Reading
     from .bag.storage import Storage
+    from .bag.writing import Writer
     from .formats.paths import Grid
     from .formats.policy import Policy
     from .formats.shardmap import ShardMap
     from .lease.wire import LeaseView, ShardNumbers
-    from .routes import TimeThere
+    from .node.routes import TimeThere
 
 ROOT_VARIABLE = "TENURE_ROOT"
 """The only environment variable that is read."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from appliance.formats.lease import LeaseOutcome, Phase, conflicts
-from timeagent.rules import r2_holds
+from timeagent.signedtime import r2_holds
 from timeagent.units import rfc3339, span_text
 
 from .history import GIVEN_BACK

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "demo": ("appliance.cli.demo", "a cluster on this machine that you can break, then its audit"),
     "doctor": ("appliance.cli.doctor", "whether this directory, machine and clock will do, and if not, why"),
-    "probe": ("appliance.cli.probe", "what two machines see of each other on one mount, measured"),
+    "probe": ("appliance.cli.doctor", "what two machines see of each other on one mount, measured"),
     "init": ("appliance.cli.setup", "make a cluster of an empty directory"),
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
     "leave": ("appliance.cli.leave", "take this machine, or one that is lost, out of a cluster"),
@@ -34,8 +34,8 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer: ls, move, reshard"),
     "lease": ("appliance.cli.leases", "who holds what: ls, show, watch, hold, acquire, renew, relinquish, revoke"),
     "publish": ("appliance.cli.messages", "write messages under a lease"),
-    "read": ("appliance.cli.reading", "read a log's messages in order"),
-    "tail": ("appliance.cli.reading", "follow a log: messages as they become final"),
+    "read": ("appliance.cli.messages", "read a log's messages in order"),
+    "tail": ("appliance.cli.messages", "follow a log: messages as they become final"),
     "view": ("appliance.cli.views", "what settled messages add up to: ls, show, advance, prune"),
     "bag": (
         "appliance.cli.bags",
@@ -220,7 +220,7 @@ def _hold_repeats_back() -> None:
     """Have warnings, which come to stderr where nobody configures logging, come once and then now and then."""
     import logging
 
-    from timeagent.repeats import Repeats
+    from timeagent.notify import Repeats
 
     assert logging.lastResort is not None
     logging.lastResort.addFilter(Repeats())

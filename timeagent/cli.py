@@ -1,7 +1,8 @@
 """``tenure time run|now|wait|sources|verify|evidence``: what this machine knows of the time; what signed times say.
 
-All but ``run`` work without a cluster and without keys. Exit codes: 0; 1 a signature is not the key's; 3 nothing to
-verify with; 65 not a signed time; 75 no source has a bound.
+Exit codes: 0; 1 a signature is not the key's, or an evidence or report proves that a clock was wrong; 3 nothing to
+verify with, or a key that is needed was not named; 65 not a signed time, no evidence, no report; 75 no source has a
+bound. All but ``run`` work without a cluster and without keys.
 """
 
 from __future__ import annotations
@@ -16,27 +17,105 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from .agent.evidence import SCHEMA, Exchanged, judge_exchange
 from .canonical import DIGEST_BYTES
 from .clock import AgentClock, SystemClock
 from .console import Command, instant_fields, note, print_json, report_error, say, whole_from
 from .errors import BadRequest, BadTime, Damaged, Environment
-from .evidencecli import add_evidence_arguments, judge_evidence
 from .interval import TimeInterval
 from .keys import Verifier, fingerprint, parse_public_line
-from .plot import ASCII, UNICODE, Row, plot
 from .showing import (
+    ASCII,
     UNBOUNDED_RADIUS_NS,
+    UNICODE,
     Known,
+    Row,
     SourceView,
     known_by_agent,
     known_without_agent,
+    plot,
     sources_without_agent,
     word,
 )
 from .signedtime import TOKEN_BYTES, SignedTime, TimeFlags
-from .sources.adjtimex import KernelSource
+from .sources.local import KernelSource
 from .sources.port import Source
 from .units import MS, SECOND, Span, parse_span, rfc3339, span_text
+
+_EVIDENCE_BYTES_MAX = 1 << 20
+_WAY_OUT = "name a file of the agent's evidence directory, as it was written"
+
+
+class _Exchange(msgspec.Struct):
+    peer: str
+    own: str
+    chance: str
+    answer: str
+    after: str
+
+    def parts(self) -> Exchanged:
+        return Exchanged(*(bytes.fromhex(each) for each in (self.own, self.chance, self.answer, self.after)))
+
+
+class _Record(msgspec.Struct, rename={"schema_name": "schema"}):
+    schema_name: str
+    kind: str
+    own_key_id: str
+    exchanges: list[_Exchange]
+
+
+def add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the verb takes."""
+    parser.add_argument("file", metavar="FILE", help="a file of the agent's evidence directory")
+    parser.add_argument(
+        "--key", metavar="FILE", action="append", default=[], help="a node's public time key, one line; once per node"
+    )
+
+
+def judge_evidence(options: argparse.Namespace) -> int:
+    """Judge one file. Raises Damaged, Environment, BadConfiguration."""
+    record = _opened(_read(options.file, _EVIDENCE_BYTES_MAX), options.file)
+    keys = {key.id: key for key in (Verifier(_public(each)) for each in options.key)}
+    shown: list[dict[str, Any]] = []
+    for each in record.exchanges:
+        try:
+            parts = each.parts()
+        except ValueError:
+            what = f"{options.file}: the exchange with {each.peer} is not in hex"
+            raise Damaged("evidence-damaged", what, hint=_WAY_OUT) from None
+        own = keys.get(bytes.fromhex(record.own_key_id))
+        peer = keys.get(SignedTime.decode(parts.answer, options.file).key_id)
+        proven = judge_exchange(parts, own, peer) if own and peer else None
+        shown.append({"peer": each.peer, "proven": proven})
+    if options.json:
+        print_json("tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown})
+    for each_shown in [] if options.json else shown:
+        proven = each_shown["proven"]
+        what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
+        say(f"{each_shown['peer']}: {what or 'both clocks can have been right'}")
+    if any(each_shown["proven"] for each_shown in shown):
+        return 1
+    return 3 if any(each_shown["proven"] is None for each_shown in shown) else 0
+
+
+def _opened(data: bytes, where: str) -> _Record:
+    try:
+        record = msgspec.json.decode(data, type=_Record)
+        bytes.fromhex(record.own_key_id)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as problem:
+        what = f"{where} is no evidence of a time agent: {problem}"
+        raise Damaged("evidence-damaged", what, hint=_WAY_OUT) from None
+    if record.schema_name != SCHEMA:
+        what = f"{where} has the schema {record.schema_name!r}, not {SCHEMA!r}"
+        raise Damaged("evidence-damaged", what, hint=_WAY_OUT)
+    return record
+
+
+def _public(file: str) -> bytes:
+    return parse_public_line(_read(file, _EVIDENCE_BYTES_MAX)[:4096].decode("ascii", "replace").strip(), file)
+
 
 _FILE_BYTES_MAX: Final = 65536
 _REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -274,7 +353,7 @@ def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[
 def _verify(options: argparse.Namespace) -> int:
     data = _read(options.file, _REPORT_BYTES_MAX)
     if data.lstrip()[:1] == b"{":  # a signed time never begins so
-        from .reportcli import verify_report
+        from .roughtime.malfeasance import verify_report
 
         return verify_report(data, _named(options.file), as_json=options.json)
     token = SignedTime.decode(_token_bytes(data, options.file), _named(options.file))

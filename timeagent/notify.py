@@ -1,4 +1,4 @@
-"""What a daemon tells systemd: that it is ready, that it is alive, how it is (sd_notify(3)). Nothing where nobody asks.
+"""What a daemon tells systemd and its log: that it is ready, alive, how it is; what repeats, now and then with a count.
 
 ``NOTIFY_SOCKET`` and ``WATCHDOG_USEC`` are set by systemd for units of ``Type=notify`` and with ``WatchdogSec=``.
 """
@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import logging
 import os
+import re
 import socket
 from collections.abc import Mapping
+from threading import Lock
 from typing import Final
 
 from .units import US, Span
@@ -59,3 +63,45 @@ class Notifier:
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door,
         ):
             door.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
+
+
+EVERY_S: Final = 60.0
+"""So long after a line others like it are only counted."""
+
+KINDS_MAX: Final = 256
+_NUMBER: Final = re.compile(r"\d+")
+
+
+class Repeats(logging.Filter):
+    """A filter for a handler. Thread-safe.
+
+    Two lines are alike that one place logs with the same values; in the last of them, which is a reason in words,
+    numbers may differ: ages, sizes and offsets change from one to the next.
+    """
+
+    def __init__(self) -> None:
+        """Have seen nothing yet."""
+        super().__init__()
+        self._lock = Lock()
+        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
+        """When a line of a kind was let through, and how many have been held back since; the oldest first."""
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        """Return the line, or False for one to hold back."""
+        given = record.args if isinstance(record.args, tuple) else ()
+        *values, reason = map(str, given or ("",))
+        kind = (record.name, str(record.msg), *values, _NUMBER.sub("0", reason))
+        with self._lock:
+            at, held = self._seen.get(kind, (None, 0))
+            if at is not None and 0 <= record.created - at < EVERY_S:
+                self._seen[kind] = at, held + 1
+                return False
+            self._seen.pop(kind, None)
+            self._seen[kind] = record.created, 0
+            while len(self._seen) > KINDS_MAX:
+                del self._seen[next(iter(self._seen))]
+        if not held:
+            return True
+        told = copy.copy(record)
+        told.msg, told.args = f"{record.getMessage()} (held back since the last of this kind: {held})", None
+        return told

@@ -1,7 +1,10 @@
-"""The machine's clock with a bound: the sample of one time source, carried forward by the machine's own clocks.
+"""The machine's clock with a bound: one sample carried forward by the machine's own clocks, and signed in this process.
 
-``CLOCK_REALTIME`` and ``CLOCK_BOOTTIME`` run at the same pace, whatever slews them: their difference changes only when
-somebody sets the clock. So every look compares it with the look before:
+``CLOCK_REALTIME`` and ``CLOCK_BOOTTIME`` run at the same pace, whatever slews them, so their difference changes only
+when somebody sets the clock. ``CLOCK_BOOTTIME`` and ``CLOCK_MONOTONIC`` differ by the time that the machine was
+suspended. ``CLOCK_MONOTONIC_RAW`` is not slewed: what it and ``CLOCK_BOOTTIME`` disagree about is a slew, and chrony
+slews by up to 83,333 ppm, far beyond any drift bound. A machine whose clocks all stood still shows nothing here; only
+others can tell: timeagent/sources/peer.py. So every look compares the clocks with the look before:
 
 1. read both clocks; a difference that moved by more than ``STEP_NS`` is a *step*: a new clock epoch, and the sample is
    dropped;
@@ -17,17 +20,103 @@ Clocks cost liveness only: who meets BadTime waits or gives up, and nothing in t
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from threading import Lock
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from .clock import MachineClock
+from .clock import MachineClock, boot_id
 from .errors import BadTime
 from .interval import TimeInterval
+from .keys import KeyInUse, Signer
+from .signedtime import SignedTime, TimeFlags, sign_time
 from .sources.port import Sample, Source
 from .units import MS, SECOND, Span, span_text
+
+if TYPE_CHECKING:
+    from .clock import AgentClock
+
+PAUSE_NS: Final[Span] = MS
+"""A reading that took longer than this is repeated: a pause inside of it can hide a step."""
+
+_ROUNDS_MAX: Final = 4
+
+
+class ClockSample(msgspec.Struct, frozen=True, gc=False):
+    """All clocks, read one after the other in the order of the fields."""
+
+    boot_ns: int
+    real_ns: int
+    monotonic_ns: int
+    raw_ns: int
+    boot_after_ns: int
+
+    def ahead(self) -> TimeInterval:
+        """Return the interval that holds CLOCK_REALTIME minus CLOCK_BOOTTIME."""
+        return TimeInterval(self.real_ns - self.boot_after_ns, self.real_ns - self.boot_ns)
+
+
+def read_clocks(clock: AgentClock) -> ClockSample:
+    """Read all clocks; again, a few times, if this process was paused in between."""
+    for _ in range(_ROUNDS_MAX):
+        reading = ClockSample(
+            clock.boot_ns(), clock.realtime_ns(), clock.monotonic_ns(), clock.raw_ns(), clock.boot_ns()
+        )
+        if reading.boot_after_ns - reading.boot_ns <= PAUSE_NS:
+            break
+    return reading
+
+
+class Movement(msgspec.Struct, frozen=True, gc=False):
+    """What surely happened between two readings: what a pause inside of one explains is not counted."""
+
+    elapsed_ns: Span
+    """Of CLOCK_BOOTTIME, at most."""
+    stepped_ns: Span
+    """How far CLOCK_REALTIME was set; negative: back."""
+    suspended_ns: Span
+    slewed_ns: Span
+    """How far CLOCK_BOOTTIME ran away from CLOCK_MONOTONIC_RAW, at most, in either direction, not counting suspends."""
+
+
+def movement(before: ClockSample, after: ClockSample) -> Movement:
+    """Return how the clocks moved against each other."""
+    was, now = before.real_ns, after.real_ns  # as the ends of ``ahead``, without making two intervals each turn
+    low = (now - after.boot_after_ns) - (was - before.boot_ns)
+    high = (now - after.boot_ns) - (was - before.boot_after_ns)
+    stepped = low if low > 0 else min(high, 0)
+    suspended = (after.boot_ns - after.monotonic_ns) - (before.boot_after_ns - before.monotonic_ns)
+    suspended_max = (after.boot_after_ns - after.monotonic_ns) - (before.boot_ns - before.monotonic_ns)
+    raw = after.raw_ns - before.raw_ns
+    slow = after.boot_ns - before.boot_after_ns - max(0, suspended_max) - raw
+    fast = after.boot_after_ns - before.boot_ns - max(0, suspended) - raw
+    return Movement(
+        elapsed_ns=after.boot_after_ns - before.boot_ns,
+        stepped_ns=stepped,
+        suspended_ns=max(0, suspended),
+        slewed_ns=max(abs(slow), abs(fast)),
+    )
+
+
+def drift_ns(span: Span, drift_ppm: int) -> Span:
+    """Return how far a clock may run away in a span, rounded up."""
+    return -(-max(0, span) * drift_ppm // 1_000_000)
+
+
+def excess_slew_ns(moved: Movement, drift_ppm: int) -> Span:
+    """Return by how much more than its drift what was known before must be widened: nothing, unless it was slewed.
+
+    True time elapsed is CLOCK_MONOTONIC_RAW's plus or minus drift, so CLOCK_BOOTTIME's is wrong by at most that and
+    the slew. A slew within the drift bound is what the drift bound is for.
+    """
+    if moved.slewed_ns <= drift_ns(moved.elapsed_ns, drift_ppm):
+        return 0
+    return moved.slewed_ns + drift_ns(moved.slewed_ns, drift_ppm)  # the raw clock ran for longer than the other
+
 
 DRIFT_PPM: Final = 200
 """How fast a machine's clock may run away between samples, in parts per million. Measured slews reach 145."""
@@ -43,7 +132,6 @@ DISRUPTED_NS: Final[Span] = 10 * SECOND
 """How long nothing is said after a contradiction: who sets a clock often sets it again."""
 
 _RESAMPLE_NS: Final[Span] = MS
-_ROUNDS_MAX: Final = 4
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -218,3 +306,120 @@ class SampledClock:
 
 def _drift(span: Span) -> Span:
     return -(-max(0, span) * DRIFT_PPM // 1_000_000)
+
+
+TOKEN_PERIOD_NS: Final[Span] = 50 * MS
+STALENESS_NS: Final[Span] = 250 * MS
+"""How old a token of the page door may be when it is used; stated in the token."""
+
+_SIGNINGS_MAX: Final = 3
+
+
+class EmbeddedTime:
+    """A NodeTime without an agent.
+
+    The stand-in for a node's time agent where none runs. ``now`` and ``token`` keep the same rules as the agent's: a
+    sample ages by the drift bound, a token is signed at most once per period and handed out until the next, a step of
+    the clock starts a new clock epoch. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        machine: MachineClock,
+        sources: Sequence[Source],
+        signer: Signer | KeyInUse,
+        *,
+        radius_ns_max: Span,
+        clock_epoch: int | None = None,
+    ) -> None:
+        """Take the sources in order of preference: the first that has a bound is used. Asks none of them yet.
+
+        ``clock_epoch`` is the first epoch's name; without it, one that no other process of this node has.
+        """
+        self._machine = machine
+        self._signer = signer
+        self._lock = Lock()
+        first = _epoch_of_process(machine) if clock_epoch is None else clock_epoch
+        self._clock = SampledClock(machine, sources, radius_ns_max=radius_ns_max, clock_epoch=first)
+        self._token: SignedTime | None = None
+        self._token_boot_ns = 0
+        self._sequence = 0
+
+    def limit_radius(self, radius_ns_max: Span) -> None:
+        """Refuse, from now on, time that is known less well than this."""
+        with self._lock:
+            self._clock.radius_ns_max = radius_ns_max
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why each source that was asked last had nothing to give, by its name."""
+        return self._clock.refusals
+
+    def boot_ns(self) -> int:
+        """Return CLOCK_BOOTTIME."""
+        return self._machine.boot_ns()
+
+    def sleep(self, span: Span) -> None:
+        """Wait about that long."""
+        self._machine.sleep(span)
+
+    def sample(self) -> Sample:
+        """Return the sample in use, fresh enough. Raises BadTime as ``now`` does."""
+        with self._lock:
+            return self._clock.look().sample
+
+    def now(self) -> TimeInterval:
+        """Return the interval that holds true time. Raises BadTime: no source, too wide for the policy, disrupted."""
+        with self._lock:
+            return self._clock.look().now
+
+    def token(self) -> SignedTime:
+        """Return the current signed time, at most one period old when it is looked up. Raises BadTime."""
+        return self.now_and_token()[1]
+
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        """Return both, by one look at the clock. Raises BadTime."""
+        with self._lock:
+            for _ in range(_SIGNINGS_MAX):
+                look = self._clock.look()
+                token = self._token
+                if (
+                    token is None
+                    or token.clock_epoch != look.clock_epoch
+                    or look.boot_ns - self._token_boot_ns >= TOKEN_PERIOD_NS
+                ):
+                    token = self._token = self._sign(look, None)
+                    self._token_boot_ns = look.boot_ns
+                # A process can be stopped between any two lines, also while it signs.
+                age = self._machine.boot_ns() - self._token_boot_ns
+                if age <= STALENESS_NS:
+                    return look.now, token
+        raise BadTime(
+            "stalled",
+            f"a signed time was {span_text(age)} old when it was ready; {span_text(STALENESS_NS)} are allowed",
+            hint="this machine is overloaded or was paused; try again",
+        )
+
+    def token_over(self, digest: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes, made now. Raises BadTime."""
+        with self._lock:
+            return self._sign(self._clock.look(), digest)
+
+    def _sign(self, look: Look, digest: bytes | None) -> SignedTime:
+        self._sequence += 1
+        return sign_time(
+            self._signer.signer_at(look.now.midpoint),
+            look.now,
+            status=look.sample.status,
+            flags=TimeFlags.ASSUMED if look.sample.assumed else TimeFlags.NONE,
+            staleness_ns=STALENESS_NS,
+            sequence=self._sequence,
+            clock_epoch=look.clock_epoch,
+            digest=digest,
+        )
+
+
+def _epoch_of_process(machine: MachineClock) -> int:
+    """Name the epoch for this boot, process and instant: sequence numbers begin anew in each."""
+    names = f"{boot_id()} {os.getpid()} {machine.boot_ns()}"
+    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:7], "big")

@@ -1,4 +1,4 @@
-"""``SignedTime``: midpoint and radius, signed by a node's time key. 128 bytes, laid out in docs/protocol/time.md.
+"""``SignedTime``: midpoint and radius, signed by a node's time key; and the two rules that tie instants to it.
 
 Two doors make it. The *page* door signs a time every period, ahead of its use: cheap, shared by every message until the
 next. The *nonce* door signs a time together with 32 bytes of the caller's: proof that it was signed after they existed.
@@ -16,6 +16,7 @@ import msgspec
 from .canonical import DIGEST_BYTES, signed_bytes
 from .errors import Damaged
 from .interval import TimeInterval
+from .units import SECOND
 
 if TYPE_CHECKING:
     from .keys import Signer, Verifier
@@ -30,7 +31,7 @@ _MAGIC: Final = b"TNST"
 _VERSION: Final = 1
 _BODY: Final = struct.Struct(">4sBBHQQQQQ16s")
 assert _BODY.size == BODY_BYTES
-# What timeagent/carried.py needs to make the bytes of ``sign_time(...).encode()`` without the object in between.
+# What timeagent/agent/agent.py needs to make the bytes of ``sign_time(...).encode()`` without the object in between.
 PAGE_BODY: Final = _BODY
 PAGE_HEAD: Final = (_MAGIC, _VERSION)
 PAGE_PREFIX: Final = signed_bytes(PAGE_CONTEXT, bytes(BODY_BYTES))[:-BODY_BYTES]
@@ -176,3 +177,25 @@ def sign_time(
     body = _BODY.pack(_MAGIC, _VERSION, *fields)
     context = PAGE_CONTEXT if digest is None else NONCE_CONTEXT
     return SignedTime(*fields, signer.sign(context, body + (digest or b"")))
+
+
+R1_TOLERANCE_NS: Final[Span] = SECOND
+"""How far a timestamp may be from the midpoint of its signed time, beyond the radius: a token that was signed up to its
+staleness ago, and a batch that was stamped up to the longest batch ago. The policy's value is the one that counts."""
+
+
+def r1_holds(timestamp: Instant, token: SignedTime, tolerance_ns: Span = R1_TOLERANCE_NS) -> bool:
+    """Whether |timestamp - signed midpoint| <= tolerance + radius, for a message or a watermark with its own time."""
+    return abs(timestamp - token.midpoint_ns) <= tolerance_ns + token.radius_ns
+
+
+def r2_holds(cause: SignedTime, effect: SignedTime, *, effect_covers_cause: bool = False) -> bool:
+    """Whether what came after was not signed wholly before: ``effect.latest + staleness >= cause.earliest``.
+
+    ``effect_covers_cause``: the effect's token came by the nonce door over a digest that covers the cause; only then
+    is the allowance for tokens signed ahead of use left out. False means that one of two clocks broke its bound, and
+    the pair of tokens is the proof.
+    """
+    assert not effect_covers_cause or effect.flags & TimeFlags.NONCE
+    allowance = 0 if effect_covers_cause else effect.staleness_ns
+    return effect.interval.latest + allowance >= cause.interval.earliest

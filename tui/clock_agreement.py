@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from timeagent.combine import hull, tolerated
+from timeagent.agent.combine import hull, tolerated
 from timeagent.units import span_text
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from timeagent.interval import TimeInterval
-from timeagent.plot import Axis, Row, plot
+from timeagent.showing import Axis, Row, plot
 from timeagent.units import MS, SECOND, US, span_text
 
 from .clock_agreement import agreement

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.survey import BagState
+from appliance.bag.survey import ClosingState
 
 from .subjects import Cell, Tone
 from .words import BAG_SYMBOLS, BAG_TONES
@@ -23,7 +23,7 @@ ZOOMS: Final = (1, 10, 60, 600)
 DAMAGED: Final = "✗"
 LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote  ✗ damaged or rejected"
 
-_URGENCY: Final = (None, BagState.SEALED, BagState.CLOSED, BagState.CLOSING, BagState.OPEN)
+_URGENCY: Final = (None, ClosingState.SEALED, ClosingState.CLOSED, ClosingState.CLOSING, ClosingState.OPEN)
 
 
 class Grid:
@@ -72,7 +72,7 @@ class Grid:
 
 def oldest_open(log: LogView) -> BagCell | None:
     """Return the oldest bag that is not closed, of those that somebody wrote to."""
-    return next((bag for bag in log.bags if bag.state in (BagState.OPEN, BagState.CLOSING)), None)
+    return next((bag for bag in log.bags if bag.state in (ClosingState.OPEN, ClosingState.CLOSING)), None)
 
 
 def next_damaged(log: LogView, after: Instant) -> BagCell | None:

@@ -1,12 +1,11 @@
-"""What a state shows, laid before the one judgement (``appliance.health``); of a record, what its audit says. Pure."""
+"""What a state shows, laid before the one judgement (``doctor.health``); of a record, what its audit says. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from appliance.doctor.check import CheckVerdict, HealthCheck, passed, unknown, worst
-from appliance.formats.ceiling import CeilingKind
-from appliance.health import (
+from appliance.doctor.health import (
     ASSUMED_WORDS,
     judge_clock,
     judge_clocks,
@@ -16,6 +15,7 @@ from appliance.health import (
     judge_shard,
     judge_silent_shard,
 )
+from appliance.formats.ceiling import CeilingKind
 
 from .clock_agreement import agreement, agreement_words
 from .state import Reach, View

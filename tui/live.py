@@ -19,8 +19,8 @@ from appliance.cluster import time_sources
 from appliance.doctor.check import unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.lease.wire import LeaseView, ShardNumbers
-from appliance.releases import LOOK_NS, Releases
-from appliance.runtime import runtime_of
+from appliance.node.releases import LOOK_NS, Releases
+from appliance.node.runtime import runtime_of
 from timeagent.clock import boot_id
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval

@@ -15,17 +15,17 @@ from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import list_logs, open_log
 from appliance.bag.posix import PosixStorage
-from appliance.bag.probe import room_of
-from appliance.bag.survey import BagState, racks, view_rack
+from appliance.bag.survey import ClosingState, racks, view_rack
 from appliance.cli.daemon import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
+from appliance.doctor.directory import room_of
+from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
 from appliance.formats.paths import Grid, chain_path, ledger_path, parse_ledger_name
-from appliance.health import judge_keys, judge_space, judge_tmpfs
-from appliance.ownkeys import NOTICE_NS
-from appliance.registers import Registers, StoredChain
-from appliance.runtime import runtime_of
-from appliance.settings import FILE as SETTINGS_FILE
+from appliance.node.own_keys import NOTICE_NS
+from appliance.node.records import Registers, StoredChain
+from appliance.node.runtime import runtime_of
+from appliance.node.settings import FILE as SETTINGS_FILE
 from auditor.opening import find_root
 from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted, TenureError
 from timeagent.keys import Verifier
@@ -252,9 +252,9 @@ class OpenMount:
         found: dict[Instant, BagCell] = {}
         for count, rack in enumerate(racks(self._context, grid, newest_first=True), 1):
             view = view_rack(self._context, grid, rack)
-            sealed = view.state is BagState.SEALED
+            sealed = view.state is ClosingState.SEALED
             for bag in view.bags:
-                state = BagState.SEALED if sealed else bag.state
+                state = ClosingState.SEALED if sealed else bag.state
                 found[bag.bag.start_ns] = BagCell(bag.bag.start_ns, bag.bag.due_ns, state, len(bag.files), bag.bag.path)
             if count == RACKS_SHOWN or len(found) >= BAGS_SHOWN:
                 break

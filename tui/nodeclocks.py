@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
-from timeagent.movement import drift_ns
-from timeagent.sampled import DRIFT_PPM
+from timeagent.sampled import DRIFT_PPM, drift_ns
 from timeagent.showing import word
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import SECOND
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from appliance.cluster import Cluster
-    from appliance.routes import TimeThere
+    from appliance.node.routes import TimeThere
     from timeagent.clock import MachineClock
     from timeagent.sampled import Look
     from timeagent.units import Instant, Span

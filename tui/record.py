@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.survey import BagState
+from appliance.bag.survey import ClosingState
 from auditor.finding import Verdict
 from auditor.opening import open_tree
 from auditor.replay.making import make_index
@@ -61,12 +61,12 @@ CELLS_MAX: Final = 100_000
 """So many bags of a log are shown, the newest, those that nobody wrote to among them."""
 
 _BAG_STATES: Final = {
-    BagPhase.OPEN: BagState.OPEN,
-    BagPhase.DUE: BagState.OPEN,
-    BagPhase.CLOSING: BagState.CLOSING,
-    BagPhase.CLOSED: BagState.CLOSED,
-    BagPhase.SEALED: BagState.SEALED,
-    BagPhase.PACKED: BagState.SEALED,
+    BagPhase.OPEN: ClosingState.OPEN,
+    BagPhase.DUE: ClosingState.OPEN,
+    BagPhase.CLOSING: ClosingState.CLOSING,
+    BagPhase.CLOSED: ClosingState.CLOSED,
+    BagPhase.SEALED: ClosingState.SEALED,
+    BagPhase.PACKED: ClosingState.SEALED,
 }
 
 

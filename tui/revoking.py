@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.byhand import ByHand
 from appliance.formats.lease import LeaseOutcome
+from appliance.single_leases import ByHand
 from timeagent.errors import BadConfiguration, BadRequest
 from timeagent.units import rfc3339
 

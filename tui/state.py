@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from appliance.bag.survey import BagState
+    from appliance.bag.survey import ClosingState
     from appliance.doctor.check import HealthCheck
     from appliance.formats.ceiling import CeilingKind
     from appliance.formats.lease import LeaseOutcome, Mode, Phase
@@ -251,7 +251,7 @@ class BagCell:
 
     start_ns: Instant
     due_ns: Instant
-    state: BagState | None
+    state: ClosingState | None
     """None: it has no directory; nobody wrote to it."""
     files: int
     path: str = ""

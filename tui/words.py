@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.survey import BagState
+from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, rfc3339, span_text
@@ -321,18 +321,18 @@ def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
 
 # -- bags --------------------------------------------------------------------------------------------------------------
 
-BAG_SYMBOLS: Final[dict[BagState | None, str]] = {
-    BagState.OPEN: "▯",
-    BagState.CLOSING: "◧",
-    BagState.CLOSED: "■",
-    BagState.SEALED: "▣",
+BAG_SYMBOLS: Final[dict[ClosingState | None, str]] = {
+    ClosingState.OPEN: "▯",
+    ClosingState.CLOSING: "◧",
+    ClosingState.CLOSED: "■",
+    ClosingState.SEALED: "▣",
     None: "·",
 }
-BAG_TONES: Final[dict[BagState | None, Tone]] = {
-    BagState.OPEN: Tone.GOOD,
-    BagState.CLOSING: Tone.WARN,
-    BagState.CLOSED: Tone.PLAIN,
-    BagState.SEALED: Tone.DIM,
+BAG_TONES: Final[dict[ClosingState | None, Tone]] = {
+    ClosingState.OPEN: Tone.GOOD,
+    ClosingState.CLOSING: Tone.WARN,
+    ClosingState.CLOSED: Tone.PLAIN,
+    ClosingState.SEALED: Tone.DIM,
     None: Tone.DIM,
 }
 BAG_LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote"
@@ -343,7 +343,7 @@ def bag_cell(bag: BagCell) -> Cell:
     return Cell(BAG_SYMBOLS[bag.state], BAG_TONES[bag.state])
 
 
-UNFINISHED: Final = (BagState.OPEN, BagState.CLOSING)
+UNFINISHED: Final = (ClosingState.OPEN, ClosingState.CLOSING)
 
 
 def is_idle(log: LogView) -> bool:

@@ -24,15 +24,8 @@ from ..formats.paths import MARKER, record_name
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import ShardMap
 from ..formats.stamped import open_signed
-from ..registers import DIRECTORIES, TMP, Registers
-from ..settings import (
-    FILE,
-    ROOT_KEY,
-    Settings,
-    is_there,
-    new_directory,
-    save_settings,
-)
+from ..node.records import DIRECTORIES, TMP, Registers
+from ..node.settings import FILE, ROOT_KEY, Settings, is_there, new_directory, save_settings
 from .trust import admit
 
 if TYPE_CHECKING:

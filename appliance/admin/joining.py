@@ -23,8 +23,8 @@ from timeagent.trust import Purpose
 
 from ..formats.address import Address, parse_address
 from ..formats.names import check_node
-from ..registers import TMP
-from ..settings import FILE, Settings, is_there, save_settings
+from ..node.records import TMP
+from ..node.settings import FILE, Settings, is_there, save_settings
 from .trust import approve
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from ..bag.storage import Storage
-    from ..registers import Registers
+    from ..node.records import Registers
 
 _ADDRESS: Final = "address "
 _BYTES_MAX: Final = 4096

@@ -11,7 +11,7 @@ from timeagent.errors import BadRequest
 from timeagent.trust import Purpose
 
 from . import trust
-from .moves import move_shard
+from .records import move_shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from timeagent.keys import Signer
     from timeagent.units import Instant
 
-    from ..registers import Registers
+    from ..node.records import Registers
 
 
 def shards_of(registers: Registers, node: str) -> list[int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from ..formats.address import Address
-    from ..registers import Registers
+    from ..node.records import Registers
 
 KEY_LIFE_NS: Final = 3650 * DAY
 """How long a node's keys are valid: until they are rotated or revoked."""

@@ -22,8 +22,7 @@ from appliance.formats.merkle import root_of_path
 from appliance.formats.witness import SignedWitness, Witness, head_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
-from timeagent.rules import r1_holds
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import SignedTime, r1_holds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +72,7 @@ class Refusal(StrEnum):
     """At or below the floor of a witness."""
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class AllowedSpan(msgspec.Struct, frozen=True, gc=False):
     """What a frame's witnesses allow together: timestamps above every floor and below every expiry."""
 
     domains: tuple[str, ...]
@@ -165,7 +164,7 @@ class Judge:
         assert len(accepted) == end - first, "a rule that allows more than one interval"
         return FrameVerdict(first, end, standing.domains, Counter(str(each) for each in refusals if each is not None))
 
-    def _allowed(self, frame: Frame, name: DataName, bag: Bag) -> tuple[SignedTime, Standing] | Refusal:
+    def _allowed(self, frame: Frame, name: DataName, bag: Bag) -> tuple[SignedTime, AllowedSpan] | Refusal:
         """Return by what each message's timestamp is judged, or why no message can be accepted."""
         head = frame.head
         if (head.cluster_id, head.log, head.writer) != (self._cluster_id, bag.log, name.writer):
@@ -176,7 +175,7 @@ class Judge:
         standing = self._standing(frame)
         return standing if isinstance(standing, Refusal) else (token, standing)
 
-    def _standing(self, frame: Frame) -> Standing | Refusal:
+    def _standing(self, frame: Frame) -> AllowedSpan | Refusal:
         leases: list[_LeaseRead] = []
         sessions: dict[_Standing, _SessionRead] = {}
         for raw in frame.head.witnesses:
@@ -202,7 +201,7 @@ class Judge:
                 return Refusal.SESSION
             expiries.append(session.expiry_ns)
         domains = tuple(lease.domain for lease in leases)
-        return Standing(domains, max(lease.floor_ns for lease in leases), min(expiries))
+        return AllowedSpan(domains, max(lease.floor_ns for lease in leases), min(expiries))
 
     def _read_time(self, raw: bytes, writer: str) -> SignedTime | Refusal:
         try:

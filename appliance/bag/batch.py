@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from .message import Message, Origin, Position, before
+from .message import FrameOrigin, Message, Position, before
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _SMALL: Final = 48
 class BatchPart(NamedTuple):
     """Messages ``first`` up to and without ``end`` of a frame; at least one."""
 
-    origin: Origin
+    origin: FrameOrigin
     first: int
     end: int
 

@@ -28,7 +28,7 @@ from appliance.formats.lockfile import RECORDS_LAG_NS, LockFile, made_lock, open
 from appliance.formats.paths import LOCK, PRELOCK
 from timeagent.errors import Damaged, TryAgain
 
-from .signing import signed_for_ever
+from .context import signed_for_ever
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

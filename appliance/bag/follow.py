@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from timeagent.errors import TryAgain
 from timeagent.units import MS
 
-from .cursor import cursor_text
-from .message import START
+from .message import START, cursor_text
 from .reader import Level
 
 if TYPE_CHECKING:

@@ -1,5 +1,7 @@
 """Where the files that a list names are: in the bag's directory, or in the pack of its rack. Checks every byte.
 
+A pack that is there is whole: it appeared by link(2).
+
 A pack appears by link(2) beside the seal, and only then the directories go, data files first. So a file that is
 missing is looked for in the pack, with the rack opened afresh; and a sealed rack that has neither directories nor a
 pack, though its seal lists files, was given up by retention: what it held is gone for everybody.
@@ -10,11 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import pieces_with_digest
-from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, RETAINED
+from appliance.formats.lockfile import open_lock
+from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
+from appliance.formats.paths import LOCK, RETAINED, SEAL
 from timeagent.errors import Damaged, TryAgain
-
-from .packed import open_packed, retained
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -23,11 +24,107 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
     from appliance.formats.paths import Bag, Rack
 
-    from .packed import PackedRack
     from .storage import Storage
 
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""How much of a pack is read at a time, so that bags in a row cost few requests."""
+
+
+class PackedRack:
+    """The pack of one rack. Keeps its index and one window of its bytes in memory; no descriptor."""
+
+    def __init__(self, storage: Storage, path: str, index: PackIndex) -> None:
+        """Take an index that agrees with the rack's seal."""
+        self._storage = storage
+        self.path = path
+        self.index = index
+        self._window = (0, b"")
+
+    def file(self, bag: str, name: str) -> bytes | None:
+        """Return a file's bytes, unchecked; None if the pack has no such file, or is gone. Touches the mount."""
+        for number in self.index.files_of(bag):
+            if self.index.names[number] == name:
+                return self.range(int(self.index.offsets[number]), int(self.index.sizes[number]))
+        return None
+
+    def range(self, offset: int, length: int) -> bytes | None:
+        """Return bytes of the pack; None if it is gone. Reads ahead: the next range is mostly in memory."""
+        start, window = self._window
+        if not start <= offset <= offset + length <= start + len(window):
+            ahead = min(max(length, WINDOW_BYTES), max(length, self.index.index_at - offset))
+            found = self._storage.read_from(self.path, offset, ahead)
+            if found is None:
+                return None
+            start, window = self._window = (offset, found)
+        return window[offset - start : offset - start + length]
+
+
+class _Deleted(Exception):
+    """The pack went away while it was opened."""
+
+
+def open_packed(storage: Storage, rack: Rack) -> PackedRack | None:
+    """Open the pack of a rack and compare it with the rack's seal; None if there is none. Raises Damaged."""
+    seen = storage.look(rack.path, (PACK, SEAL)) or frozenset()
+    path = f"{rack.path}/{PACK}"
+    size = storage.size_of(path) if PACK in seen else None
+    if size is None:
+        return None
+    raw = storage.read(f"{rack.path}/{SEAL}")
+    if raw is None:
+        raise Damaged("pack-without-seal", f"{path} is there, and its rack has no seal", hint=_RESTORE_PACK)
+
+    def read_at(offset: int, length: int) -> bytes:
+        found = storage.read_from(path, offset, length)
+        if found is None:
+            raise _Deleted
+        return found
+
+    try:
+        index = open_pack(read_at, size, path)
+    except _Deleted:
+        return None  # by retention; a late link may put it there again, which is no news
+    maker = PackMaker(raw, f"{rack.path}/{SEAL}")
+    wrong = index.disagreement(maker.seal_digest, maker.listed, maker.bags)
+    if wrong:
+        raise Damaged("pack-disagrees", f"{path} is not the pack of its rack's seal: {wrong}", hint=_RESTORE_PACK)
+    return PackedRack(storage, path, index)
+
+
+def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
+    """Whether the files of a sealed rack are gone for good: no pack, and no directory that the seal is about.
+
+    A directory of the same name that somebody made again is void: its lock file, if it has one, is not the one that the
+    seal holds. Deliberate deletion and deletion by hand look the same from here. Touches the mount.
+    """
+    if not lists_files(seal) or any(
+        original(storage, f"{rack.path}/{entry.bag}", entry.lock) for entry in seal.entries
+    ):
+        return False
+    # After the directories: a pack appears before they go, so whoever packs meanwhile is not taken for retention.
+    return PACK not in (storage.look(rack.path, (PACK,)) or ())
+
+
+def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
+    """Whether a bag's directory is the one that the seal is about: the lock file in it is the one in the seal."""
+    return bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
+
+
+def lists_files(seal: RackSeal) -> bool:
+    """Whether a seal lists any file: a rack without files needs no pack."""
+    return bool(listed_files(seal))
+
+
+def listed_files(seal: RackSeal) -> int:
+    """Return how many files a seal lists. Raises Damaged."""
+    return sum(len(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries) for entry in seal.entries)
+
+
+_RESTORE_PACK: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"
+
+
 _PACKS_KEPT: Final = 2
-_RESTORE: Final = "restore it from a copy of the tree; what this bag held cannot be read until then"
+_RESTORE_FILE: Final = "restore it from a copy of the tree; what this bag held cannot be read until then"
 
 
 class ListedFiles:
@@ -89,7 +186,7 @@ class ListedFiles:
             if self._given_up(bag):
                 raise self._vanished(bag.rack, f"{bag.rack.path}/{PACK}")
             path = f"{bag.path}/{entry.name}"
-            raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE)
+            raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE_FILE)
         return pack
 
     def _given_up(self, bag: Bag) -> bool:
@@ -140,5 +237,7 @@ def _checked(data: bytes, entry: LockEntry, path: str) -> list[Piece]:
     listed = data if len(data) == entry.size else data[: entry.size]
     found, digest = pieces_with_digest(listed)
     if len(listed) != entry.size or digest != entry.digest:
-        raise Damaged("file-altered", f"{path} does not hold the {entry.size} bytes that were listed", hint=_RESTORE)
+        raise Damaged(
+            "file-altered", f"{path} does not hold the {entry.size} bytes that were listed", hint=_RESTORE_FILE
+        )
     return found

@@ -1,8 +1,9 @@
-"""Make, open and list logs: a log is what its birth record says, for ever."""
+"""Make, open and list logs, and list their racks: a log is what its birth record says, for ever."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.birth import BagKind, LogBirth, check_grid
 from appliance.formats.framing import Kind
@@ -12,11 +13,17 @@ from appliance.formats.stamped import open_stamped
 from timeagent.canonical import decode, encode_for_ever
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
 
-from .signing import signed_for_ever
+from .context import signed_for_ever
 from .storage import NOT_A_DIRECTORY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.paths import Grid, Rack
+    from timeagent.units import Instant
+
     from .context import BagContext
+    from .storage import Storage
 
 
 def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) -> LogBirth:
@@ -101,3 +108,25 @@ def _is_name(name: str) -> bool:
 
 def _path(name: str) -> str:
     return f"{LOGS}/{name}/{BIRTH}"
+
+
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def racks_there(storage: Storage, grid: Grid, after_ns: Instant = 0) -> Iterator[Rack]:
+    """Yield the racks that have a directory and end after an instant, newest first; directories are opened afresh.
+
+    Names off the grid do not exist. Touches the mount: the log's directory, and each day's as it is come to.
+    """
+    for day in reversed(storage.list_afresh(grid.log_path) or []):
+        racks = [grid.parse_rack(day, name) for name in _racks_of(storage, grid, day)]
+        for rack in sorted((rack for rack in racks if rack is not None), reverse=True):
+            if rack.end_ns <= after_ns:
+                return
+            yield rack
+
+
+def _racks_of(storage: Storage, grid: Grid, day: str) -> list[str]:
+    if not _DAY.fullmatch(day):
+        return []
+    return storage.list_afresh(f"{grid.log_path}/{day}") or []

@@ -21,12 +21,11 @@ from .acceptance import Judge, Refusal
 from .batch import BatchPart, MessageBatch
 from .closedbags import ClosedBag, ClosedBags, RackGone
 from .closer import NotDue
-from .cursor import cursor_text
+from .context import RecordNumbers
 from .horizon import Horizon
-from .message import START, Message, Origin, Position, before
-from .packed import retained
-from .racks import racks_there
-from .records import RecordNumbers
+from .listedfiles import retained
+from .logs import racks_there
+from .message import START, FrameOrigin, Message, Position, before, cursor_text
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -361,7 +360,7 @@ class Reader:
         if verdict.refused and verdict.first == verdict.end:
             return None, verdict.refused  # a copy under a wrong name must not stand for the frame itself
         return BatchPart(
-            Origin(frame, bag.path, name.text(), verdict.domains), verdict.first, verdict.end
+            FrameOrigin(frame, bag.path, name.text(), verdict.domains), verdict.first, verdict.end
         ), verdict.refused
 
 
@@ -391,7 +390,7 @@ def _numbered(twins: list[BatchPart]) -> Iterable[BatchPart]:
         return twins
     ordered = sorted(twins, key=lambda part: part.origin.frame.digest)
     return [
-        BatchPart(Origin(each.frame, each.bag_path, each.file_name, each.domains, number), part.first, part.end)
+        BatchPart(FrameOrigin(each.frame, each.bag_path, each.file_name, each.domains, number), part.first, part.end)
         for number, part in enumerate(ordered)
         for each in (part.origin,)
     ]

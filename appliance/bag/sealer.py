@@ -24,8 +24,8 @@ from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
 
 from .closer import BagGone, NotDue
-from .racks import racks_there
-from .signing import signed_for_ever
+from .context import signed_for_ever
+from .logs import racks_there
 
 if TYPE_CHECKING:
     from appliance.formats.paths import Bag, Grid, Rack

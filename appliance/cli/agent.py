@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.console import note, print_json
 from timeagent.errors import Environment, TenureError
-from timeagent.repeats import Repeats
+from timeagent.notify import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.record_watch import TrustWatch
     from timeagent.signedtime import SignedTime
     from timeagent.sources.peer import Refusing
+
+    from ..node.record_watch import TrustWatch
 
 LOCK_NAME: Final = "time.lock"
 
@@ -41,11 +42,11 @@ def refuses_peer(trust: TrustWatch, node: str) -> Refusing:
 
 def find_agent(root: str | None, node_dir: str | None) -> Path | None:
     """Return the directory of the agent's door: of the node that is named, else of the only one of this user."""
-    from timeagent.noncedoor import DOOR_NAME
+    from timeagent.sources.nonce import DOOR_NAME
 
     if root is not None or node_dir is not None:
         return _agent_of_node(root, node_dir)
-    from appliance.runtime import refuse_strangers, user_directory
+    from ..node.runtime import refuse_strangers, user_directory
 
     refuse_strangers(user_directory())
     doors = list(user_directory().glob(f"*/{DOOR_NAME}"))
@@ -54,11 +55,12 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
 
 def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
     from appliance.admin.founding import read_marker
-    from appliance.bag.posix import PosixStorage
     from appliance.cluster import root_path
-    from appliance.runtime import runtime_of
-    from appliance.settings import find_settings, load_settings
-    from timeagent.noncedoor import DOOR_NAME
+    from timeagent.sources.nonce import DOOR_NAME
+
+    from ..bag.posix import PosixStorage
+    from ..node.runtime import runtime_of
+    from ..node.settings import find_settings, load_settings
 
     try:
         path = Path(root) if root else load_settings(Path(node_dir or "")).root
@@ -74,7 +76,8 @@ def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
 def run_agent(options: argparse.Namespace) -> int:
     """Run the agent in the foreground."""
     from appliance.cluster import Cluster
-    from appliance.runtime import LocalLock, ensure_runtime, runtime_of
+
+    from ..node.runtime import LocalLock, ensure_runtime, runtime_of
 
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,19 +100,18 @@ def run_agent(options: argparse.Namespace) -> int:
 
 
 def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_json: bool) -> None:
-    from timeagent.agent import Agent, AgentRun, Limits
-    from timeagent.agentsettings import load_agent_settings
+    from timeagent.agent.agent import Agent, AgentRun, Limits
+    from timeagent.agent.daemon import Daemon, QueuedEvidence
+    from timeagent.agent.discipline import Rules
+    from timeagent.agent.evidence import EvidenceFiles
+    from timeagent.agent.page import PAGE_NAME, PageWriter
+    from timeagent.agent.settings import listed_sources, load_agent_settings, roughtime_sources
     from timeagent.clock import SystemClock, boot_id
-    from timeagent.daemon import Daemon, QueuedEvidence
-    from timeagent.discipline import Rules
-    from timeagent.evidence import EvidenceFiles
-    from timeagent.malfeasance import RoughEvidenceFiles
-    from timeagent.noncedoor import DOOR_NAME, NonceServer, bind_udp, bind_unix
     from timeagent.notify import Notifier
-    from timeagent.roughserver import RoughDoor, RoughServer
-    from timeagent.serverlist import load_servers
-    from timeagent.tokenfile import PAGE_NAME, PageWriter
-    from timeagent.wiring import listed_sources, roughtime_sources
+    from timeagent.roughtime.client import load_servers
+    from timeagent.roughtime.malfeasance import RoughEvidenceFiles
+    from timeagent.roughtime.server import RoughDoor, RoughServer
+    from timeagent.sources.nonce import DOOR_NAME, NonceServer, bind_udp, bind_unix
 
     settings = load_agent_settings(cluster.settings.directory)
     clock = SystemClock()
@@ -168,9 +170,9 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
 
 def _delegations(cluster: Cluster) -> Delegations:
     """Return the node's online Roughtime keys, and its long-term key where that is here. Raises BadConfiguration."""
-    from timeagent.delegation import DIRECTORY, Delegations, load_delegations
     from timeagent.errors import BadConfiguration
     from timeagent.keyfiles import key_path, load_node_key
+    from timeagent.roughtime.server import DIRECTORY, Delegations, load_delegations
     from timeagent.trust import Purpose
 
     directory, node = cluster.settings.directory, cluster.settings.node
@@ -191,4 +193,4 @@ def _delegations(cluster: Cluster) -> Delegations:
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
-    from timeagent.delegation import Delegations
+    from timeagent.roughtime.server import Delegations

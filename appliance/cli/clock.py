@@ -46,8 +46,7 @@ def run_time(options: argparse.Namespace) -> int:
 
 def _own_sources(clock: AgentClock, node_dir: str | None) -> list[Source]:
     """Return this machine's time services, as the node's own settings have them where it is named."""
-    from timeagent.agentsettings import FILE, load_agent_settings, parse_agent_settings
-    from timeagent.wiring import own_sources
+    from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
 
     settings = load_agent_settings(Path(node_dir)) if node_dir else parse_agent_settings("", Path(FILE))
     return own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
@@ -55,9 +54,10 @@ def _own_sources(clock: AgentClock, node_dir: str | None) -> list[Source]:
 
 def _assumed_radius_ns(root: str) -> Span:
     from appliance.admin.founding import read_marker
-    from appliance.bag.posix import PosixStorage
-    from appliance.registers import Registers
     from timeagent.keys import Verifier
+
+    from ..bag.posix import PosixStorage
+    from ..node.records import Registers
 
     path = Path(root).absolute()
     storage = PosixStorage(path)

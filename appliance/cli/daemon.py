@@ -16,7 +16,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from appliance.settings import Settings
+    from ..node.settings import Settings
 
 _PATIENCE_S: Final = 2.0
 _VERSION: Final = re.compile(rb'^tenure_node_info\{.*version="([^"]*)"', re.MULTILINE)
@@ -52,8 +52,8 @@ class _Connection(HTTPConnection):
 
 def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes] | None:
     """Ask this machine's daemon by its door on tmpfs; None where none answers. Blocks for some seconds at most."""
-    from appliance.node import HTTP_SOCKET
-    from appliance.runtime import runtime_of
+    from ..daemon.daemon import HTTP_SOCKET
+    from ..node.runtime import runtime_of
 
     try:
         with closing(_Connection(runtime_of(settings, cluster_id) / HTTP_SOCKET)) as connection:
@@ -66,8 +66,8 @@ def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes
 
 def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[HealthCheck, str | None]:
     """Ask this machine's daemon how it is; return that, judged, and the release that it runs, if it says so."""
-    from appliance.health import judge_daemon
-    from appliance.observed import CHECKS_PATH
+    from ..daemon.status import CHECKS_PATH
+    from ..doctor.health import judge_daemon
 
     answer = _asked(settings, cluster_id, CHECKS_PATH)
     try:
@@ -83,9 +83,10 @@ def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[HealthCheck, st
 def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]:
     """Say of a time agent that ran here that it does not answer; nothing where none was, or it does. Blocks a while."""
     from appliance.doctor.check import unsure
-    from appliance.runtime import runtime_of
     from timeagent.errors import BadTime
-    from timeagent.noncedoor import DOOR_NAME, NonceClient
+    from timeagent.sources.nonce import DOOR_NAME, NonceClient
+
+    from ..node.runtime import runtime_of
 
     runtime = runtime_of(settings, cluster_id)
     if not (runtime / DOOR_NAME).exists():
@@ -99,9 +100,9 @@ def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]
 
 def keeping(settings: Settings, cluster_id: bytes) -> tuple[str | None, str | None]:
     """Return in words which process has the lock of this machine's daemon, and which listens at its door; or None."""
-    from appliance.givingway import kept_by
-    from appliance.node import HTTP_SOCKET
-    from appliance.runtime import daemon_lock, runtime_of
+    from ..daemon.daemon import HTTP_SOCKET
+    from ..node.runtime import daemon_lock, runtime_of
+    from ..node.shard_runtime import kept_by
 
     runtime = runtime_of(settings, cluster_id)
     if not daemon_lock(runtime).is_held():

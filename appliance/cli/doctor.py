@@ -1,7 +1,9 @@
-"""``tenure doctor PATH``: whether a directory, this machine and its clock are what a cluster needs, and if not, why.
+"""``tenure doctor`` and ``tenure probe``: whether a mount, this machine and its clock will do, and why not.
 
 One line for each requirement: PASS, FAIL or UNSURE, the reason, and the way out. It changes nothing but a directory of
-its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on.
+its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on. The probe's other
+client is a process that answers one JSON object a line: over ssh on another machine, or here, on a second mount of the
+same export (``-o nosharecache``, or the mount of another network namespace). Nothing stays behind.
 
 Exit codes: 0 all is well; 1 something failed; 3 something could not be made sure of.
 """
@@ -9,25 +11,32 @@ Exit codes: 0 all is well; 1 something failed; 3 something could not be made sur
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
+import shlex
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from timeagent.console import Command, Progress, print_json, say
-from timeagent.errors import TenureError
+from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.probe import Probe
     from appliance.doctor.check import HealthCheck
-    from appliance.doctor.mounts import Mount
-    from appliance.registers import Registers
-    from appliance.settings import Settings
     from timeagent.units import Span
+
+    from ..doctor.directory import Probe
+    from ..doctor.machine import Mount
+    from ..doctor.two_client_probe import LocalHands, TwoHands
+    from ..node.records import Registers
+    from ..node.settings import Settings
 
 PATIENCE_S: Final = 20.0
 """How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
@@ -133,16 +142,16 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
 
 
 def _mount_of(path: Path) -> Mount | None:
-    from appliance.doctor.mounts import mount_of, parse_mountinfo
+    from ..doctor.machine import mount_of, parse_mountinfo
 
     return mount_of(str(path.resolve()), parse_mountinfo(_MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
 
 
 def _directory(path: Path) -> list[HealthCheck]:
-    from appliance.bag.probe import directory_of
     from appliance.doctor.check import failed
-    from appliance.doctor.directory import judge_directory
-    from appliance.doctor.mounts import judge_kind, judge_options
+
+    from ..doctor.directory import directory_of, judge_directory
+    from ..doctor.machine import judge_kind, judge_options
 
     found = judge_directory(directory_of(path), where=str(path))
     mount = _mount_of(path)
@@ -152,8 +161,7 @@ def _directory(path: Path) -> list[HealthCheck]:
 
 
 def _files(path: Path) -> list[HealthCheck]:
-    from appliance.bag.probe import Probe
-    from appliance.doctor.directory import judge_exclusive, judge_linked, judge_listed, judge_owner
+    from ..doctor.directory import Probe, judge_exclusive, judge_linked, judge_listed, judge_owner
 
     with Probe(path, f"{socket.gethostname()}.{os.getpid()}") as probe:
         found = [
@@ -176,7 +184,7 @@ def _tried(name: str, attempt: Callable[[], HealthCheck]) -> HealthCheck:
 
 
 def _delegations(path: Path, probe: Probe) -> list[HealthCheck]:
-    from appliance.doctor.mounts import delegations_returned, judge_delegations
+    from ..doctor.machine import delegations_returned, judge_delegations
 
     mount = _mount_of(path)
     if mount is None or not mount.nfs:
@@ -192,17 +200,17 @@ def _mountstats() -> str:
 
 
 def _room(path: Path) -> list[HealthCheck]:
-    from appliance.bag.probe import room_of
-    from appliance.doctor.directory import judge_room
+    from ..doctor.directory import judge_room, room_of
 
     return judge_room(room_of(path))
 
 
 def _server_clock(path: Path) -> list[HealthCheck]:
-    from appliance.bag.posix import PosixStorage
-    from appliance.doctor.directory import judge_server_clock
     from timeagent.clock import SystemClock
     from timeagent.interval import TimeInterval
+
+    from ..bag.posix import PosixStorage
+    from ..doctor.directory import judge_server_clock
 
     clock, tmp = SystemClock(), f"tmp/doctor.clock.{socket.gethostname()}.{os.getpid()}"
     storage = PosixStorage(path)
@@ -222,7 +230,7 @@ def _server_clock(path: Path) -> list[HealthCheck]:
 
 
 def _user() -> list[HealthCheck]:
-    from appliance.doctor.machine import judge_user
+    from ..doctor.machine import judge_user
 
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
@@ -230,8 +238,8 @@ def _user() -> list[HealthCheck]:
 
 
 def _tmpfs() -> list[HealthCheck]:
-    from appliance.doctor.machine import judge_runtime
-    from appliance.runtime import SHARED_MEMORY
+    from ..doctor.machine import judge_runtime
+    from ..node.runtime import SHARED_MEMORY
 
     mount = _mount_of(SHARED_MEMORY)
     return [judge_runtime(str(SHARED_MEMORY), mount.kind if mount else "nothing")]
@@ -240,11 +248,11 @@ def _tmpfs() -> list[HealthCheck]:
 def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
     from appliance.cli.agent import find_agent
-    from appliance.health import ASSUMED_WORDS, judge_clock
-    from timeagent.agentsettings import FILE, load_agent_settings, parse_agent_settings
+    from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
     from timeagent.clock import SystemClock
     from timeagent.showing import known_by_agent, known_without_agent
-    from timeagent.wiring import own_sources
+
+    from ..doctor.health import ASSUMED_WORDS, judge_clock
 
     clock = SystemClock()
     directory = find_agent(str(path), str(node_dir) if node_dir else None) if path else find_agent(None, None)
@@ -264,10 +272,11 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
 def _assumed_radius(path: Path | None) -> Span:
     """Return the radius that the policy of a root states; 0 where there is none. Touches the mount."""
     from appliance.admin.founding import read_marker
-    from appliance.bag.posix import PosixStorage
     from appliance.formats.paths import MARKER
-    from appliance.registers import Registers
     from timeagent.keys import Verifier
+
+    from ..bag.posix import PosixStorage
+    from ..node.records import Registers
 
     if path is None:
         return 0
@@ -279,7 +288,7 @@ def _assumed_radius(path: Path | None) -> Span:
 
 
 def _randomness() -> list[HealthCheck]:
-    from appliance.doctor.machine import judge_randomness
+    from ..doctor.machine import judge_randomness
 
     try:
         os.getrandom(16, os.GRND_NONBLOCK)
@@ -293,14 +302,15 @@ def _randomness() -> list[HealthCheck]:
 
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     from appliance.admin.founding import read_marker
-    from appliance.bag.posix import PosixStorage
     from appliance.doctor.check import passed, unsure
     from appliance.formats.paths import MARKER
-    from appliance.ownkeys import check_own_keys
-    from appliance.registers import Registers
-    from appliance.settings import find_settings
     from timeagent.errors import BadConfiguration
     from timeagent.keys import Verifier
+
+    from ..bag.posix import PosixStorage
+    from ..node.own_keys import check_own_keys
+    from ..node.records import Registers
+    from ..node.settings import find_settings
 
     storage = PosixStorage(path)
     if not storage.look(".", [MARKER]):
@@ -323,10 +333,11 @@ def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
     from importlib.metadata import version
 
     from appliance.cluster import node_time
-    from appliance.doctor.machine import judge_listening
-    from appliance.ownkeys import OwnKeys
-    from appliance.record_watch import TrustWatch
-    from appliance.releases import Releases
+
+    from ..doctor.machine import judge_listening
+    from ..node.own_keys import OwnKeys
+    from ..node.record_watch import TrustWatch
+    from ..node.releases import Releases
 
     found = []
     if settings.listen is not None:
@@ -361,6 +372,180 @@ def _bind_problem(host: str, port: int) -> str | None:
     return None
 
 
+PROBE_PATIENCE_S: Final = 60.0
+VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
+
+
+def _add_probe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="the shared directory, as this machine mounts it")
+    other = parser.add_mutually_exclusive_group(required=True)
+    other.add_argument("--peer", metavar="HOST", help="another machine that has it mounted, by ssh")
+    other.add_argument("--second", metavar="MOUNT", help="a second mount of the same export on this machine")
+    other.add_argument("--serve", metavar="TOKEN", help="be the other client, on stdin and stdout")
+    parser.add_argument("--peer-path", metavar="PATH", help="where the peer mounts it (default: the same path)")
+    parser.add_argument("--peer-command", metavar="WORDS", default="tenure", help="tenure there (default: that)")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+class FarHands:
+    """The other client's hands, over a pipe."""
+
+    def __init__(self, command: Sequence[str], patience_s: float = PROBE_PATIENCE_S) -> None:
+        """Start it. Raises Environment."""
+        self._patience_s = patience_s
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - ssh, or this program, with words of their own
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        except OSError as problem:
+            raise Environment(
+                "peer-absent", f"cannot start {command[0]}: {problem.strerror}", hint="is ssh installed?"
+            ) from None
+
+    def make(self, name: str, data: str) -> bool:
+        """Create exclusively."""
+        return bool(self._ask("make", name, data))
+
+    def append(self, name: str, data: str) -> bool:
+        """Append and close."""
+        return bool(self._ask("append", name, data))
+
+    def link(self, name: str, source: str) -> bool:
+        """Link."""
+        return bool(self._ask("link", name, source))
+
+    def sees(self, name: str) -> bool:
+        """A bare stat."""
+        return bool(self._ask("sees", name))
+
+    def sees_afresh(self, name: str) -> bool:
+        """Open the directory, then look."""
+        return bool(self._ask("sees_afresh", name))
+
+    def read(self, name: str) -> str:
+        """Open and read."""
+        return str(self._ask("read", name))
+
+    def end(self) -> None:
+        """Let it go."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):  # what it did not take any more is of no use to anybody
+            self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _ask(self, verb: str, *words: str) -> object:
+
+        try:
+            answer = within(self._patience_s, lambda: self._exchange(verb, words))
+        except MountHangsError:
+            raise Environment(
+                "peer-silent", f"the other client does not answer: {verb}", hint="does the mount hang there?"
+            ) from None
+        if "problem" in answer:
+            raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
+        return answer["said"]
+
+    def _exchange(self, verb: str, words: Sequence[str]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps([verb, *words]) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+            answer = json.loads(line)
+        except (OSError, ValueError):
+            answer = None
+        if not isinstance(answer, dict) or not {"said", "problem"} & answer.keys():
+            raise Environment(
+                "peer-gone",
+                "the other client ended, or does not speak as tenure does",
+                hint="try it by hand: ssh HOST tenure probe PATH --serve x",
+            )
+        return answer
+
+
+def serve(hands: LocalHands) -> int:
+    """Be the other client until stdin ends."""
+    for line in sys.stdin:
+        try:
+            verb, *words = json.loads(line)
+            if verb not in VERBS:
+                raise BadRequest("bad-verb", f"{verb!r} is no verb of a probe")
+            answer: dict[str, Any] = {"said": getattr(hands, verb)(*words)}
+        except OSError as problem:
+            answer = {"problem": problem.strerror or str(problem)}
+        except (TenureError, ValueError, TypeError) as problem:
+            answer = {"problem": str(problem)}
+        say(json.dumps(answer))
+        sys.stdout.flush()
+    return 0
+
+
+def _other(options: argparse.Namespace, token: str) -> list[str]:
+    if options.second:
+        return [sys.executable, "-m", "tenure", "probe", str(Path(options.second).absolute()), "--serve", token]
+    path = options.peer_path or str(Path(options.path).absolute())
+    if options.peer.startswith("-"):
+        raise BadRequest("bad-peer", f"{options.peer!r} is no host", hint="--peer HOST or --peer USER@HOST")
+    there = [*shlex.split(options.peer_command), "probe", path, "--serve", token]
+    return ["ssh", "-o", "BatchMode=yes", "--", options.peer, shlex.join(there)]
+
+
+def run_probe(options: argparse.Namespace) -> int:
+    """Run every experiment, say a line for each."""
+    from timeagent.clock import SystemClock
+
+    from ..doctor.two_client_probe import LocalHands, TwoHands
+
+    path = Path(options.path).absolute()
+    if options.serve:
+        return serve(LocalHands(path, options.serve))
+    token = os.urandom(6).hex()
+    here = LocalHands(path, token)
+    try:
+        here.begin()
+    except OSError as problem:
+        raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
+    try:
+        there = FarHands(_other(options, token))
+        try:
+            chance = random.Random(os.urandom(8))  # noqa: S311 - jitter
+            checks = _experiments(TwoHands(here, there, chance, SystemClock()))
+        finally:
+            there.end()
+    finally:
+        here.end()
+    return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
+
+
+def _experiments(two: TwoHands) -> list[HealthCheck]:
+    first = two.same_place()
+    rest: list[Callable[[], HealthCheck]] = [
+        two.names_seen,
+        two.absences,
+        two.bytes_seen,
+        two.link_race,
+        two.exclusive_race,
+    ]
+    from appliance.doctor.check import CheckVerdict
+
+    if first.verdict is CheckVerdict.FAIL:
+        return [first]
+    progress, found = Progress("probe", len(rest)), [first]
+    for number, experiment in enumerate(rest):
+        progress.show(number, experiment.__name__.replace("_", " "))
+        found.append(experiment())
+    progress.done()
+    return found
+
+
 COMMANDS: Final = {
-    "doctor": Command("Whether a directory, this machine and its clock will do.", _add_doctor, run_doctor)
+    "doctor": Command("Whether a directory, this machine and its clock will do.", _add_doctor, run_doctor),
+    "probe": Command("What two clients see of each other on one mount.", _add_probe, run_probe),
 }

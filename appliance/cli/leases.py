@@ -1,24 +1,35 @@
-"""``tenure lease``: who holds what, and holding leases from a shell."""
+"""``tenure lease``: who holds what; watching a domain, holding leases from a shell, and single leases by hand."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import random
+import sys
 from typing import TYPE_CHECKING, Final
 
-from appliance.cli.byhand import add_by_hand, run_by_hand
-from appliance.cli.leasewatch import add_watch, run_watch
 from appliance.cli.opening import add_cluster_options, open_cluster
-from appliance.formats.lease import Mode
+from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.lease.wire import lease_fields
-from timeagent.console import Command, counted, instant_fields, note, print_json, say
-from timeagent.errors import ShardUnavailable
-from timeagent.units import MS, SECOND, parse_span, span_text
+from timeagent.console import Command, bound_fields, counted, instant_fields, note, print_json, say
+from timeagent.errors import BadRequest, ShardUnavailable
+from timeagent.units import MS, SECOND, parse_span, rfc3339, span_text
+
+from ..single_leases import NO_PROCESS
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
     from appliance.cluster import Cluster
+    from appliance.formats.lease import Holder
+    from appliance.formats.witness import Witness
     from appliance.lease.wire import LeaseView
     from appliance.session.session import Leases, Session
+    from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
+
+    from ..single_leases import ByHand
 
 EXIT_NO: Final = 1
 
@@ -150,6 +161,310 @@ def _wait(cluster: Cluster, session: Session, leases: Leases, span: Span) -> Non
                 note(f"tenure: {lease.domain}: {now.state}{why}, good for {span_text(now.good_ns)}")
             known[lease.domain] = now.state
         cluster.time.sleep(min(left, 100 * MS))
+
+
+BEAT_NS: Final = 200 * MS
+"""How often it is looked: what begins and ends in between is not shown, and the ledger has it."""
+
+type Change = tuple[str, LeaseView]
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """Add what ``watch`` takes."""
+    parser.add_argument("domain", metavar="DOMAIN")
+    parser.add_argument("--seconds", metavar="S", help="how long (default: until it is interrupted)")
+
+
+def run_watch(cluster: Cluster, options: argparse.Namespace) -> int:
+    """Show each change, from what there is at first. A shard that does not answer is said so once, and asked again.
+
+    Interrupting is how it is left. 69 if it never answered.
+    """
+    time = cluster.time
+    until = None if options.seconds is None else time.boot_ns() + parse_span(options.seconds)
+    before: Sequence[LeaseView] = ()
+    answered, silent = False, False
+    try:
+        while True:
+            try:
+                _, views = cluster.routes.inspect(cluster.map.shard_of(options.domain), options.domain)
+            except ShardUnavailable as problem:
+                if not silent:
+                    note(f"tenure: {problem.message}; asking again")
+                silent = True
+            else:
+                if not answered and not views and not options.json:
+                    say(f"{options.domain}: nobody has it")
+                for what, view in changes(before, views):
+                    _show_change(what, view, options, time.now().midpoint)
+                before, answered, silent = views, True, False
+            if until is not None and time.boot_ns() >= until:
+                return 0 if answered else ShardUnavailable.exit_status
+            time.sleep(BEAT_NS)
+    except KeyboardInterrupt:
+        return 0 if answered else ShardUnavailable.exit_status  # that is how it is left
+
+
+def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator[Change]:
+    """Return what has happened between two looks at one domain: what is over first."""
+    were = {each.correlation_id: each for each in before}
+    are = {each.correlation_id: each for each in after}
+    for name, view in were.items():
+        if name not in are:
+            yield "over", view
+    for name, view in are.items():
+        known = were.get(name)
+        if known is None:
+            yield str(view.phase), view
+        elif (known.mode, known.phase) != (view.mode, view.phase):
+            yield "upgraded", view
+        elif known.expiry_ns != view.expiry_ns:
+            yield "renewed", view
+        elif known.waiting != view.waiting:
+            yield "waiting", view
+
+
+def _show_change(what: str, view: LeaseView, options: argparse.Namespace, now: int) -> None:
+    if options.json:
+        print_json("tenure.lease-change", {"what": what, **instant_fields("seen", now), **lease_fields(view)})
+        return
+    queue = f", {view.waiting} waiting" if view.waiting else ""
+    who = f"{view.holder.node}/{view.holder.process}"
+    say(f"{rfc3339(now)}  {what}  {view.mode}  {who}  fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}")
+
+
+NEW_SESSION: Final = "new"
+_SESSION_BYTES: Final = 16
+
+
+def add_by_hand(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the four verbs."""
+    acquire = verbs.add_parser("acquire", help="take a lease that no process keeps; renew it, or it ends with its term")
+    renew = verbs.add_parser("renew", help="give a lease that was taken by hand another term; exit 1 if it is over")
+    relinquish = verbs.add_parser("relinquish", help="give back a lease that was taken by hand; exit 1 if it was over")
+    revoke = verbs.add_parser("revoke", help="end somebody's lease; asks for its name and a reason")
+    for verb in (acquire, renew, relinquish, revoke):
+        verb.add_argument("domain", metavar="DOMAIN")
+    acquire.add_argument("--mode", default="X", choices=[str(mode) for mode in Mode], help="default X")
+    acquire.add_argument("--wait", default="0s", metavar="SPAN", help="how long to wait for it (default: not at all)")
+    acquire.add_argument("--purpose", default="lease acquire", metavar="TEXT")
+    acquire.add_argument(
+        "--session",
+        metavar="ID",
+        help="under this session lease of the domain's shard, or `new`: one `lease renew` keeps all that is under it",
+    )
+    relinquish.add_argument(
+        "--whole-session", action="store_true", help="the session lease that it is under, with every lease under it"
+    )
+    for verb in (acquire, renew):
+        verb.add_argument("--term", metavar="SPAN", help="how long (default: the policy's longest term)")
+    for verb in (renew, relinquish, revoke):
+        verb.add_argument("--lease", metavar="ID", help="this one, by its correlation id (default: the only one)")
+    revoke.add_argument("--yes", metavar="DOMAIN", help="the name again, instead of typing it: for scripts")
+    revoke.add_argument("--reason", metavar="TEXT", help="why: at most 128 bytes, kept in the ledger for ever")
+    for verb in (acquire, renew, relinquish, revoke):
+        add_cluster_options(verb)
+
+
+def run_by_hand(cluster: Cluster, options: argparse.Namespace) -> int:
+    """Run one of the four."""
+    from ..single_leases import ByHand
+
+    verbs = {"acquire": _acquire, "renew": _renew, "relinquish": _relinquish, "revoke": _revoke}
+    hand = ByHand(cluster, random.Random(os.urandom(32)))  # noqa: S311 - names, seeded from the system
+    return verbs[options.verb](cluster, hand, options)
+
+
+def _term(cluster: Cluster, options: argparse.Namespace) -> Span:
+    return parse_span(options.term) if options.term else cluster.policy.lease_term_max_ns
+
+
+def _term_fields(options: argparse.Namespace, granted_ns: Span) -> dict[str, Span | None]:
+    """Return the term that was asked for and the one that was granted, as JSON shows them; say where it is less."""
+    asked = parse_span(options.term) if options.term else None
+    if asked is not None and granted_ns < asked:
+        note(
+            f"tenure: {options.domain}: granted for {span_text(granted_ns)}, not for the {span_text(asked)} that "
+            "were asked for [term-shortened]"
+        )
+        note("  way out: renew it before; tenure policy show says what the longest term is")
+    return {"term_asked_ns": asked, "term_granted_ns": granted_ns}
+
+
+def _the_one(hand: ByHand, options: argparse.Namespace) -> LeaseView | None:
+    """Return the lease that is meant; None: there is none. Raises BadRequest where several could be."""
+    views = hand.leases(options.domain)
+    if options.lease is not None:
+        return next((each for each in views if each.correlation_id.hex() == options.lease), None)
+    if len(views) > 1:
+        names = ", ".join(each.correlation_id.hex() for each in views)
+        raise BadRequest(
+            "several-leases", f"there are {len(views)} leases on {options.domain!r}: {names}", hint="name one: --lease"
+        )
+    return views[0] if views else None
+
+
+def _acquire(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    wait, term, now = parse_span(options.wait), _term(cluster, options), cluster.time.now()
+    session = None if options.session is None else _session(hand, options, term)
+    witness, granted_ns = hand.acquire(options.domain, Mode(options.mode), term, wait, options.purpose, session)
+    if options.session == NEW_SESSION:
+        granted_ns = hand.granted_ns(term, now, witness.expiry_ns)  # the term is the session's
+    _shown(witness, granted_ns, options)
+    return 0
+
+
+def _session(hand: ByHand, options: argparse.Namespace, term: Span) -> tuple[bytes, Holder]:
+    """Return the session lease that the options name, with its holder. Raises BadRequest where it is not there."""
+    if options.session == NEW_SESSION:
+        witness = hand.begin_session(options.domain, term, options.purpose)
+        return witness.session_id, witness.holder
+    try:
+        session_id = bytes.fromhex(options.session)
+    except ValueError:
+        session_id = b""
+    views = hand.under(options.domain, session_id) if len(session_id) == _SESSION_BYTES else []
+    if not views or views[0].holder.process != NO_PROCESS:
+        raise BadRequest(
+            "no-session",
+            f"the shard of {options.domain!r} has no session lease {options.session!r} that was taken by hand",
+            hint=f"--session {NEW_SESSION} begins one: each shard has its own; shards ls, and lease ls say what is out",
+        )
+    return session_id, views[0].holder
+
+
+def _renew(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    view, now = _the_one(hand, options), cluster.time.now()
+    if view is None or now.surely_past(view.expiry_ns):
+        return _over(options, view)
+    term = _term(cluster, options)
+    if view.session_id is not None:
+        return _renew_session(hand, view, term, now, options)
+    witness = hand.renew(view, term)
+    if witness is None:
+        return _over(options)
+    _shown(witness, hand.granted_ns(term, now, witness.expiry_ns), options)
+    return 0
+
+
+def _renew_session(hand: ByHand, view: LeaseView, term: Span, now: TimeInterval, options: argparse.Namespace) -> int:
+    """Renew the session lease, and with it every lease under it."""
+    witness = hand.renew_session(view, term)
+    if witness is None or view.correlation_id in witness.ended:
+        return _over(options)
+    terms = _term_fields(options, hand.granted_ns(term, now, witness.expiry_ns))
+    if options.json:
+        fields = {"domain": view.domain, "session_id": witness.session_id.hex()}
+        print_json("tenure.session-renewed", fields | instant_fields("expiry", witness.expiry_ns) | terms)
+    else:
+        until = rfc3339(witness.expiry_ns)
+        say(f"{view.domain}: held with all under session {witness.session_id.hex()}, until {until}")
+    return 0
+
+
+def _relinquish(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    view, now = _the_one(hand, options), cluster.time.now()
+    if view is None:
+        return _over(options)
+    if options.whole_session and view.session_id is None:
+        raise BadRequest(
+            "no-session",
+            f"the lease on {view.domain!r} is under no session lease",
+            hint="leave out --whole-session: it is given back alone",
+        )
+    outcome = hand.drop_session(view) if options.whole_session else hand.relinquish(view)
+    if now.surely_past(view.expiry_ns):
+        return _over(options, view)  # given back all the same: who comes next need not wait for it
+    if outcome is LeaseOutcome.UNKNOWN:
+        return _over(options)
+    if options.json:
+        print_json("tenure.lease-ended", {"domain": options.domain, "outcome": outcome})
+    else:
+        say(f"{options.domain}: {outcome}")
+    given_back = (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN, LeaseOutcome.DROPPED)
+    return 0 if outcome in given_back else EXIT_NO
+
+
+def _revoke(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+    view = _the_one(hand, options)
+    if view is None:
+        return _over(options)
+    reason = _confirmed(view, options)
+    outcome, ending = hand.revoke(view, reason)
+    if options.json:
+        fields = {
+            "domain": view.domain,
+            "outcome": outcome,
+            "reason": reason,
+            "lease": lease_fields(view),
+            **instant_fields("ended", None if ending is None else ending.ended_ns),
+        }
+        print_json("tenure.lease-ended", fields)
+    elif outcome is LeaseOutcome.REVOKED:
+        say(f"{view.domain}: revoked. What {view.holder.node}/{view.holder.process} writes with timestamps up to")
+        say(f"{rfc3339(view.expiry_ns)} still counts; the next holder waits for that before it reads or writes.")
+    else:
+        say(f"{view.domain}: {outcome}")
+    return 0 if outcome in (LeaseOutcome.REVOKED, LeaseOutcome.WITHDRAWN) else EXIT_NO
+
+
+def _confirmed(view: LeaseView, options: argparse.Namespace) -> str:
+    """Return the reason, once the name was given again. Raises BadRequest."""
+    holder = f"{view.holder.node}/{view.holder.process}"
+    name, reason = options.yes, options.reason
+    if name is None or reason is None:
+        if not sys.stdin.isatty():
+            raise BadRequest(
+                "not-confirmed",
+                f"the lease on {view.domain!r} is that of {holder}; nobody is here to confirm its end",
+                hint="--yes DOMAIN --reason TEXT",
+            )
+        until = rfc3339(view.expiry_ns)
+        note(f"{view.domain}: {view.mode} {view.phase} of {holder} ({view.holder.purpose}), until {until} as yet")
+        name = _typed("its name, to revoke it: ") if name is None else name
+        reason = _typed("the reason: ") if reason is None else reason
+    if name != view.domain:
+        raise BadRequest("not-confirmed", f"{name!r} is not {view.domain!r}: nothing was revoked", hint="type the name")
+    return str(reason)
+
+
+def _typed(question: str) -> str:
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _over(options: argparse.Namespace, view: LeaseView | None = None) -> int:
+    """Say that there is no such lease, or when the one there was expired; return the exit code."""
+    if options.json:
+        outcome = LeaseOutcome.UNKNOWN if view is None else LeaseOutcome.EXPIRED
+        print_json("tenure.lease-ended", {"domain": options.domain, "outcome": outcome})
+    else:
+        why = "there is no such lease (any more)" if view is None else f"expired at {rfc3339(view.expiry_ns)}"
+        say(f"{options.domain}: {why}")
+    return EXIT_NO
+
+
+def _shown(witness: Witness, granted_ns: Span, options: argparse.Namespace) -> None:
+    terms = _term_fields(options, granted_ns)
+    if options.json:
+        fields = {
+            "domain": witness.domain,
+            "mode": witness.mode,
+            "correlation_id": witness.correlation_id.hex(),
+            "fence": witness.fence,
+            **instant_fields("expiry", witness.expiry_ns),
+            **bound_fields("settle_to", witness.settle_to_ns),
+            "session_id": None if witness.session_id is None else witness.session_id.hex(),
+            **terms,
+        }
+        print_json("tenure.held", fields)
+    else:
+        say(
+            f"{witness.domain}: held, mode {witness.mode}, fence {witness.fence}, "
+            f"lease {witness.correlation_id.hex()}, until {rfc3339(witness.expiry_ns)}"
+            + ("" if witness.session_id is None else f", session {witness.session_id.hex()}")
+        )
 
 
 COMMANDS: Final = {"lease": Command("Who holds what; holding a lease from a shell.", _add_lease, run_lease)}

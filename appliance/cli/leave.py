@@ -19,7 +19,8 @@ from timeagent.units import MS, parse_span
 
 if TYPE_CHECKING:
     from appliance.cluster import Cluster
-    from appliance.registers import Registers
+
+    from ..node.records import Registers
 
 _LOOK_NS: Final = 500 * MS
 NOT_WHOLLY: Final = 1
@@ -111,8 +112,9 @@ def _hand_over(options: argparse.Namespace) -> int:
 
 def _refuse_running(options: argparse.Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
-    from appliance.runtime import daemon_lock, runtime_of
     from timeagent.errors import TryAgain
+
+    from ..node.runtime import daemon_lock, runtime_of
 
     cluster = _opened(options)
     if cluster is None:

@@ -1,25 +1,35 @@
-"""``tenure publish``: messages into a log, one a line."""
+"""``tenure publish``, ``read`` and ``tail``: messages into a log, one a line, and out of it, in order."""
 
 from __future__ import annotations
 
 import argparse
+import base64
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from appliance.cli.opening import add_cluster_options, open_cluster
 from appliance.formats.birth import BagKind
-from timeagent.console import Command, Progress, counted, note, print_json
+from timeagent.console import Command, Progress, counted, instant_fields, note, print_json
 from timeagent.errors import BadRequest, TenureError
-from timeagent.units import SECOND, parse_span
+from timeagent.units import SECOND, parse_instant, parse_span, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import BinaryIO
 
+    from appliance.bag.batch import MessageBatch
+    from appliance.bag.closedbags import RackGone
+    from appliance.bag.follow import Wait
     from appliance.bag.outcome import Outcome
     from appliance.cluster import Cluster
+    from appliance.session.open_logs import OpenLog
     from appliance.session.session import Session
+
+    from ..bag.message import Message, Position
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -117,6 +127,252 @@ def _lines(stream: BinaryIO) -> int | None:
     return lines
 
 
+_FORMS: Final = """\
+A payload is printed as it is, with a newline after it. One that holds newlines itself looks like several then: say
+--print0 (a NUL after each) where none holds a NUL, or --json, which is never ambiguous: one object a line, with the
+payload as "payload" where it is UTF-8 and as "payload_base64" where it is not.
+"""
+_CURSORS: Final = """
+A cursor is the text in "cursor" of each settled message with --json; after a reading that was cut short it is said on
+standard error. Reading goes on exactly after it, whatever was written meanwhile.
+"""
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _FORMS + _CURSORS
+    parser.add_argument("--print0", action="store_true", help="a NUL after each payload instead of a newline")
+    add_cluster_options(parser)
+
+
+def _add_read(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG")
+    parser.add_argument(
+        "--level",
+        choices=("settled", "latest", "stale-ok"),
+        default="settled",
+        help="settled is final; latest takes in what is open; stale-ok is as settled, and may end at --as-of",
+    )
+    parser.add_argument("--as-of", metavar="SPAN", default="1m", help="how old a stale-ok answer may be (default 1m)")
+    parser.add_argument("--after", metavar="CURSOR|T", help="only what stands after this cursor or instant")
+    parser.add_argument("--until", metavar="T", help="only timestamps up to this instant")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most so many messages")
+    parser.add_argument("--settle", action="store_true", help="first wait until everything up to now is final")
+    _add_form(parser)
+
+
+def _add_tail(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG")
+    parser.add_argument("--from", dest="begin", metavar="now|start|CURSOR|T", default="now", help="default: now")
+    parser.add_argument(
+        "--level",
+        choices=("settled", "latest"),
+        default="settled",
+        help="settled leaves nothing out; latest is sooner, and leaves out what appears below what it has shown",
+    )
+    parser.add_argument("--poll", metavar="SPAN", default="500ms", help="how often to look (default 500ms)")
+    parser.add_argument(
+        "--settle", action="store_true", help="close what is due oneself, as a metronome would, where none runs"
+    )
+    _add_form(parser)
+
+
+class _Output:
+    """Messages on standard output, a batch in one write."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._out = sys.stdout.buffer
+        self._json = options.json
+        self._end = b"\0" if options.print0 else b"\n"
+        self.messages = 0
+        # A terminal shows the messages themselves.
+        self._progress = None if sys.stdout.isatty() else Progress("read")
+        self._log = options.log
+
+    def write(self, batch: MessageBatch) -> None:
+        if self._json:
+            data = b"".join([self._line(message, settled=batch.settled) for message in batch])
+        else:
+            data = self._end.join([*batch.payloads(), b""])
+        rest = memoryview(data)
+        while rest:
+            # Under python -u there is no buffer, and a signal may cut a write short.
+            rest = rest[self._out.write(rest) :]
+        self.messages += len(batch)
+        if self._progress is not None:
+            self._progress.show(self.messages)
+
+    def _line(self, message: Message, *, settled: bool) -> bytes:
+        from ..bag.message import cursor_text
+
+        cursor = cursor_text(self._log, message.position) if settled else None
+        head = {"schema": "tenure.message", "version": 1}
+        return msgspec.json.encode(head | message_fields(message) | {"cursor": cursor}) + b"\n"
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        self.flush()
+        if self._progress is not None:
+            self._progress.done()
+
+
+def message_fields(message: Message) -> dict[str, object]:
+    """Return a message as JSON shows it; a payload that is not UTF-8 as ``payload_base64``."""
+    try:
+        payload = {"payload": message.payload.decode()}
+    except UnicodeDecodeError:
+        payload = {"payload_base64": base64.b64encode(message.payload).decode("ascii")}
+    return {
+        **instant_fields("timestamp", message.timestamp_ns),
+        "writer": message.writer,
+        "incarnation": message.incarnation.hex(),
+        "sequence": message.sequence,
+        "index": message.index,
+        "attempt": message.attempt_id.hex(),
+        "domains": list(message.domains),
+        "path": f"{message.bag_path}/{message.file_name}",
+        **payload,
+    }
+
+
+def _position(text: str | None, log: str) -> Position:
+    from ..bag.message import START, before, is_cursor, parse_cursor
+
+    if text is None:
+        return START
+    return parse_cursor(text, log) if is_cursor(text) else before(parse_instant(text) + 1)
+
+
+def _conclude(
+    options: argparse.Namespace,
+    schema: str,
+    fields: Mapping[str, object],
+    rejected: Mapping[str, int],
+    gone: Sequence[RackGone],
+) -> None:
+    """Say on standard error what was rejected or is gone; with --json everything about the reading, as one object."""
+    if options.json:
+        every = {"schema": schema, "version": 1, "log": options.log, **fields}
+        every["rejected"] = dict(sorted(rejected.items()))
+        every["gone"] = [instant_fields("start", each.start_ns) | instant_fields("end", each.end_ns) for each in gone]
+        note(msgspec.json.encode(every).decode())
+        return
+    for each in gone:
+        note(f"tenure: retention has deleted what was there from {rfc3339(each.start_ns)} to {rfc3339(each.end_ns)}")
+    for reason, count in sorted(rejected.items()):
+        note(f"tenure: {count} rejected: {reason}")
+
+
+def run_read(options: argparse.Namespace) -> int:
+    """Print a log's messages, one a line; with --json one object a line."""
+    from appliance.bag.reader import Level
+
+    after = _position(options.after, options.log)
+    until = parse_instant(options.until) if options.until else None
+    if options.limit is not None and options.limit < 0:
+        raise BadRequest("bad-limit", f"--limit {options.limit} is no number of messages", hint="0 or more")
+    level = Level(options.level)
+    with open_cluster(options) as cluster:
+        if options.settle:
+            cluster.settle(options.log, cluster.time.now().latest)
+        reader = cluster.logs.opened(options.log).reader
+        as_of = cluster.time.now().earliest - parse_span(options.as_of) if level is Level.STALE_OK else 0
+        reading = reader.batches(after, until, level, as_of, gone_ok=True)
+        output = _Output(options)
+        cut: Position | None = None
+        try:
+            for batch in reading:
+                room = len(batch) if options.limit is None else options.limit - output.messages
+                if room < len(batch):
+                    head = batch.head(room)
+                    cut = _cut(head, after) if batch.settled else reading.position
+                    output.write(head)
+                    break
+                output.write(batch)
+                after = reading.position
+        finally:
+            output.close()
+        cursor = _text(options.log, reading.position if cut is None else cut)
+        if cut is not None and not options.json:
+            note(f"tenure: there is more; it goes on with --after {cursor}")
+        said = {"messages": output.messages, "cursor": cursor, **instant_fields("horizon", reading.horizon_ns)}
+        _conclude(options, "tenure.read", said, reader.rejected, reading.gone)
+    return 0
+
+
+def _cut(head: MessageBatch, before_it: Position) -> Position:
+    """Return where a limit ended the reading: after the last message that was printed."""
+    return head.last if len(head) else before_it
+
+
+def _text(log: str, position: Position) -> str:
+    from ..bag.message import cursor_text
+
+    return cursor_text(log, position)
+
+
+def run_tail(options: argparse.Namespace) -> int:
+    """Print messages as they become final, until it is interrupted."""
+    from appliance.bag.follow import Follower
+    from appliance.bag.reader import Level
+
+    from ..bag.message import START, before
+    from ..bag.metronome import Metronome
+
+    poll = parse_span(options.poll)
+    with open_cluster(options) as cluster, ExitStack() as until_the_end:
+        log = cluster.logs.opened(options.log)
+        if options.begin == "now":
+            after = before(cluster.time.now().midpoint)
+        else:
+            after = START if options.begin == "start" else _position(options.begin, options.log)
+        metronome = Metronome(cluster.context, log.grid, log.horizon)
+        follower = Follower(
+            log.reader,
+            _wait(cluster, log, until_the_end),
+            after,
+            level=Level(options.level),
+            poll_ns=poll,
+            gone_ok=True,
+            help_closing=(lambda: metronome.turn(cluster.time.now())) if options.settle else None,
+        )
+        output = _Output(options)
+        cursor = follower.cursor
+        try:
+            for batch in follower.batches():
+                output.write(batch)
+                # Before anybody can see what was written: an interruption from here on repeats nothing.
+                cursor = follower.cursor
+                output.flush()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            output.close()
+        if follower.overtaken:
+            left_out = counted(follower.overtaken, "message")
+            note(f"tenure: {left_out} appeared below others that were shown; tail --level settled has them")
+        if not options.json:
+            note(f"tenure: {counted(output.messages, 'message')}; it goes on with --from {cursor}")
+        said = {"messages": output.messages, "overtaken": follower.overtaken, "cursor": cursor}
+        _conclude(options, "tenure.tail", said, log.reader.rejected, follower.gone)
+    return 0
+
+
+def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
+    """Return how to wait: by time; on a local file system also until something appears."""
+    from appliance.bag.wakeup import LocalWait
+
+    from ..bag.posix import is_local
+
+    if is_local(cluster.root):
+        return until_the_end.enter_context(LocalWait(cluster.root, lambda instant: log.grid.rack(instant).path))
+    return lambda span, _: cluster.time.sleep(span)
+
+
 COMMANDS: Final = {
     "publish": Command("Write messages to a log under leases.", _add_publish, run_publish),
+    "read": Command("Read a log's messages in order.", _add_read, run_read),
+    "tail": Command("Follow a log: print its messages as they become final.", _add_tail, run_tail),
 }

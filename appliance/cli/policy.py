@@ -92,8 +92,9 @@ def _fields(policy: Policy) -> dict[str, Any]:
 
 
 def _set(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.admin.policy import next_policy, publish_policy
     from timeagent.errors import BadRequest
+
+    from ..admin.records import next_policy, publish_policy
 
     changes = {name: parse_span(text) for name in _WORDS if (text := getattr(options, name)) is not None}
     if not changes:

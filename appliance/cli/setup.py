@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from appliance.admin.founding import Listen
     from appliance.bag.storage import Storage
-    from appliance.settings import Settings
+
+    from ..node.settings import Settings
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
@@ -115,11 +116,12 @@ def _there_already(options: argparse.Namespace, storage: Storage, root: Path) ->
     Raises Environment where it is one by another name.
     """
     from appliance.admin.founding import read_marker
-    from appliance.ownkeys import check_own_keys
-    from appliance.registers import Registers
-    from appliance.settings import FILE, is_there, load_settings, node_directories
     from timeagent.errors import Environment
     from timeagent.keys import Verifier
+
+    from ..node.own_keys import check_own_keys
+    from ..node.records import Registers
+    from ..node.settings import FILE, is_there, load_settings, node_directories
 
     if not storage.look(".", [MARKER]):
         return None
@@ -143,13 +145,14 @@ def _there_already(options: argparse.Namespace, storage: Storage, root: Path) ->
 
 def _init(options: argparse.Namespace) -> int:
     from appliance.admin.founding import set_up
-    from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user, time_sources
     from appliance.formats.policy import Policy, check_policy
-    from appliance.settings import ROOT_KEY
     from timeagent.clock import SystemClock
-    from timeagent.embedded import EmbeddedTime
     from timeagent.keys import Signer, fingerprint
+    from timeagent.sampled import EmbeddedTime
+
+    from ..bag.posix import PosixStorage
+    from ..node.settings import ROOT_KEY
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
     root = named_root(options)
@@ -202,9 +205,10 @@ def _init(options: argparse.Namespace) -> int:
 def _founded_already(options: argparse.Namespace, storage: Storage, settings: Settings) -> int:
     """Say what is there, as init said it when it was made."""
     from appliance.admin.founding import read_marker
-    from appliance.registers import Registers
-    from appliance.settings import ROOT_KEY
     from timeagent.keys import Verifier, fingerprint
+
+    from ..node.records import Registers
+    from ..node.settings import ROOT_KEY
 
     marker = read_marker(storage, settings.root)
     policy = Registers(storage, marker.cluster_id, Verifier(marker.root_key)).newest_policy()
@@ -232,9 +236,10 @@ def _founded_already(options: argparse.Namespace, storage: Storage, settings: Se
 
 def _join(options: argparse.Namespace) -> int:
     from appliance.admin.founding import join_cluster
-    from appliance.bag.posix import PosixStorage
     from appliance.cluster import refuse_root_user
     from timeagent.clock import SystemClock
+
+    from ..bag.posix import PosixStorage
 
     refuse_root_user(os.geteuid(), allow_root=options.allow_root)
     root = named_root(options)
@@ -271,11 +276,12 @@ def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, dir
     """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
     from appliance.admin.founding import read_marker
     from appliance.admin.joining import ask, finish, prepared
-    from appliance.registers import Registers
-    from appliance.settings import Settings, new_directory
     from timeagent.clock import SystemClock
     from timeagent.errors import TryAgain
     from timeagent.keys import Verifier, fingerprint
+
+    from ..node.records import Registers
+    from ..node.settings import Settings, new_directory
 
     marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
     wait = parse_span(options.wait)

@@ -90,7 +90,7 @@ def _stand(numbers: ShardNumbers, owner: str, now: Instant) -> str:
 
 
 def _move(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.admin.moves import move_shard
+    from ..admin.records import move_shard
 
     before = cluster.map.owners
     record = move_shard(cluster.registers, root_key(cluster, options), options.shard, options.node)
@@ -99,7 +99,7 @@ def _move(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _reshard(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.admin.moves import reshard
+    from ..admin.records import reshard
 
     nodes = options.nodes.split(",") if options.nodes else list(dict.fromkeys(cluster.map.owners))
     record = reshard(cluster.registers, root_key(cluster, options), options.count, nodes)

@@ -145,8 +145,9 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
 def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
     """Let a machine in; without a fingerprint only say what it asks for."""
     from appliance.admin.joining import accept, asked, let_in
-    from appliance.bag.posix import PosixStorage
     from timeagent.keys import fingerprint
+
+    from ..bag.posix import PosixStorage
 
     storage = PosixStorage(cluster.root)
     there = let_in(cluster.registers, options.node)
@@ -245,9 +246,9 @@ def _move(cluster: Cluster, options: argparse.Namespace) -> int:
 def _delegate(options: argparse.Namespace) -> int:
     """Make online keys: needs no cluster, no network and no mount."""
     from timeagent.clock import SystemClock
-    from timeagent.delegation import DELEGATIONS_MAX, make_ahead, save_delegation
     from timeagent.errors import BadRequest, Environment
     from timeagent.keys import load_private_key
+    from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
 
     span, each = parse_span(options.span), parse_span(options.each)
     if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):

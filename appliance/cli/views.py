@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from appliance.formats.view import Checkpoint
     from appliance.views.fold import Fold
-    from appliance.views.view import View
+
+    from ..views.view import View
 
 EXIT_NO: Final = 1
 KEPT: Final = 8
@@ -47,7 +48,7 @@ def run_view(options: argparse.Namespace) -> int:
     with open_cluster(options) as cluster:
         if options.verb == "ls":
             return _list(cluster, options)
-        from appliance.views.view import View
+        from ..views.view import View
 
         view = View(cluster.context, cluster.logs, named_fold(options.view, options.fold))
         verbs = {"show": _show, "advance": _advance, "prune": _prune}

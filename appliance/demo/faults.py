@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.bag.survey import BagState, racks, view_rack
 from appliance.demo.bank import LOG
 from appliance.demo.rogue import EARLY_DOMAIN
 from appliance.formats.framing import CHECKSUM_BYTES, Kind
@@ -17,13 +16,16 @@ from appliance.formats.paths import LOCK
 from appliance.formats.stamped import stamp
 from timeagent.errors import Environment
 
+from ..bag.survey import ClosingState, racks, view_rack
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.survey import BagView
     from appliance.cluster import Cluster
     from appliance.demo.director import Director
+
+    from ..bag.survey import BagView
 
 
 def during(fault: str, director: Director) -> None:
@@ -74,7 +76,7 @@ def _sealed_bag(cluster: Cluster) -> BagView:
     grid = cluster.logs.opened(LOG).grid
     for rack in racks(cluster.context, grid):
         view = view_rack(cluster.context, grid, rack)
-        if view.state is BagState.SEALED:
+        if view.state is ClosingState.SEALED:
             for bag in view.bags:
                 if bag.files:
                     return bag

@@ -18,8 +18,9 @@ from timeagent.errors import Environment
 from timeagent.units import MINUTE, MS
 
 if TYPE_CHECKING:
-    from appliance.settings import Settings
     from timeagent.clock import MachineClock
+
+    from ..node.settings import Settings
 
 PATIENCE_NS: Final = 2 * MINUTE
 """How long the demo waits for a process to do what it should, on a busy machine."""

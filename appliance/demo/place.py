@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from appliance.admin.founding import enroll, found_cluster, publish_map
-from appliance.bag.posix import PosixStorage
 from appliance.formats.policy import Policy
-from appliance.runtime import default_directory
-from appliance.settings import ROOT_KEY, Settings, save_settings
 from timeagent.errors import Environment
 from timeagent.keys import Signer, save_private_key
 from timeagent.units import MS, SECOND
+
+from ..bag.posix import PosixStorage
+from ..node.runtime import default_directory
+from ..node.settings import ROOT_KEY, Settings, save_settings
 
 if TYPE_CHECKING:
     import random

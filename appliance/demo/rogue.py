@@ -20,7 +20,6 @@ import msgspec
 
 import appliance.lease.request_handler
 import appliance.session.stamping
-from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode
 from appliance.demo.teller import say
@@ -28,11 +27,13 @@ from appliance.formats.lease import Holder
 from appliance.formats.witness import SignedWitness, sign_batch
 from appliance.lease.domain import Break, Free, Grant
 from appliance.lease.state import decide
-from appliance.node import Node
 from timeagent.errors import LeaseLost
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.units import HOUR
+
+from ..bag.posix import PosixStorage
+from ..daemon.daemon import Node
 
 if TYPE_CHECKING:
     from appliance.bag.storage import Published

@@ -1,10 +1,19 @@
-"""What this machine brings: user, memory that forgets, randomness, addresses. Pure judgements; its clock: health.py."""
+"""What this machine brings and which file system a path is on, judged by what docs/nfs.md relies on. Pure.
+
+What it reads are the texts of ``/proc/self/mountinfo`` and ``/proc/self/mountstats``.
+"""
 
 from __future__ import annotations
 
+import re
 import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from .check import HealthCheck, failed, passed, unsure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:
@@ -56,3 +65,187 @@ def judge_listening(address: str, problem: str | None) -> HealthCheck:
     if problem:
         return failed("port", f"{address}: {problem}", "change `listen` in node.toml, or stop who listens there")
     return passed("port", f"{address} is the node's, or free for it")
+
+
+NFS: Final = frozenset({"nfs", "nfs4"})
+_LASTING: Final = frozenset({"ext4", "ext3", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
+_FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
+_NEVER: Final = frozenset({"cifs", "smb3", "smbfs", "vfat", "exfat", "msdos", "ntfs", "ntfs3", "iso9660", "squashfs"})
+_OPTIONS: Final = 5
+"""The field of a mountinfo line with the options of the mount; those of its file system stand behind the dash:"""
+_SUPER_OPTIONS: Final = 2
+_MOUNTED_ON: Final = 4
+"""The word of a mountstats line `device X mounted on POINT with fstype ...`."""
+_AGE_S_MAX: Final = 60
+"""The kernel's own ceiling for what a client may remember (acregmax, acdirmax)."""
+_DEFAULT_AGES: Final = {"acregmin": 3, "acregmax": 60, "acdirmin": 30, "acdirmax": 60}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo."""
+
+    point: str
+    kind: str
+    source: str
+    options: Mapping[str, str]
+    """Of the mount and of its file system together; "" for those without a value."""
+
+    @property
+    def nfs(self) -> bool:
+        """Whether it is the kernel's NFS client."""
+        return self.kind in NFS
+
+    @property
+    def version(self) -> str:
+        """The protocol's version, such as 4.2; "" where it is no NFS."""
+        major, minor = self.options.get("vers", ""), self.options.get("minorversion", "")
+        return major if not minor or "." in major else f"{major}.{minor}"
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """Return all mounts, the later ones over the earlier. Lines that are none are left out."""
+    found = []
+    for line in text.splitlines():
+        left, dash, right = line.partition(" - ")
+        before, after = left.split(" "), right.split(" ")
+        if not dash or len(before) <= _OPTIONS or len(after) <= _SUPER_OPTIONS:
+            continue
+        options = dict(_option(each) for each in (before[_OPTIONS] + "," + after[_SUPER_OPTIONS]).split(",") if each)
+        found.append(Mount(_unescaped(before[4]), after[0], _unescaped(after[1]), options))
+    return found
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
+
+
+def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
+    """Return the mount that holds an absolute path without symbolic links: the longest point above it, the last one."""
+    best: Mount | None = None
+    for mount in mounts:
+        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def judge_kind(mount: Mount) -> HealthCheck:
+    """Say whether this kind of file system can be a root."""
+    name, said = "file system", f"{mount.kind} at {mount.point}"
+    if mount.nfs:
+        version = mount.version
+        if version in ("3", "4.1", "4.2"):
+            return passed(name, f"NFS {version} of {mount.source} at {mount.point}")
+        return unsure(
+            name,
+            f"NFS {version or 'of unknown version'} of {mount.source}: what is relied on was measured on 3 and 4.2",
+            "mount it with vers=4.2 or vers=3",
+        )
+    if mount.kind in _NEVER:
+        return failed(
+            name, f"{said} has no hard links that decide between two machines", "use NFS, or a Linux file system"
+        )
+    if mount.kind in _FORGETFUL:
+        return unsure(
+            name,
+            f"{said} forgets everything when the machine stops",
+            "good for a trial; use a disk or NFS for a record",
+        )
+    if mount.kind in _LASTING:
+        return passed(name, f"{said}: a local file system, for the processes of this machine alone")
+    return unsure(
+        name,
+        f"{said}: nobody has measured what it keeps",
+        "run tenure probe with a second machine; docs/nfs.md says what is relied on",
+    )
+
+
+def judge_options(mount: Mount) -> list[HealthCheck]:
+    """Say what the mount options mean for the protocol, a line for each thing that they decide."""
+    options = mount.options
+    found = [
+        failed("writable", f"{mount.point} is mounted read-only", f"mount -o remount,rw {mount.point}")
+        if "ro" in options
+        else passed("writable", "mounted read-write")
+    ]
+    if not mount.nfs:
+        return found
+    found.append(_judge_hard(mount))
+    if "nocto" in options:
+        found.append(
+            failed(
+                "close-to-open", "nocto: opening a file need not show what was closed before", "mount it without nocto"
+            )
+        )
+    else:
+        found.append(passed("close-to-open", "opening revalidates (no nocto)"))
+    found.append(_judge_caching(options))
+    lock = options.get("local_lock", "none")
+    found.append(passed("locks", f"no lock of the file system is used; local_lock={lock} changes nothing"))
+    return found
+
+
+def _judge_hard(mount: Mount) -> HealthCheck:
+    if "soft" in mount.options or "softerr" in mount.options or "softreval" in mount.options:
+        return unsure(
+            "hard mount",
+            "a soft mount turns a slow server into errors: writes end as Unknown, and have to be resolved",
+            "mount it hard (the default)",
+        )
+    return passed("hard mount", "hard: a server that is away makes calls wait, not fail")
+
+
+def _judge_caching(options: Mapping[str, str]) -> HealthCheck:
+    name = "caching"
+    if "noac" in options:
+        return unsure(
+            name, "noac: nothing is remembered, each stat asks the server", "leave noac out: it is not needed"
+        )
+    ages = {each: _seconds(options.get("actimeo", options.get(each, "")), age) for each, age in _DEFAULT_AGES.items()}
+    oldest = max(ages["acregmax"], ages["acdirmax"])
+    lookups = options.get("lookupcache", "all")
+    absent = f"absent names up to {ages['acdirmin']} s (lookupcache={lookups})"
+    said = f"what is not opened anew may be {oldest} s old, {absent}"
+    if oldest > _AGE_S_MAX:
+        return unsure(name, f"{said}: longer than was ever measured", f"acregmax and acdirmax of {_AGE_S_MAX} at most")
+    if "fsc" in options:
+        return unsure(name, f"{said}; fsc keeps file contents on a local disk: not measured", "mount it without fsc")
+    return passed(name, f"{said}; the protocol opens anew whatever it depends on")
+
+
+def _seconds(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() else default
+
+
+def delegations_returned(mountstats: str, point: str) -> int | None:
+    """Return how many delegations this client has given back on a mount so far; None where the file does not say."""
+    here = False
+    for line in mountstats.splitlines():
+        words = line.split()
+        if words[:1] == ["device"]:
+            here = len(words) > _MOUNTED_ON and _unescaped(words[_MOUNTED_ON]) == point
+        elif here and words[:1] == ["DELEGRETURN:"] and len(words) > 1 and words[1].isdecimal():
+            return int(words[1])
+    return None
+
+
+def judge_delegations(mount: Mount, before: int | None, after: int | None) -> HealthCheck | None:
+    """Say whether the server hands out read delegations: counted around reading a file often and removing it."""
+    name = "delegations"
+    if not mount.nfs or mount.version.startswith("3"):
+        return None
+    way_out = "on the server: sysctl fs.leases-enable=0, then mount again; or mount with vers=3"
+    risk = "a client that was cut off reads old bytes, and stalls others' links until its NFS lease ends (90 s)"
+    if before is None or after is None:
+        return unsure(
+            name, f"NFS {mount.version} may hand them out, and this kernel does not count them: {risk}", way_out
+        )
+    if after > before:
+        return failed(name, f"the server hands them out: {risk}", way_out)
+    return passed(name, "none was handed out for a file that was read again and again")

@@ -30,7 +30,7 @@ type LogName = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 type FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
-class Place(Record, frozen=True):
+class HintedFile(Record, frozen=True):
     """A file of a bag that holds messages of the domain."""
 
     log: LogName
@@ -59,7 +59,7 @@ class Hints(Record, frozen=True):
     """The bound for all logs."""
     bounds: tuple[LogBound, ...] = ()
     """Higher ones, for single logs."""
-    places: tuple[Place, ...] = ()
+    places: tuple[HintedFile, ...] = ()
 
     def reach_ns(self, log: str) -> Instant:
         """Return the instant above which every message in this log is in one of the places."""
@@ -97,7 +97,7 @@ def joined(one: Hints, other: Hints, *, places_max: int = PLACES_MAX, bytes_max:
     bounds: dict[str, Instant] = {}
     for bound in (*one.bounds, *other.bounds):
         bounds[bound.log] = max(bounds.get(bound.log, 0), bound.above_ns)
-    files: dict[tuple[str, Instant, str], Place] = {}
+    files: dict[tuple[str, Instant, str], HintedFile] = {}
     for place in (*one.places, *other.places):
         known = files.pop(place.file, None)
         files[place.file] = place if known is None or known.last_ns <= place.last_ns else known

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from timeagent.canonical import U64, Bytes16, Record
-from timeagent.embedded import STALENESS_NS
 from timeagent.errors import BadConfiguration
+from timeagent.sampled import STALENESS_NS
 from timeagent.units import MINUTE, MS, SECOND, span_text
 
 from .birth import check_grid

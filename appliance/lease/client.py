@@ -24,7 +24,7 @@ import msgspec
 
 from timeagent.canonical import decode, decode_all
 from timeagent.errors import Damaged, ShardUnavailable
-from timeagent.rules import r2_holds
+from timeagent.signedtime import r2_holds
 from timeagent.units import MS, rfc3339, span_text
 
 from ..formats.hints import Hints

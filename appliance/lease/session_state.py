@@ -13,8 +13,7 @@ import msgspec
 
 from timeagent.canonical import U64, Bytes16, Record
 from timeagent.errors import Damaged
-from timeagent.rules import r1_holds
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import SignedTime, r1_holds
 from timeagent.units import rfc3339
 
 from ..formats.hints import NOTHING_WRITTEN

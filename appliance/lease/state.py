@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import msgspec
 
 from timeagent.errors import Damaged
-from timeagent.rules import r1_holds
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import SignedTime, r1_holds
 from timeagent.units import rfc3339
 
 from ..formats.hints import joined

@@ -14,22 +14,24 @@ from enum import StrEnum
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from appliance.formats.hints import NOTHING_WRITTEN, Hints, joined
 from appliance.formats.lease import LeaseOutcome
 from appliance.lease.client import Giving, LeaseOver
 from timeagent.errors import LeaseLost, check_callable
 from timeagent.units import rfc3339, span_of
 
+from ..formats.hints import NOTHING_WRITTEN, Hints, joined
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from appliance.formats.hints import Place
     from appliance.formats.lease import Holder, Mode
     from appliance.formats.sessionlease import SessionWitness
     from appliance.formats.witness import Revoked, SignedWitness, Witness
     from appliance.lease.wire import Age
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Seconds, Span
+
+    from ..formats.hints import HintedFile
 
 
 class Recall(StrEnum):
@@ -361,7 +363,7 @@ class Lease:
             self.watermark_ns = timestamp
             self.watermark_time = time
 
-    def committed(self, messages: int, digest: bytes, sequence: int, place: Place) -> None:
+    def committed(self, messages: int, digest: bytes, sequence: int, place: HintedFile) -> None:
         """Count messages that are known Committed, with their frame's digest and sequence; in any order of frames.
 
         ``place``: where they are.

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from threading import RLock
 
-    from appliance.bag.parallel import Parallel
     from appliance.formats.policy import PolicyNumbers
     from appliance.lease.client import Result
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
 
+    from ..bag.context import Parallel
     from .held import Lease, SessionLease
     from .leasing import Leasing
 

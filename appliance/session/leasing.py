@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.lease.client import (
     PAUSE_NS_MAX,
@@ -42,6 +41,7 @@ from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, rfc3339, span_text
 
+from ..formats.hints import NOTHING_WRITTEN
 from .held import Lease
 from .session_leases import SessionLeases
 

@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from appliance.bag.context import BagContext
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.policy import PolicyNumbers
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Seconds, Span
 
+    from ..bag.context import BagContext
     from .held import Lease, Listener, Recall
     from .leasing import Routes
     from .open_logs import LogBook, OpenLog

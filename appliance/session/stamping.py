@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.bag.looks import FrameFile
-from appliance.bag.records import RecordNumbers
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
-from appliance.formats.hints import ANY_FILE, Place
 from appliance.formats.paths import DataName
 from timeagent.canonical import encode
 from timeagent.errors import BadTime, NotTrusted
-from timeagent.rules import r1_holds
+from timeagent.signedtime import r1_holds
 from timeagent.trust import Purpose
 from timeagent.units import rfc3339, span_text
+
+from ..bag.context import RecordNumbers
+from ..bag.writing import FrameFile
+from ..formats.hints import ANY_FILE, HintedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,11 +54,11 @@ class Publication(msgspec.Struct, frozen=True, eq=False):
     leases: tuple[Lease, ...]
     """What it is written under: none of them can be relinquished before its outcome is known."""
 
-    def place(self, file_name: str | None) -> Place:
+    def place(self, file_name: str | None) -> HintedFile:
         """Return where its messages are: in one file, or in some of the bag."""
         bag = self.file.bag
         name = ANY_FILE if file_name is None else file_name
-        return Place(log=bag.log, bag_start_ns=bag.start_ns, file_name=name, last_ns=self.last_ns)
+        return HintedFile(log=bag.log, bag_start_ns=bag.start_ns, file_name=name, last_ns=self.last_ns)
 
 
 @dataclass(frozen=True, slots=True)

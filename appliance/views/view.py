@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.message import before
+from appliance.bag.batch import MessageBatch, merged
 from appliance.bag.storage import Published
 from appliance.formats.paths import TMP
 from appliance.formats.view import (
@@ -31,17 +31,49 @@ from appliance.formats.view import (
 from timeagent.errors import BadRequest, Damaged, TryAgain, check_callable, check_type
 from timeagent.units import rfc3339
 
-from .several import in_one_order
+from ..bag.message import before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from appliance.bag.context import BagContext
     from appliance.bag.reader import Reader
     from appliance.session.open_logs import LogBook
     from timeagent.units import Instant
 
+    from ..bag.context import BagContext
     from .fold import Fold
+
+
+def in_one_order(logs: Sequence[Iterator[MessageBatch]]) -> Iterator[MessageBatch]:
+    """Yield batches that hold the messages of all logs, by timestamp.
+
+    Each log's batches are settled and follow each other: below ``complete_ns`` nothing of that log comes later. So
+    what lies below the least of these, over all logs, can be handed out.
+    """
+    if len(logs) == 1:
+        yield from logs[0]
+        return
+    heads = {number: head for number, log in enumerate(logs) if (head := next(log, None)) is not None}
+    while heads:
+        bound = min(head.complete_ns for head in heads.values())
+        below: list[MessageBatch] = []
+        for number, head in list(heads.items()):
+            lower, upper = head.split(bound)
+            below.append(lower)
+            if len(upper):
+                heads[number] = upper
+            elif head.complete_ns == bound:
+                following = next(logs[number], None)
+                if following is None:
+                    del heads[number]
+                else:
+                    heads[number] = following
+            else:
+                heads[number] = upper
+        together = merged(below)
+        if len(together):
+            yield together
+
 
 _DELETE = "delete the file: checkpoints are made again"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from timeagent.embedded import STALENESS_NS
+from timeagent.sampled import STALENESS_NS
 
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket
 

@@ -15,9 +15,9 @@ import numpy as np
 from appliance.formats.frame import FrameHead
 from auditor.finding import Evidence
 from timeagent.canonical import decode
-from timeagent.embedded import STALENESS_NS
 from timeagent.errors import Damaged
-from timeagent.rules import r2_holds
+from timeagent.sampled import STALENESS_NS
+from timeagent.signedtime import r2_holds
 
 from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, ChunkMaker, numbers, small
 from .records import Cut, NotPlain, Shapes, cut

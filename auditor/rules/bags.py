@@ -10,7 +10,7 @@ from appliance.formats.pack import PACK
 from appliance.formats.paths import SEAL, parse_data_name, record_name
 from auditor.finding import Evidence, NamedInterval, Verdict
 from auditor.load import PIECE_BYTES_MAX
-from timeagent.rules import r2_holds
+from timeagent.signedtime import r2_holds
 from timeagent.units import rfc3339
 
 from .registry import found

@@ -11,7 +11,7 @@ from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, 
 from appliance.formats.witness import NO_HEAD
 from auditor.chains import RECORDS_KEPT, SHARDS, layouts
 from auditor.finding import Evidence, NamedInterval, Verdict
-from timeagent.rules import r2_holds
+from timeagent.signedtime import r2_holds
 from timeagent.units import SECOND, bound_text, rfc3339
 
 from .registry import found

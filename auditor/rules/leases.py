@@ -15,8 +15,7 @@ from appliance.formats.witness import WitnessKind
 from auditor.finding import NamedInterval, Verdict
 from auditor.history import GIVEN_BACK
 from timeagent.errors import Damaged
-from timeagent.rules import r2_holds
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import bound_text, rfc3339
 
 from .agreement import ClusterFacts, check_agreement, check_settling, not_yet

@@ -11,9 +11,9 @@ from appliance.formats.stamped import CONTEXTS, body_digest
 from auditor.finding import Evidence, NamedInterval
 from auditor.frames import HeldSession
 from auditor.verification import EndedKey, misattributed, refusal_code
-from timeagent.embedded import STALENESS_NS
 from timeagent.errors import Damaged
 from timeagent.keys import fingerprint
+from timeagent.sampled import STALENESS_NS
 from timeagent.signedtime import SignedTime, TimeFlags
 from timeagent.trust import Purpose
 from timeagent.units import INSTANT_MAX, rfc3339, span_text

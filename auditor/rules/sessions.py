@@ -13,8 +13,7 @@ from appliance.formats.sessionlease import SessionKind
 from auditor.finding import Evidence, NamedInterval, Verdict
 from auditor.history import Position, SessionName
 from timeagent.errors import Damaged
-from timeagent.rules import r2_holds
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
 from .agreement import expiry_fell, not_yet

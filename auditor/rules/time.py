@@ -13,8 +13,8 @@ import numpy as np
 
 from appliance.formats.lease import Phase
 from auditor.finding import NamedInterval
-from timeagent.embedded import STALENESS_NS
-from timeagent.rules import r2_holds
+from timeagent.sampled import STALENESS_NS
+from timeagent.signedtime import r2_holds
 from timeagent.units import rfc3339, span_text
 
 from .records import stale_time, wide_radius

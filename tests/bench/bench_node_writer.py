@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from appliance.settings import Sharing, save_settings  # noqa: E402 - a script finds the repository first
+from appliance.node.settings import Sharing, save_settings  # noqa: E402 - a script finds the repository first
 from tests.support.cluster import Site  # noqa: E402
 
 SHORT = bool(os.environ.get("SHORT"))

@@ -42,9 +42,9 @@ from timeagent.units import HOUR, MS, SECOND  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from appliance.bag.looks import FrameFile
     from appliance.bag.message import Message
     from appliance.bag.storage import Storage
+    from appliance.bag.writing import FrameFile
     from appliance.formats.paths import Rack
 
 MESSAGE_BYTES: Final = 300

@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from timeagent.agent import PERIOD_NS  # noqa: E402 - a script finds the repository first
-from timeagent.agenttime import AgentTime  # noqa: E402
+from timeagent.agent.agent import PERIOD_NS  # noqa: E402 - a script finds the repository first
+from timeagent.agent.page import AgentTime  # noqa: E402
 from timeagent.clock import SystemClock, boot_id  # noqa: E402
 from timeagent.keys import Signer  # noqa: E402
 from timeagent.units import DAY, MS, SECOND  # noqa: E402
@@ -47,19 +47,19 @@ TURNS_A_SECOND = SECOND // PERIOD_NS
 AGENT = """
 import sys
 from pathlib import Path
-from timeagent.agent import Agent, Limits, Run
+from timeagent.agent.agent import Agent, Limits, Run
 from timeagent.clock import SystemClock, boot_id
-from timeagent.combine import Weight
-from timeagent.daemon import Daemon, QueuedEvidence
-from timeagent.evidence import EvidenceFiles
-from timeagent.hearing import OWN_GROUP, Listed
+from timeagent.agent.combine import Weight
+from timeagent.agent.daemon import Daemon, QueuedEvidence
+from timeagent.agent.evidence import EvidenceFiles
+from timeagent.agent.discipline import OWN_GROUP, Listed
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.noncedoor import Door, bind_unix
+from timeagent.sources.nonce import Door, bind_unix
 from timeagent.notify import Notifier
 from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
-from timeagent.tokenfile import PAGE_NAME, PageWriter
+from timeagent.agent.page import PAGE_NAME, PageWriter
 
 class Steady:
     name = "steady"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag import looks, posix
+from appliance.bag import posix, writing
 from appliance.formats.birth import BagKind
 from tests.support.filling import LATER_NS, STATES_MAX, FullDisk, Scene
 from tests.support.mutants import plant
@@ -68,7 +68,7 @@ MUTANTS = {
         BagKind.LOG,
     ),
     "no space means not committed": (
-        looks,
+        writing,
         "LookingWriter._after_doubt",
         "Unknown(str(doubt))",
         "NotCommitted(str(doubt))",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.daemon.daemon import Node
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
-from appliance.node import Node
-from appliance.registers import StoredChain
+from appliance.node.records import StoredChain
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import Daemons
 from timeagent.clock import SystemClock

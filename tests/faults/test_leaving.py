@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance import releases
 from appliance.admin.leaving import give_away, has_left, shards_of
+from appliance.node import releases
 from tests.support.daemons import Daemons
 from timeagent.errors import BadRequest
 

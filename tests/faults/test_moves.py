@@ -21,7 +21,7 @@ import pytest
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.paths import chain_path
 from appliance.lease.succession import newest_record
-from appliance.registers import StoredChain
+from appliance.node.records import StoredChain
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons
 from timeagent.clock import SystemClock

@@ -16,7 +16,7 @@ import pytest
 from appliance.bag.outcome import Committed
 from appliance.cluster import Cluster
 from appliance.formats.birth import BagKind
-from appliance.settings import Sharing, save_settings
+from appliance.node.settings import Sharing, save_settings
 from tests.support.cluster import Site, sites
 
 PROGRAM = """

@@ -16,7 +16,7 @@ from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease import tls
 from appliance.lease.wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, Refused, encode_call
-from appliance.registers import StoredChain
+from appliance.node.records import StoredChain
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons, free_port
 from tests.support.nodes import read_answer, read_exactly

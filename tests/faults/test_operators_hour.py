@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from appliance import releases
 from appliance.cli import daemon
 from appliance.doctor.check import HealthCheck
+from appliance.node import releases
 from tests.support.daemons import Daemons
 from tests.support.mounts import fill, small_mount
 from tests.support.terminal import Terminal

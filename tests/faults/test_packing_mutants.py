@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.packer import Packer, PackReport, PackState
-from appliance.bag.retention import NotPacked, OldPack, Retention
+from appliance.bag.packer import NotPacked, OldPack, Packer, PackReport, PackState, Retention
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
 from tests.support.mutants import plant_step
@@ -20,7 +19,7 @@ from timeagent.units import DAY, MINUTE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from appliance.bag.packed import PackedRack
+    from appliance.bag.listedfiles import PackedRack
     from appliance.formats.pack import PackMaker
     from appliance.formats.paths import Bag, Rack
     from timeagent.units import Instant
@@ -222,7 +221,7 @@ def files_as_they_are(self: Packer, rack: Rack, maker: PackMaker) -> Iterator[by
 
 
 def verified_by_its_index(self: Packer, rack: Rack) -> bool:
-    from appliance.bag.packed import open_packed
+    from appliance.bag.listedfiles import open_packed
 
     packed: PackedRack | None = open_packed(self._storage, rack)
     return packed is not None

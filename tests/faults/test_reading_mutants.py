@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag import batch, closedbags, follow, listedfiles, reader
-from appliance.bag.cursor import cursor_text, parse_cursor
 from appliance.bag.follow import Follower
-from appliance.bag.message import START, before
+from appliance.bag.message import START, before, cursor_text, parse_cursor
 from appliance.bag.reader import Level
 from tests.simulation.planting import Planter
 from tests.support.bags import LOG, T0, Node

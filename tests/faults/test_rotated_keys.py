@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 DEAF = """
 import sys
-from appliance.ownkeys import OwnKeys
+from appliance.node.own_keys import OwnKeys
 OwnKeys.look = lambda *_: None
 from tenure.__main__ import entry
 sys.exit(entry())

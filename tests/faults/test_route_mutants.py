@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance import releases, routes
+from appliance.node import releases, routes
 from tests.support.mutants import Mutant, check_noticed
 from tests.unit import test_routes as tests
 

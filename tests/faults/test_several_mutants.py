@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance import registers as records
-from appliance.bag import acceptance, batch, closedbags, closer, horizon, reader, retention
+from appliance.bag import acceptance, batch, closedbags, closer, horizon, packer, reader
 from appliance.bag.acceptance import Refusal
 from appliance.bag.outcome import Committed, Unknown
 from appliance.formats import hints
 from appliance.formats.framing import Kind
 from appliance.lease import ceiling, session_state, state
 from appliance.lease import sessions as sessions_
-from appliance.nodewriter import batcher, service, shared
+from appliance.node import records, writer_client, writer_server
 from tests.faults import test_lease_ceiling as ceilings
 from tests.faults.test_hint_mutants import plant
 from tests.unit import test_bag_packing as packs
@@ -240,7 +239,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "one pack more than a turn may delete": (
-        retention,
+        packer,
         "Retention.turn",
         "len(deleted) >= most",
         "len(deleted) > most",
@@ -288,7 +287,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "first file of the node's writer searched": (
-        shared,
+        writer_client,
         "SharedWriter._searched",
         "for entry in contents.lock.entries:",
         "for entry in contents.lock.entries[:1]:",
@@ -296,7 +295,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "first frame of a file searched": (
-        shared,
+        writer_client,
         "SharedWriter._searched",
         "in self._files.pieces_of(file.bag, entry)",
         "in self._files.pieces_of(file.bag, entry)[:1]",
@@ -304,7 +303,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "attempts of one bag taken for one": (
-        shared,
+        writer_client,
         "_key",
         "file.bag.path, file.name.text()",
         "file.bag.path, file.name.writer",
@@ -312,7 +311,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "first frame of a submission checked": (
-        service,
+        writer_server,
         "NodeWriter._checked",
         "for piece in found:",
         "for piece in found[:1]:",
@@ -320,7 +319,7 @@ MUTANTS: dict[str, Fault] = {
         (2,),
     ),
     "first message of a frame checked": (
-        service,
+        writer_server,
         "NodeWriter._checked",
         "int(frame.timestamps[-1]) < bag.end_ns",
         "int(frame.timestamps[0]) < bag.end_ns",
@@ -328,7 +327,7 @@ MUTANTS: dict[str, Fault] = {
         (0,),
     ),
     "one log for all": (
-        service,
+        writer_server,
         "NodeWriter._log",
         "self._logs.get(name)",
         "next(iter(self._logs.values()), None)",
@@ -336,7 +335,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "file named although there may be two": (
-        service,
+        writer_server,
         "NodeWriter._write",
         "isinstance(outcome, Committed) and attempt",
         "False",
@@ -344,7 +343,7 @@ MUTANTS: dict[str, Fault] = {
         ((Unknown("lost"), Committed("g")), None),
     ),
     "room of the first submission only": (
-        batcher,
+        writer_server,
         "Batcher._flush",
         "len(data)",
         "len(taken[0].frames)",
@@ -440,7 +439,7 @@ MUTANTS: dict[str, Fault] = {
         (0,),
     ),
     "rack that is not packed keeps all others": (
-        retention,
+        packer,
         "Retention.old",
         "yield NotPacked(rack)\ncontinue",
         "yield NotPacked(rack)\nreturn",

@@ -94,7 +94,7 @@ def test_settings_that_are_wrong_name_the_file_and_the_entry(node: Node) -> None
 
 def test_cluster_takes_its_time_from_the_agent_and_says_so(node: Node) -> None:
     script = (
-        "import sys; from appliance.cluster import Cluster; from timeagent.agenttime import AgentTime\n"
+        "import sys; from appliance.cluster import Cluster; from timeagent.agent.page import AgentTime\n"
         "with Cluster.open(sys.argv[1], node_dir=sys.argv[2], allow_root=True) as cluster:\n"
         "    print(cluster.time_by_agent, isinstance(cluster.time, AgentTime))\n"
         "    with cluster.session('test') as session, session.acquire('a') as leases:\n"

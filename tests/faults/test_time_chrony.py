@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.agents import Node, found, until
-from timeagent.agent import STALL_NS
-from timeagent.agenttime import AgentTime
+from timeagent.agent.agent import STALL_NS
+from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.sources.chrony import ChronySource, parse_tracking, tracking_request
-from timeagent.sources.exchange import UdpExchange
+from timeagent.sources.port import UdpExchange
 from timeagent.units import MS, SECOND
 
 CHRONYD = shutil.which("chronyd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -241,7 +241,7 @@ def epoch_of(times: AgentTime) -> int | None:
 
 def accused(node: Node, peer: Node) -> list[str]:
     """What the evidence that a node kept proves about itself and a peer, by both their signatures."""
-    from timeagent.evidence import Exchanged, judge_exchange
+    from timeagent.agent.evidence import Exchanged, judge_exchange
     from timeagent.keys import Verifier
 
     proven: list[str] = []

@@ -6,7 +6,7 @@ Renew it only when the report's shape changes: ``python -m tests.golden.test_rou
 from pathlib import Path
 
 from tests.support.roughtime import NOW_S, Witness, chain_of
-from timeagent.malfeasance import Contradiction, Proven, accused, decode_report, encode_report, judge
+from timeagent.roughtime.malfeasance import Contradiction, Proven, accused, decode_report, encode_report, judge
 
 REPORT = Path(__file__).with_name("roughtime-report.json")
 LIAR = Witness("liar")

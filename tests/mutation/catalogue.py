@@ -20,6 +20,7 @@ from auditor.rules import time as time_rules
 from tests import conftest as _profile  # noqa: F401 - how properties are tried: before any of them is made
 from tests.faults import test_bag_mutants as bag
 from tests.faults import test_crowd_mutants as crowd
+from tests.faults import test_failover_mutants as tenancy
 from tests.faults import test_full_disk as full_disk
 from tests.faults import test_hint_mutants as hint
 from tests.faults import test_lease_mutants as lease
@@ -34,7 +35,6 @@ from tests.faults import test_session_mutants as session
 from tests.faults import test_several_mutants as several
 from tests.faults import test_several_session_mutants as several_session
 from tests.faults import test_store_mutants as store
-from tests.faults import test_tenancy_mutants as tenancy
 from tests.faults import test_view_races as races
 from tests.mutation import reach
 from tests.property import test_auditor_records as shapes

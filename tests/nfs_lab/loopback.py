@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.demo.director import Director
 from appliance.demo.place import set_up_place
 from appliance.demo.verify import audit, verify
-from appliance.settings import save_settings
+from appliance.node.settings import save_settings
 from timeagent.clock import SystemClock
 from timeagent.units import SECOND
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
+from appliance.daemon.daemon import Node
 from appliance.formats.shardmap import ShardMap
 from appliance.lease import tls
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
@@ -33,9 +34,8 @@ from appliance.lease.server import ShardServer
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.wire import PROTOCOL_VERSION, Granted, Hello, Welcome, encode_answer, encode_call
-from appliance.node import Node
-from appliance.nodewriter import wire as writer_wire
-from appliance.runtime import writer_socket
+from appliance.node import writer_wire
+from appliance.node.runtime import writer_socket
 from tests.support.certificates import Certificates
 from tests.support.cluster import Site
 from tests.support.frames import Frames, JudgingLedger
@@ -46,9 +46,18 @@ from tests.support.timeagent import HandAgent, own
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, TenureError
-from timeagent.noncedoor import NonceClient, NonceServer, bind_udp, bind_unix
-from timeagent.noncewire import QUESTION_BYTES, NonceKind, NonceQuestion, answers, encode_question
-from timeagent.sources.exchange import UdpExchange
+from timeagent.sources.nonce import (
+    QUESTION_BYTES,
+    NonceClient,
+    NonceKind,
+    NonceQuestion,
+    NonceServer,
+    answers,
+    bind_udp,
+    bind_unix,
+    encode_question,
+)
+from timeagent.sources.port import UdpExchange
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.bag.batch import MessageBatch, merged
-from appliance.bag.cursor import cursor_text, parse_cursor
-from appliance.bag.message import START, Message, Position, before
+from appliance.bag.message import START, Message, Position, before, cursor_text, parse_cursor
 from appliance.bag.reader import Level
 from tests.support.bags import LOG, T0, Node
 from tests.support.readings import FLUSHES, SECONDS, Flush, Row, fill, fresh_node, seal_all

@@ -14,14 +14,12 @@ import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, HandPage, own
-from timeagent import carried as carried_module
-from timeagent.agent import Agent
-from timeagent.carried import Carried
-from timeagent.combine import Weight
-from timeagent.discipline import FRESH_NS, VOID_AFTER_NS
-from timeagent.hearing import Listed
-from timeagent.movement import ClockSample
-from timeagent.sources.assumed import AssumedSource
+from timeagent.agent import agent as carried_module
+from timeagent.agent.agent import Agent, Carried
+from timeagent.agent.combine import Weight
+from timeagent.agent.discipline import FRESH_NS, VOID_AFTER_NS, Listed
+from timeagent.sampled import ClockSample
+from timeagent.sources.local import AssumedSource
 from timeagent.units import MS, SECOND, US
 
 HISTORIES = 60

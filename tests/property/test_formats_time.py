@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tests.support.values import TIME_KEY
 from timeagent.errors import Damaged
 from timeagent.interval import TimeInterval
-from timeagent.rules import r1_holds
-from timeagent.signedtime import BODY_BYTES, TOKEN_BYTES, ClockStatus, SignedTime, TimeFlags, sign_time
+from timeagent.signedtime import BODY_BYTES, TOKEN_BYTES, ClockStatus, SignedTime, TimeFlags, r1_holds, sign_time
 from timeagent.units import INSTANT_MAX, parse_instant, parse_span, rfc3339
 
 INSTANTS = st.integers(0, INSTANT_MAX)

@@ -8,13 +8,13 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.formats.hints import LOGS_MAX, PLACES_MAX, Hints, LogBound, Place, capped, joined
+from appliance.formats.hints import LOGS_MAX, PLACES_MAX, HintedFile, Hints, LogBound, capped, joined
 from tests.support.hint_world import HintWorld
 
 LOG = st.sampled_from([f"log{n}" for n in range(LOGS_MAX + 2)])
 INSTANT = st.integers(0, 60)
 PLACE = st.builds(
-    lambda log, bag, name, last: Place(log=log, bag_start_ns=bag, file_name=name, last_ns=last),
+    lambda log, bag, name, last: HintedFile(log=log, bag_start_ns=bag, file_name=name, last_ns=last),
     LOG,
     st.integers(0, 3),
     st.sampled_from("abcdefgh*"),
@@ -32,7 +32,7 @@ HINTS = st.builds(
 )
 
 
-def claims(hints: Hints, message: Place) -> bool:
+def claims(hints: Hints, message: HintedFile) -> bool:
     """Whether a message is either not spoken of, or where the hints say."""
     if message.last_ns <= hints.reach_ns(message.log):
         return True
@@ -65,8 +65,8 @@ def test_capped_hints_still_claim_what_is_not_above(hints: Hints, highest: int) 
 
 
 def test_place_that_does_not_fit_costs_its_own_log_only() -> None:
-    hot = [Place(log="hot", bag_start_ns=n, file_name="f", last_ns=10 + n) for n in range(PLACES_MAX)]
-    cold = Place(log="cold", bag_start_ns=1, file_name="f", last_ns=2)
+    hot = [HintedFile(log="hot", bag_start_ns=n, file_name="f", last_ns=10 + n) for n in range(PLACES_MAX)]
+    cold = HintedFile(log="cold", bag_start_ns=1, file_name="f", last_ns=2)
     hints = joined(Hints(places=(cold,)), Hints(places=tuple(hot)))
     assert cold in hints.places
     assert (hints.reach_ns("cold"), hints.reach_ns("hot")) == (0, 10)

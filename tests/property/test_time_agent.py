@@ -15,19 +15,19 @@ import pytest
 from tests.support.chrony import Report
 from tests.support.machine import HandMachine
 from tests.support.timeagent import KEY, HandAgent
-from timeagent import agent as agent_module
-from timeagent import combine as combine_module
-from timeagent import discipline as discipline_module
-from timeagent.agent import PERIOD_NS
-from timeagent.combine import Verdict, Voice
-from timeagent.hearing import OWN_GROUP, Listed
+from timeagent.agent import agent as agent_module
+from timeagent.agent import combine as combine_module
+from timeagent.agent import discipline as discipline_module
+from timeagent.agent.agent import PERIOD_NS
+from timeagent.agent.combine import Verdict, Voice
+from timeagent.agent.discipline import OWN_GROUP, Listed
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.noncewire import decode_question, encode_answer, peer_digest
 from timeagent.sampled import DRIFT_PPM
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.sources import chrony as chrony_module
 from timeagent.sources.chrony import ChronySource, Tracking
+from timeagent.sources.nonce import decode_question, encode_answer, peer_digest
 from timeagent.sources.peer import PeerSource
 from timeagent.units import HOUR, MS, SECOND, Span
 

@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from timeagent import combine as combining
-from timeagent.combine import Agreed, Contradicted, Voice, Weight, combine, tolerated
+from timeagent.agent import combine as combining
+from timeagent.agent.combine import Agreed, Contradicted, Voice, Weight, combine, tolerated
 from timeagent.interval import TimeInterval
 
 TRUTH = 1_000

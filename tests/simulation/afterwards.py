@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
-from appliance.bag.logs import open_log
-from appliance.bag.racks import racks_there
+from appliance.bag.logs import open_log, racks_there
 from appliance.bag.reader import Reader
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import LOGS, NODES, grid_of

@@ -16,7 +16,7 @@ from appliance.bag.logs import create_log
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy, check_policy
-from appliance.registers import Registers
+from appliance.node.records import Registers
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.keys import FastRegisters, FastSigner
 from tests.simulation.mount import SimulatedMount

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.history import Said
 from tests.simulation.lock import SimulatedLock
-from timeagent.embedded import EmbeddedTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
+from timeagent.sampled import EmbeddedTime
 from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
 

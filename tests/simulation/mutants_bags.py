@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import authority, closer, horizon, listedfiles, looks, maildir, reader, sealer
+from appliance.bag import authority, closer, horizon, listedfiles, reader, sealer, writing
 from tests.simulation import mount
 from tests.simulation.mutant import Mutant, one
 
@@ -21,7 +21,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a writer looks before it publishes",
         one(
-            looks,
+            writing,
             "LookingWriter.write",
             "try:\n    self._publish(file)",
             """try:
@@ -40,7 +40,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a clock excuses the look",
         one(
-            looks,
+            writing,
             "LookingWriter._look",
             "name = self._file_name(file)",
             "name = self._file_name(file)\n"
@@ -50,12 +50,12 @@ BAGS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a writer does not look at the rack",
-        one(looks, "LookingWriter._look", "if self._authority.rack_begun(file.bag.rack):", "if seen is None:"),
+        one(writing, "LookingWriter._look", "if self._authority.rack_begun(file.bag.rack):", "if seen is None:"),
         "committed",
     ),
     Mutant(
         "a writer does not look at the bag",
-        one(looks, "LookingWriter._look", "if PRELOCK in seen:", "if name not in seen:"),
+        one(writing, "LookingWriter._look", "if PRELOCK in seen:", "if name not in seen:"),
         "committed",
     ),
     Mutant(
@@ -86,7 +86,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a directory that is gone counts as not closed",
         one(
-            looks,
+            writing,
             "LookingWriter._look",
             "if seen is None or name not in seen:",
             "if seen is None or name not in seen:\n    return Committed()\nif seen is None:",
@@ -97,7 +97,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "late means not committed, without asking the lock",
         one(
-            looks,
+            writing,
             "LookingWriter._look",
             "closed = self._authority.closer.help(file.bag)",
             "return NotCommitted('late')",
@@ -106,13 +106,13 @@ BAGS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a failed publication is reported as not committed",
-        one(looks, "LookingWriter.write", "return self._after_doubt(file, doubt)", "return NotCommitted(str(doubt))"),
+        one(writing, "LookingWriter.write", "return self._after_doubt(file, doubt)", "return NotCommitted(str(doubt))"),
         "committed",
     ),
     Mutant(
         "one look after a doubtful publication",
         one(
-            looks,
+            writing,
             "LookingWriter._after_doubt",
             "return self._look(file) if self._is_there(file) else Unknown(str(doubt))",
             "name = self._file_name(file)\n"
@@ -129,13 +129,13 @@ BAGS: tuple[Mutant, ...] = (
         (
             (mount, "SimulatedMount.publish", "if self.counts_links and file.links > 1:", "if file.links > 99:"),
             (
-                looks,
+                writing,
                 "LookingWriter.write",
                 "return self._look(file)",
                 "return self._look(file) if self._lost.value != 'lost' else NotCommitted('taken')",
             ),
             (
-                maildir,
+                writing,
                 "MaildirWriter._publish",
                 "if published is Published.ABSENT:",
                 "self._lost = published\nif published is Published.ABSENT:",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import listedfiles, logfile, packer, reader, retention
+from appliance.bag import listedfiles, packer, reader, writing
 from tests.simulation.mutant import Mutant, one
 
 PACKS: tuple[Mutant, ...] = (
@@ -32,7 +32,7 @@ PACKS: tuple[Mutant, ...] = (
     Mutant(
         "retention deletes seals",
         one(
-            retention,
+            packer,
             "Retention.delete",
             "self._storage.unlink(old.path)",
             "self._storage.unlink(old.path)\nself._storage.unlink(f'{old.rack.path}/{SEAL}')",
@@ -43,7 +43,7 @@ PACKS: tuple[Mutant, ...] = (
     Mutant(
         "retention believes one clock",
         one(
-            retention,
+            packer,
             "Retention.cutoff",
             "return min(own, self._storage.server_clock(self._tmp)) - self._keep_ns",
             "return own - self._keep_ns",
@@ -60,7 +60,7 @@ PACKS: tuple[Mutant, ...] = (
     Mutant(
         "a writer appends behind what its append in doubt left",
         one(
-            logfile,
+            writing,
             "LogFileWriter._publish",
             "if problem.code != SIZE_NOT_EXPECTED:\n    raise",
             "if problem.code != SIZE_NOT_EXPECTED:\n"
@@ -72,7 +72,7 @@ PACKS: tuple[Mutant, ...] = (
     Mutant(
         "an append in doubt counts because its file is there",
         one(
-            logfile,
+            writing,
             "LogFileWriter._is_there",
             "return any((place.sure for place in self._tried_of(file).places))",
             "return True",
@@ -83,7 +83,7 @@ PACKS: tuple[Mutant, ...] = (
     Mutant(
         "an append counts because its file is listed, with whatever size",
         one(
-            logfile,
+            writing,
             "LogFileWriter._listed",
             "place.name in listed and listed[place.name].size >= place.end",
             "place.name in listed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.formats import hints
 from appliance.lease import state, store
-from appliance.nodewriter import batcher, service, shared
+from appliance.node import writer_client, writer_server
 from appliance.session import open_logs
 from tests.simulation.mutant import Mutant, one
 
@@ -12,7 +12,7 @@ SHARING: tuple[Mutant, ...] = (
     Mutant(
         "a node's writer says committed, whatever the looks say",
         one(
-            batcher,
+            writer_server,
             "Batcher._flush",
             "outcome = self._write(bag, data)",
             "from appliance.bag.outcome import Committed\noutcome = Committed()\nself._write(bag, data)",
@@ -22,14 +22,19 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who hands in while a file is written is told the outcome of that file",
-        one(batcher, "Batcher._flush", "for each in taken:", "for each in taken + list(self._waiting.get(bag, ())):"),
+        one(
+            writer_server,
+            "Batcher._flush",
+            "for each in taken:",
+            "for each in taken + list(self._waiting.get(bag, ())):",
+        ),
         "committed",
         "batching",
     ),
     Mutant(
         "a node's writer in doubt says not committed",
         one(
-            service,
+            writer_server,
             "NodeWriter._write",
             "_log.warning('flush-in-doubt bag=%s reason=%s', bag.path, outcome)\nreturn outcome",
             "from appliance.bag.outcome import NotCommitted\nreturn NotCommitted('in doubt')",
@@ -39,14 +44,14 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "two batches of a node's writer have one name",
-        one(service, "NodeWriter._write", "self._sequence += 1", "self._sequence = 1"),
+        one(writer_server, "NodeWriter._write", "self._sequence += 1", "self._sequence = 1"),
         "committed",
         "batching",
     ),
     Mutant(
         "a process in doubt about its node's writer believes its own file alone",
         one(
-            shared,
+            writer_client,
             "SharedWriter._decided",
             "if incarnation is not None and isinstance(own, NotCommitted):",
             "if incarnation is None and isinstance(own, NotCommitted):",
@@ -57,7 +62,7 @@ SHARING: tuple[Mutant, ...] = (
     Mutant(
         "no answer of a node's writer counts as not taken",
         one(
-            shared,
+            writer_client,
             "SharedWriter.write",
             "self._doubts[_key(file)] = incarnation\nreturn Unknown(reason)",
             "return self._own.write(file)",

@@ -7,7 +7,8 @@ asks what it begins with. A node that may give its own shard away asks itself, a
 
 from __future__ import annotations
 
-from appliance import shards, tenancy
+from appliance.daemon import failover
+from appliance.node import shards
 from tests.simulation.mutant import Mutant, one
 
 TENANCY: tuple[Mutant, ...] = (
@@ -20,50 +21,53 @@ TENANCY: tuple[Mutant, ...] = (
     Mutant(
         "a shard is taken over from a node that answers",
         one(
-            tenancy, "Tenancy._inherits", "self._routes.probe(shard, node) in _DEAD", "self._routes.probe(shard, node)"
+            failover,
+            "ShardFailover._inherits",
+            "self._routes.probe(shard, node) in _DEAD",
+            "self._routes.probe(shard, node)",
         ),
         "heirs",
         "heirs",
     ),
     Mutant(
         "a shard is taken over when its owner alone does not answer",
-        one(tenancy, "Tenancy._inherits", "order[:order.index(self._node)]", "order[:1]"),
+        one(failover, "ShardFailover._inherits", "order[:order.index(self._node)]", "order[:1]"),
         "heirs",
         "heirs",
     ),
     Mutant(
         "a shard is taken over that nobody asked for",
-        one(tenancy, "Tenancy._inherits", "asked is None or self._time.boot_ns() - asked > ASKED_NS", "False"),
+        one(failover, "ShardFailover._inherits", "asked is None or self._time.boot_ns() - asked > ASKED_NS", "False"),
         "heirs",
         "heirs",
     ),
     Mutant(
         "a shard never goes home",
-        one(tenancy, "Tenancy._look_at", "owner != self._node and ", "False and "),
+        one(failover, "ShardFailover._look_at", "owner != self._node and ", "False and "),
         "homes",
         "heirs",
     ),
     Mutant(
         "a shard is given to an owner that does not answer",
-        one(tenancy, "Tenancy._look_at", "self._routes.probe(shard, owner) == 'not-here'", "True"),
+        one(failover, "ShardFailover._look_at", "self._routes.probe(shard, owner) == 'not-here'", "True"),
         "handover",
         "heirs",
     ),
     Mutant(
         "a shard goes home as in a crash",
-        one(tenancy, "Tenancy._leave", "self._host.leave(shard)", "self._host.drop(shard)"),
+        one(failover, "ShardFailover._leave", "self._host.leave(shard)", "self._host.drop(shard)"),
         "handover",
         "heirs",
     ),
     Mutant(
         "that somebody asked counts for ever",
-        one(tenancy, "Tenancy._inherits", "self._time.boot_ns() - asked > ASKED_NS", "False"),
+        one(failover, "ShardFailover._inherits", "self._time.boot_ns() - asked > ASKED_NS", "False"),
         "heirs",
         "heirs",
     ),
     Mutant(
         "a run that another has overtaken is kept",
-        one(tenancy, "Tenancy._look_at", "self._host.superseded(shard)", "False"),
+        one(failover, "ShardFailover._look_at", "self._host.superseded(shard)", "False"),
         "homes",
         "heirs",
     ),

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.horizon import Horizon
-from appliance.bag.logfile import LogFileWriter
-from appliance.bag.looks import LookingWriter
 from appliance.bag.outcome import Unknown
-from appliance.bag.packer import Packer, PackReport, PackState
-from appliance.bag.retention import Retention
+from appliance.bag.packer import Packer, PackReport, PackState, Retention
+from appliance.bag.writing import LogFileWriter, LookingWriter
+from appliance.daemon.failover import ShardFailover
 from appliance.session.session import Session
-from appliance.tenancy import Tenancy
 from tests.simulation import scenarios, world
 from tests.simulation.actors.registrar import Registrar
 from tests.simulation.minima import MINIMA, counted, shortfalls
@@ -79,7 +77,7 @@ FAULTS: dict[str, tuple[str, str, Places]] = {
         [(world, "read_afterwards", _skip)],
     ),
     "no key changes": ("rotations", "trust records", [(Registrar, "_rotation", lambda *_: _skip)]),
-    "nobody inherits a shard": ("heirs", "taken over", [(Tenancy, "_inherits", lambda *_: False)]),
+    "nobody inherits a shard": ("heirs", "taken over", [(ShardFailover, "_inherits", lambda *_: False)]),
     "nobody crashes": ("batching", "crashes", [(Scheduler, "crash", lambda *_: None)]),
 }
 """What is wrong, in which scenario that shows, by which word; and what is put in the place of what."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.nodewriter.shared import WriterDoor
+    from appliance.node.writer_client import WriterDoor
     from appliance.session.leasing import Routes
     from tests.simulation.actors.processes import Kit
     from timeagent.units import Instant, Span

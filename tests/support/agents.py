@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from appliance.runtime import default_directory
-from appliance.settings import Settings, load_settings
-from timeagent.agenttime import AgentTime
+from appliance.node.runtime import default_directory
+from appliance.node.settings import Settings, load_settings
+from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime
 from timeagent.keys import public_line
-from timeagent.noncedoor import NonceClient
+from timeagent.sources.nonce import NonceClient
 from timeagent.units import DAY
 
 REPOSITORY = Path(__file__).parents[2]

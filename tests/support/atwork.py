@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Self
 
-from appliance.admin.policy import next_policy, publish_policy
+from appliance.admin.records import next_policy, publish_policy
 from appliance.formats.paths import RETAINED
-from appliance.settings import FILE
+from appliance.node.settings import FILE
 from tests.support import hasty, scribe
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons

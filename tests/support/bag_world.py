@@ -20,9 +20,9 @@ from timeagent.units import MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.looks import FrameFile
     from appliance.bag.outcome import Outcome
     from appliance.bag.storage import Published, Storage
+    from appliance.bag.writing import FrameFile
 
 NETWORK_STEPS = 12
 

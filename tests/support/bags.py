@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance.bag.authority import Authority
-from appliance.bag.context import BagContext
+from appliance.bag.context import BagContext, RecordNumbers
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log
-from appliance.bag.looks import FrameFile
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
-from appliance.bag.records import RecordNumbers
-from appliance.bag.writers import writer_for
+from appliance.bag.writing import FrameFile, writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.frame import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase

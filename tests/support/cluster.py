@@ -20,9 +20,9 @@ from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
+from appliance.node.settings import ROOT_KEY, Settings, save_settings
 from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
-from appliance.settings import ROOT_KEY, Settings, save_settings
 from tests.support.bags import FixedRecords
 from tests.support.clocks import HandTime
 from tests.support.shards import ListLedger, MemoryChain

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from appliance.admin.trust import move_node
 from appliance.formats.address import Address
-from appliance.settings import save_settings
+from appliance.node.settings import save_settings
 from tests.support.cluster import Site
 
 

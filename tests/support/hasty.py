@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from appliance import node
-from appliance.bag import packing, retention
+from appliance.bag import metronome, packer
+from appliance.daemon import daemon
 from tenure.__main__ import entry
 from timeagent.units import MS, SECOND
 
@@ -21,9 +21,9 @@ def hurry() -> None:
     """Let this process wait no longer than it must."""
     spans = {"DELAY_NS": 0, "STAGGER_NS": 200 * MS, "RETENTION_PERIOD_NS": SECOND}
     for name, span in spans.items():
-        assert hasattr(packing, name)
-        setattr(packing, name, span)
-    for module in (node, retention):
+        assert hasattr(metronome, name)
+        setattr(metronome, name, span)
+    for module in (daemon, packer):
         assert hasattr(module, "DAY")
         setattr(module, "DAY", KEEP_NS)  # noqa: B010 - mypy knows of no such name
 

@@ -12,10 +12,9 @@ from appliance.bag.packer import Packer
 from appliance.formats.birth import BagKind
 from appliance.formats.lease import Mode
 from appliance.formats.policy import Policy
-from appliance.nodewriter.client import Doubt, Handed
-from appliance.nodewriter.service import NodeWriter
-from appliance.nodewriter.shared import SharedWriter
-from appliance.nodewriter.wire import Submit
+from appliance.node.writer_client import Doubt, Handed, SharedWriter
+from appliance.node.writer_server import NodeWriter
+from appliance.node.writer_wire import Submit
 from appliance.session.open_logs import LogBook
 from tests.support.cluster import HandSite
 from tests.support.storage import WrappedStorage
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.horizon import Horizon
-    from appliance.bag.looks import Writer
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
+    from appliance.bag.writing import Writer
     from appliance.formats.paths import Bag, Grid
     from appliance.session.held import Lease
     from appliance.session.session import Session

@@ -16,25 +16,26 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.bag import closer, logfile, looks, maildir, packed, packer, posix, retention, sealer
+from appliance.bag import closer, listedfiles, packer, posix, sealer
+from appliance.bag import writing as logfile
+from appliance.bag import writing as looks
+from appliance.bag import writing as maildir
 from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed
-from appliance.bag.packer import Packer
+from appliance.bag.packer import Packer, Retention
 from appliance.bag.posix import PosixStorage
 from appliance.bag.reader import Reader
-from appliance.bag.retention import Retention
-from appliance.bag.writers import writer_for
+from appliance.bag.writing import FrameFile, writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.frame import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import DataName, Grid, ledger_path
 from appliance.formats.witness import NO_HEAD, Witness, WitnessKind, sign_batch
-from appliance.registers import Registers
+from appliance.node.records import Registers
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
@@ -53,7 +54,7 @@ LOG = "orders"
 INCARNATION = b"killed!!"
 MESSAGES = 3
 LINES_MAX = 4_000
-COUNTED = {module.__file__ for module in (closer, logfile, looks, maildir, packed, packer, posix, retention, sealer)}
+COUNTED = {module.__file__ for module in (closer, logfile, looks, maildir, listedfiles, packer, posix, packer, sealer)}
 
 
 class Process:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.packer import Packer
-from appliance.bag.retention import Retention
+from appliance.bag.packer import Packer, Retention
 from appliance.formats.birth import BagKind
 from tests.support.bags import T0, Node
 from tests.support.storage import MemoryStorage
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.looks import FrameFile
     from appliance.bag.storage import Storage
+    from appliance.bag.writing import FrameFile
     from appliance.formats.paths import Rack
 
 FILES = 4

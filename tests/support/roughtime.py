@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.keys import Signer
-from timeagent.malfeasance import Consistent, Queried, RoughChain, judge
-from timeagent.roughwire import answer_batch, chained_nonce, delegate, make_request
-from timeagent.serverlist import RoughtimeServer
-from timeagent.sources.roughtime import RoughtimeSource
+from timeagent.roughtime.client import RoughtimeServer, RoughtimeSource
+from timeagent.roughtime.malfeasance import Consistent, Queried, RoughChain, judge
+from timeagent.roughtime.wire import answer_batch, chained_nonce, delegate, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

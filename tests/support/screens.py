@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.bag.survey import BagState
+from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.policy import Policy
@@ -110,7 +110,13 @@ def silent_shard(number: int = 0, node: str = "node1", span: int = 3_200 * MS) -
 
 def log(name: str = "bank", states: str = "ssscc.coo") -> LogView:
     """A log by one letter per bag: s sealed, c closed, g closing, o open, . nobody wrote."""
-    kinds = {"s": BagState.SEALED, "c": BagState.CLOSED, "g": BagState.CLOSING, "o": BagState.OPEN, ".": None}
+    kinds = {
+        "s": ClosingState.SEALED,
+        "c": ClosingState.CLOSED,
+        "g": ClosingState.CLOSING,
+        "o": ClosingState.OPEN,
+        ".": None,
+    }
     first = NOW_NS - NOW_NS % SECOND - (len(states) - 1) * SECOND
     bags = tuple(
         BagCell(first + i * SECOND, first + (i + 3) * SECOND, kinds[letter], int(letter != "."))

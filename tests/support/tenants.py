@@ -7,10 +7,10 @@ from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from appliance.daemon.failover import ShardFailover
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.ceiling import InDoubt
-from appliance.record_watch import Placement
-from appliance.tenancy import Tenancy
+from appliance.node.record_watch import Placement
 from tests.support.values import CLUSTER
 from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
@@ -126,7 +126,7 @@ class Street:
         routes: Any = SimpleNamespace(host=self.host, maps=self.maps, probe=self.probe)
         policy: Any = SimpleNamespace(granted_ns_max=TERM_NS)
         time: Any = SimpleNamespace(boot_ns=lambda: self.now)
-        self.tenancy = Tenancy(routes, here, lambda: self.known, time, policy)
+        self.failover = ShardFailover(routes, here, lambda: self.known, time, policy)
 
     def probe(self, shard: int, node: str) -> str:
         self.probed.append((shard, node))
@@ -139,13 +139,13 @@ class Street:
     def turn(self, after_ns: Span = 0) -> None:
         """One look at everything, so long after the one before; then shards that leave at once have left."""
         self.now += after_ns
-        self.tenancy.turn()
+        self.failover.turn()
         if self.host.holders_are_done.is_set():
             self.wait()
 
     def wait(self) -> None:
         """Wait until what leaves has left."""
-        for thread in self.tenancy._leaving.values():
+        for thread in self.failover._leaving.values():
             thread.join(60)
             assert not thread.is_alive()
 

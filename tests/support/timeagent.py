@@ -5,15 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.machine import HandMachine, StatedSource
-from timeagent.agent import PERIOD_NS, Agent, AgentRun, Limits
-from timeagent.discipline import Rules
-from timeagent.hearing import OWN_GROUP, Listed
+from timeagent.agent.agent import PERIOD_NS, Agent, AgentRun, Limits
+from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
+from timeagent.agent.page import Page, PageFields
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.noncedoor import answer
 from timeagent.signedtime import ClockStatus, SignedTime
+from timeagent.sources.nonce import answer
 from timeagent.sources.peer import PeerSource
-from timeagent.tokenfile import Page, PageFields
 from timeagent.units import MS, Span
 
 BOOT = bytes(range(16))

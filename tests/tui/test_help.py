@@ -6,7 +6,7 @@ from textual.widgets import Static
 
 from tests.support.screens import HandFeed
 from tests.tui.piloting import drive, seen
-from timeagent.plot import UNICODE
+from timeagent.showing import UNICODE
 from tui import evidence, findinglist, gantt, grid, replaying, scrubber
 from tui.screens.base import TopScreen
 from tui.words import BAG_SYMBOLS, SYMBOLS

@@ -12,7 +12,7 @@ import tui.nodeclocks
 from appliance.cluster import Cluster
 from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.lease.wire import ClockTold
-from appliance.routes import TimeThere
+from appliance.node.routes import TimeThere
 from tests.support.machine import HandMachine
 from tests.support.mutants import plant
 from tests.support.screens import NOW_NS, HandFeed, busy_state, node_clock, signed_clock, silent_clock, state

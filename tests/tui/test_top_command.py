@@ -18,8 +18,8 @@ from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
 from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
+from appliance.node.settings import save_settings
 from appliance.session.session import Session
-from appliance.settings import save_settings
 from tenure.__main__ import main
 from tests.support.machine import HandMachine
 from tests.support.screens import NOW_NS, RecordedSource, busy_state, lease, silent_shard, state, with_shards
@@ -414,7 +414,7 @@ def test_one_snapshot_loads_no_screen(repository: Path, place: DemoPlace) -> Non
 def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
     modules = modules_after("import tui.app", repository)
     assert "textual" in modules
-    reaching = ("appliance.bag.posix", "appliance.cluster", "appliance.registers", "appliance.lease", "apsw")
+    reaching = ("appliance.bag.posix", "appliance.cluster", "appliance.node.records", "appliance.lease", "apsw")
     assert loaded(modules, *reaching, "auditor.load", "auditor.audit", *OWN) == []
 
 

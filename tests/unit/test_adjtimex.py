@@ -7,7 +7,7 @@ from tests.support.machine import HandMachine
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
-from timeagent.sources.adjtimex import SLEW_ALLOWANCE_NS, KernelSource, ReadTimex, Timex, read_timex
+from timeagent.sources.local import SLEW_ALLOWANCE_NS, KernelSource, ReadTimex, Timex, read_timex
 from timeagent.units import MS, US
 
 UNSYNC = 0x0040

@@ -7,14 +7,14 @@ import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
-from timeagent.agent import PERIOD_NS, STALL_NS, SUSPEND_NS
-from timeagent.combine import Weight
+from timeagent.agent.agent import PERIOD_NS, STALL_NS, SUSPEND_NS
+from timeagent.agent.combine import Weight
+from timeagent.agent.discipline import Listed
 from timeagent.errors import BadTime
-from timeagent.hearing import Listed
 from timeagent.interval import TimeInterval
 from timeagent.sampled import DISRUPTED_NS, STEP_NS
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sources.local import AssumedSource
 from timeagent.units import HOUR, MS, SECOND
 
 RADIUS = 5 * MS

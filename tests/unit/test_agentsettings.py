@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from timeagent.agentsettings import Endpoint, load_agent_settings, parse_agent_settings
+from timeagent.agent.settings import Endpoint, load_agent_settings, parse_agent_settings
 from timeagent.errors import BadConfiguration
 from timeagent.units import SECOND
 

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import BOOT, KEY, HandAgent, own
-from timeagent.agenttime import AgentTime
+from timeagent.agent.page import PAGE_NAME, STALE_NS, AgentTime, Page, PageWriter
 from timeagent.errors import BadTime
-from timeagent.noncedoor import NonceServer, bind_unix
 from timeagent.sampled import DISRUPTED_NS
 from timeagent.signedtime import ClockStatus
-from timeagent.tokenfile import PAGE_NAME, STALE_NS, Page, PageWriter
+from timeagent.sources.nonce import NonceServer, bind_unix
 from timeagent.units import HOUR, MS, SECOND
 
 RADIUS = 5 * MS

@@ -3,7 +3,7 @@ import pytest
 from tests.support.machine import HandMachine
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Sample
 
 

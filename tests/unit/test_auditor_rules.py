@@ -13,7 +13,7 @@ from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
-from appliance.registers import StoredChain
+from appliance.node.records import StoredChain
 from auditor.audit import audit
 from auditor.compare_copies import compared
 from auditor.finding import Severity, Verdict

@@ -14,7 +14,7 @@ from appliance.formats.frame import MESSAGE_BYTES_MAX
 from appliance.formats.framing import Kind
 from appliance.formats.marker import Marker
 from appliance.formats.stamped import sign
-from appliance.runtime import SHARED_MEMORY
+from appliance.node.runtime import SHARED_MEMORY
 from tests.support.cluster import Site, fast_policy, sites, tree
 from tests.support.spoken import Said, speaker
 from tests.support.values import WITNESS_KEY
@@ -316,7 +316,7 @@ def test_machine_without_a_bounded_clock_writes_nothing(
 def test_clock_wider_than_the_policy_writes_nothing(
     site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from timeagent.sources.assumed import AssumedSource
+    from timeagent.sources.local import AssumedSource
 
     monkeypatch.setattr("appliance.cluster.KernelSource", lambda machine: AssumedSource(machine, 30_000_000))
     before = tree(site.root)

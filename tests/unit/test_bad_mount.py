@@ -37,7 +37,7 @@ def small(
     site: Site, say: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Path, list[str]]]:
     """A cluster on a mount of 256 KiB: its root, and the options that name it to every command."""
-    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
+    monkeypatch.setattr("appliance.node.runtime.SHARED_MEMORY", site.tmpfs)
     with small_mount(tmp_path / "mount", "256k") as root:
         rest = ["--node-dir", str(tmp_path / "n"), "--allow-root"]
         assert say("init", str(root), "--assume-radius", "5ms", *rest).status == 0

@@ -2,8 +2,7 @@
 
 import pytest
 
-from appliance.bag.cursor import cursor_text, is_cursor, parse_cursor
-from appliance.bag.message import START, Position, before
+from appliance.bag.message import START, Position, before, cursor_text, is_cursor, parse_cursor
 from timeagent.errors import BadRequest
 from timeagent.units import INSTANT_MAX, parse_instant
 

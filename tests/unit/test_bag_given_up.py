@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag import listedfiles, packed, packer
+from appliance.bag import listedfiles, packer
 from appliance.bag.packer import PackState
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK
@@ -156,7 +156,7 @@ def test_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_pack_that_goes_while_it_is_opened_and_counts_as_damaged_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, packed, "open_packed", "raise _Deleted", "return b''")
-    monkeypatch.setattr(packer, "open_packed", packed.open_packed)  # it has the name by itself
+    plant(monkeypatch, listedfiles, "open_packed", "raise _Deleted", "return b''")
+    monkeypatch.setattr(packer, "open_packed", listedfiles.open_packed)  # it has the name by itself
     with pytest.raises(Damaged, match="found 0"):
         test_packer_under_whom_the_pack_goes_and_comes_calls_nothing_damaged()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.closer import Closed
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import FrameFile
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import effective_size
 from appliance.formats.paths import PRELOCK, DataName
@@ -226,14 +226,14 @@ def test_file_is_not_appended_to_beyond_its_limit(
     node: Node, server: MemoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = node.file(b"1"), node.file(b"2", sequence=2)
-    monkeypatch.setattr("appliance.bag.logfile.FILE_BYTES_MAX", len(one.data) + len(two.data))
+    monkeypatch.setattr("appliance.bag.writing.FILE_BYTES_MAX", len(one.data) + len(two.data))
     for sequence in (1, 2, 3):
         assert node.writer.write(node.file(b"%d" % sequence, sequence=sequence)) == Committed()
     assert {name: len(data) for name, data in appended(server).items()} == {
         "00000001": len(one.data) + len(two.data),
         "00000002": len(one.data),
     }
-    monkeypatch.setattr("appliance.bag.logfile.FILE_BYTES_MAX", 1)
+    monkeypatch.setattr("appliance.bag.writing.FILE_BYTES_MAX", 1)
     assert node.writer.write(node.file(b"large", sequence=4)) == Committed()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.bag import maildir
+from appliance.bag import writing
 from appliance.bag.closer import Closed
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.paths import LOCK, PRELOCK
@@ -78,7 +78,7 @@ def test_twin_that_looks_at_the_name_only_is_caught(node: Node, monkeypatch: pyt
         "_publish": ("self._there(file) not in (None, file.data)", "False"),
         "_is_there": ("self._there(file) == file.data", "True"),
     }
-    plant(monkeypatch, maildir, f"MaildirWriter.{step}", *wrong[step])
+    plant(monkeypatch, writing, f"MaildirWriter.{step}", *wrong[step])
     assert node.writer.write(node.file(b"of the one")) == Committed()
     assert node.again().writer.write(node.file(b"of the other")) == Committed()
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.context import BagContext
+from appliance.bag.context import BagContext, Serial, Threads
 from appliance.bag.horizon import RACKS_AT_ONCE, Horizon
-from appliance.bag.parallel import Serial, Threads
 from appliance.bag.posix import PosixStorage
 from appliance.bag.storage import Published
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.parallel import Parallel
+    from appliance.bag.context import Parallel
     from appliance.bag.storage import Storage
 
 OUTAGE = 200 * POLICY.rack_ns

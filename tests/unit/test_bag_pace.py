@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.bag.forecast import forecast
-from appliance.bag.packing import DELAY_NS, RACKS_PER_TURN, RETENTION_PERIOD_NS, STAGGER_NS, Packing, stagger
-from appliance.bag.survey import view_rack
+from appliance.bag.metronome import DELAY_NS, PACKS_PER_TURN, RETENTION_PERIOD_NS, STAGGER_NS, Packing, stagger
+from appliance.bag.survey import forecast, view_rack
 from appliance.formats.pack import PACK
 from appliance.formats.paths import PRELOCK, RETAINED, SEAL
 from tests.support.bags import POLICY, T0, Node
@@ -45,7 +44,7 @@ def test_racks_are_packed_some_at_a_turn_when_writers_had_their_time() -> None:
         pace.turn(node.time.now())
         counts.append(packs(storage))
     assert counts == [2, 4, RACKS, RACKS, RACKS]
-    assert RACKS_PER_TURN == 2
+    assert PACKS_PER_TURN == 2
     assert node.again().settled() == [b"m%d" % sequence for sequence in range(1, RACKS + 1)]
 
 

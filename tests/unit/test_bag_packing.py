@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.bag.listedfiles import open_packed, retained
 from appliance.bag.outcome import Committed, NotCommitted
-from appliance.bag.packed import open_packed, retained
-from appliance.bag.packer import PackReport, PackState
-from appliance.bag.retention import NotPacked, OldPack
+from appliance.bag.packer import NotPacked, OldPack, PackReport, PackState
 from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
@@ -201,7 +200,7 @@ def pack(node: Node) -> PackReport:
 
 
 def retain(node: Node) -> int:
-    from appliance.bag.retention import Retention
+    from appliance.bag.packer import Retention
 
     return len(Retention(node.context, node.grid, DAY).turn(10))
 

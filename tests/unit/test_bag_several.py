@@ -12,10 +12,10 @@ from appliance.bag.acceptance import Refusal
 from appliance.bag.batch import MessageBatch
 from appliance.bag.closedbags import RackGone
 from appliance.bag.closer import Closed, NotDue
-from appliance.bag.cursor import parse_cursor
-from appliance.bag.looks import FrameFile
+from appliance.bag.message import parse_cursor
 from appliance.bag.outcome import Committed
 from appliance.bag.reader import Level, _Stretches
+from appliance.bag.writing import FrameFile
 from appliance.formats.paths import DataName
 from tests.support.bags import (
     INCARNATION,

@@ -8,7 +8,7 @@ import pytest
 from watchdog.observers.api import EventQueue, ObservedWatch
 from watchdog.observers.inotify import InotifyEmitter
 
-from appliance.bag.localfs import is_local
+from appliance.bag.posix import is_local
 from appliance.bag.wakeup import LocalWait
 from timeagent.clock import SystemClock
 from timeagent.units import MS, SECOND

@@ -15,7 +15,7 @@ import pytest
 from appliance.bag.outcome import NotCommitted, Unknown
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
-from appliance.registers import StoredChain
+from appliance.node.records import StoredChain
 from appliance.session.session import Session
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites, wait_until
@@ -90,7 +90,7 @@ def held(site: Site, *domains: str) -> bool:
 def test_init_and_join_set_up_what_publish_and_read_use(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.runtime.SHARED_MEMORY", site.tmpfs)
+    monkeypatch.setattr("appliance.node.runtime.SHARED_MEMORY", site.tmpfs)
     (tmp_path / "r").mkdir()
     dirs = [tmp_path / "n1", tmp_path / "n2"]
 

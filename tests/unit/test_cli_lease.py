@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from appliance.byhand import ByHand
-from appliance.cli.leasewatch import changes
+from appliance.cli.leases import changes
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.ledger import open_block
 from appliance.formats.policy import check_policy
 from appliance.formats.witness import Revoked
 from appliance.lease.wire import LeaseView
-from appliance.routes import ShardRoutes
+from appliance.node.routes import ShardRoutes
+from appliance.single_leases import ByHand
 from tenure.__main__ import main
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from tests.support.shards import HOLDER

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.cli import bags, packs
+from appliance.cli import bags
 from appliance.formats.pack import PACK
 from tests.support.racks import FILES, SealedRack
 from tests.support.storage import MemoryStorage
@@ -53,22 +53,22 @@ def wired(capsys: pytest.CaptureFixture[str]) -> Wired:
 def test_rack_goes_from_sealed_to_packed_to_retained(wired: Wired) -> None:
     bag = wired.sealed.files[0].bag.path
     assert wired.run(bags._list)["state"] == "sealed"
-    packed = wired.run(packs.pack)
+    packed = wired.run(bags.pack)
     assert (packed["packed"], packed["directories_removed"], packed["damaged"]) == (1, 3, [])
-    assert "packed 0 racks" in wired.words(packs.pack, all=True)
+    assert "packed 0 racks" in wired.words(bags.pack, all=True)
     listed = wired.run(bags._list)
     assert (listed["state"], listed["bags"]) == ("packed", [])
     assert listed["pack_bytes"] == wired.sealed.storage.size_of(f"{wired.sealed.rack.path}/{PACK}")
     assert "packed" in wired.words(bags._list)
     assert [row["state"] for row in wired.run(bags._show, path=bag)["files"]] == ["packed"]
     wired.sealed.node.time.advance(4 * DAY)
-    kept = wired.run(packs.retain, days=3, dry_run=True)
+    kept = wired.run(bags.retain, days=3, dry_run=True)
     assert (len(kept["packs"]), kept["bytes"]) == (1, listed["pack_bytes"])
     assert wired.run(bags._list)["state"] == "packed"
-    assert "deleted 1 pack of racks" in wired.words(packs.retain, days=3)
+    assert "deleted 1 pack of racks" in wired.words(bags.retain, days=3)
     assert wired.run(bags._list)["state"] == "retained"
     assert [row["state"] for row in wired.run(bags._show, path=bag)["files"]] == ["retained: gone"]
-    assert wired.run(packs.retain, days=3)["packs"] == []
+    assert wired.run(bags.retain, days=3)["packs"] == []
 
 
 def test_rack_that_cannot_be_packed_is_told_and_keeps_its_bags(wired: Wired) -> None:
@@ -76,21 +76,21 @@ def test_rack_that_cannot_be_packed_is_told_and_keeps_its_bags(wired: Wired) -> 
     assert isinstance(storage, MemoryStorage)
     path = f"{wired.sealed.files[0].bag.path}/{wired.sealed.files[0].name.text()}"
     storage.files[path] = storage.files[path][:-1] + b"?"
-    said = wired.run(packs.pack, status=65)
+    said = wired.run(bags.pack, status=65)
     assert (said["packed"], said["directories_removed"], len(said["damaged"])) == (0, 0, 1)
     assert path in storage.files
     wired.sealed.node.time.advance(4 * DAY)
-    assert wired.run(packs.retain, days=1)["not_packed"] == [wired.sealed.rack.path]
+    assert wired.run(bags.retain, days=1)["not_packed"] == [wired.sealed.rack.path]
 
 
 def test_retention_of_no_days_is_refused(wired: Wired) -> None:
     with pytest.raises(BadRequest, match="at least one"):
-        wired.run(packs.retain, days=0)
+        wired.run(bags.retain, days=0)
 
 
 def test_forecast_is_told_to_people_and_programs(wired: Wired) -> None:
-    wired.run(packs.pack)
-    said = wired.run(packs.show_forecast, days=30)
+    wired.run(bags.pack)
+    said = wired.run(bags.show_forecast, days=30)
     assert said["names_for_ever_per_day"] == 3 * said["racks_per_day"]
     assert said["bytes_of_packs"] == 30 * said["pack_bytes_per_day"] > FILES
-    assert "names that stay for ever" in wired.words(packs.show_forecast)
+    assert "names that stay for ever" in wired.words(bags.show_forecast)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.closedbags import RackGone
-from appliance.cli.reading import _conclude
+from appliance.cli.messages import _conclude
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.admin import moves
+from appliance.admin import records
 from appliance.lease.transport import SocketTransport
-from appliance.routes import ShardRoutes
+from appliance.node.routes import ShardRoutes
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from timeagent.keys import Signer, save_private_key
@@ -101,7 +101,7 @@ def test_who_is_outrun_by_another_map_says_so(say: Say, site: Site, monkeypatch:
     monkeypatch.setattr(type(site.registers), "publish", lambda *_: False)
     _, err = changed(say, site, "move", "0", "node2", status=75)
     assert "[map-outrun]" in err
-    assert moves.SHARDS_MAX == 1024
+    assert records.SHARDS_MAX == 1024
 
 
 def test_shards_are_shown_with_owner_place_and_state(say: Say, site: Site) -> None:

@@ -52,7 +52,7 @@ def both(place: DemoPlace, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str
 def test_assumed_radius_is_said_by_both(
     place: DemoPlace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("timeagent.wiring.own_sources", lambda *_: [])
+    monkeypatch.setattr("timeagent.agent.settings.own_sources", lambda *_: [])
     monkeypatch.setattr("appliance.cluster.KernelSource", _Nothing)
     doctor, status = both(place, capsys)
     assert doctor == status

@@ -15,7 +15,7 @@ from appliance.bag.outcome import Committed
 from appliance.cluster import known_nodes, refuse_root_user, root_path, time_sources
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
-from appliance.registers import StoredChain
+from appliance.node.records import StoredChain
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain

@@ -2,7 +2,7 @@
 
 import pytest
 
-from timeagent.combine import Agreed, Contradicted, Unheard, Voice, Weight, combine, hull, tolerated
+from timeagent.agent.combine import Agreed, Contradicted, Unheard, Voice, Weight, combine, hull, tolerated
 from timeagent.interval import TimeInterval
 
 

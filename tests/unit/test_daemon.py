@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from tests.support.timeagent import KEY, HandEvidence
-from timeagent.agent import Agent, AgentRun, Limits
+from timeagent.agent.agent import Agent, AgentRun, Limits
+from timeagent.agent.combine import Weight
+from timeagent.agent.daemon import Daemon, QueuedEvidence
+from timeagent.agent.discipline import Listed
+from timeagent.agent.page import PAGE_NAME, PageReader, PageWriter
 from timeagent.clock import SystemClock, boot_id
-from timeagent.combine import Weight
-from timeagent.daemon import Daemon, QueuedEvidence
-from timeagent.hearing import Listed
 from timeagent.notify import Notifier
 from timeagent.signedtime import ClockStatus
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Sample, Source
-from timeagent.tokenfile import PAGE_NAME, PageReader, PageWriter
 from timeagent.units import MS
 
 BOOT = bytes.fromhex(boot_id().replace("-", ""))

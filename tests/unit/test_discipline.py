@@ -2,8 +2,8 @@
 
 import pytest
 
-from timeagent.combine import Agreed, Contradicted, Unheard, Voice
-from timeagent.discipline import (
+from timeagent.agent.combine import Agreed, Contradicted, Unheard, Voice
+from timeagent.agent.discipline import (
     FRESH_NS,
     VOID_AFTER_NS,
     Bound,

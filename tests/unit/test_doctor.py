@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag.probe import Directory, Linked, Probe, Room, directory_of, room_of
 from appliance.cli import agent
 from appliance.cli import doctor as command
 from appliance.doctor import directory as judged
 from appliance.doctor import machine
 from appliance.doctor.check import CheckVerdict, HealthCheck, exit_status, passed, unsure
-from appliance.doctor.mounts import (
+from appliance.doctor.directory import Directory, Linked, Probe, Room, directory_of, room_of
+from appliance.doctor.health import judge_clock, judge_reached
+from appliance.doctor.machine import (
     Mount,
     delegations_returned,
     judge_delegations,
@@ -29,7 +30,6 @@ from appliance.doctor.mounts import (
     mount_of,
     parse_mountinfo,
 )
-from appliance.health import judge_clock, judge_reached
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from timeagent.errors import Environment

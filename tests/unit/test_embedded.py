@@ -7,12 +7,11 @@ import pytest
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.values import TIME_KEY
 from timeagent.clock import SystemClock
-from timeagent.embedded import STALENESS_NS, TOKEN_PERIOD_NS, EmbeddedTime
 from timeagent.errors import BadTime
 from timeagent.keys import Signer
-from timeagent.sampled import DISRUPTED_NS, STEP_NS
+from timeagent.sampled import DISRUPTED_NS, STALENESS_NS, STEP_NS, TOKEN_PERIOD_NS, EmbeddedTime
 from timeagent.signedtime import ClockStatus, TimeFlags
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sources.local import AssumedSource
 from timeagent.units import HOUR, MS, SECOND
 
 KEY = TIME_KEY.verifier()

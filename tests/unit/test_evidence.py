@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from timeagent.evidence import EvidenceFiles
+from timeagent.agent.evidence import EvidenceFiles
 
 
 def names(directory: Path) -> list[str]:

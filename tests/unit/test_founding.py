@@ -13,8 +13,8 @@ from appliance.admin.trust import admit, move_node, revoke_node
 from appliance.formats.address import Address
 from appliance.formats.framing import Kind
 from appliance.formats.policy import Policy
-from appliance.registers import Registers
-from appliance.settings import load_settings
+from appliance.node.records import Registers
+from appliance.node.settings import load_settings
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.storage import Storage
-    from appliance.settings import Settings
+    from appliance.node.settings import Settings
 
 POLICY = Policy(number=1, cluster_id=CLUSTER)
 

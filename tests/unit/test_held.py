@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.formats.hints import Place
+from appliance.formats.hints import HintedFile
 from appliance.formats.lease import Mode
 from appliance.formats.witness import SignedWitness, Witness
 from appliance.session.held import Lease
@@ -97,7 +97,7 @@ def test_watermark_keeps_the_signed_time_of_the_highest_message(lease: Lease) ->
 
 
 def test_chain_head_is_the_last_frame_however_late_an_earlier_one_is_resolved(lease: Lease) -> None:
-    place = Place(log="log", bag_start_ns=1, file_name="*", last_ns=2)
+    place = HintedFile(log="log", bag_start_ns=1, file_name="*", last_ns=2)
     lease.committed(2, b"second", 2, place)
     lease.committed(1, b"first", 1, place)
     assert (lease.messages, lease.chain_head) == (3, b"second")
@@ -105,10 +105,10 @@ def test_chain_head_is_the_last_frame_however_late_an_earlier_one_is_resolved(le
 
 def test_what_the_shard_has_not_heard_of_where_it_wrote_is_said_once(lease: Lease) -> None:
     assert lease.unsaid() is None
-    lease.committed(1, b"first", 1, Place(log="log", bag_start_ns=1, file_name="f", last_ns=2))
+    lease.committed(1, b"first", 1, HintedFile(log="log", bag_start_ns=1, file_name="f", last_ns=2))
     sent = lease.unsaid()
     assert sent == lease.own
-    lease.committed(1, b"second", 2, Place(log="log", bag_start_ns=1, file_name="g", last_ns=3))
+    lease.committed(1, b"second", 2, HintedFile(log="log", bag_start_ns=1, file_name="g", last_ns=3))
     assert sent is not None
     lease.said(sent)
     assert lease.unsaid() == lease.own

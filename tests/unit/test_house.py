@@ -29,16 +29,16 @@ HOUSE = {
     "appliance/cluster.py": "import appliance.session\n",
     "timeagent/clock.py": "",
     "timeagent/keys.py": "import cryptography\n",
-    "timeagent/roughwire.py": "import roughly\n",
+    "timeagent/roughtime/wire.py": "import roughly\n",
 }
 
 # The files that ruff excuses from TID251, each with the families that it is excused from, and why. ruff can excuse a
 # file only as a whole: this table is what keeps an excuse for one family from being one for all.
 EXCUSES = {
     "appliance/bag/posix.py": {"mount"},  # the one place for calls on the shared mount
-    "appliance/bag/hands.py": {"mount"},  # what one client does while another does the same, in a directory of its own
-    "appliance/bag/probe.py": {"mount"},  # what a mount does with files, tried out in a directory of its own
-    "appliance/runtime.py": {"mount", "flock"},  # directory and lock of this machine, on tmpfs
+    "appliance/doctor/two_client_probe.py": {"mount"},  # what one client does while another does the same
+    "appliance/doctor/directory.py": {"mount"},  # what a mount does with files, tried out in a directory of its own
+    "appliance/node/runtime.py": {"mount", "flock"},  # directory and lock of this machine, on tmpfs
     "appliance/cluster.py": {"chance"},  # a main: wires the ports
     "appliance/cli/*": {"mount", "chance"},  # mains: files of the machine, not of the mount
     "auditor/load.py": {"mount"},  # reads a copy

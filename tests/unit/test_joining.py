@@ -11,8 +11,8 @@ import pytest
 from appliance.admin.joining import Request, ask, asked, decode_request, prepared, request_path
 from appliance.bag.posix import PosixStorage
 from appliance.formats.address import parse_address
-from appliance.ownkeys import check_own_keys
-from appliance.settings import load_settings
+from appliance.node.own_keys import check_own_keys
+from appliance.node.settings import load_settings
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError

@@ -34,7 +34,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[argparse.Nam
     """Let the word ``read`` do something else."""
 
     def plant(run: Callable[[argparse.Namespace], int]) -> None:
-        family = importlib.import_module("appliance.cli.reading")
+        family = importlib.import_module("appliance.cli.messages")
         monkeypatch.setitem(family.COMMANDS, "read", Command("planted", lambda _: None, run))
 
     return plant
@@ -311,7 +311,7 @@ def test_family_that_cannot_be_imported_is_a_defect(
 
 def test_defect_keeps_its_code_where_nobody_reads_what_it_says() -> None:
     script = (
-        "import sys, tenure.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
+        "import sys, tenure.__main__ as entry, appliance.cli.messages as family, timeagent.console as console\n"
         "family.COMMANDS['read'] = console.Command('planted', lambda _: None, lambda _: 1 // 0)\n"
         "sys.stdin.read()\n"
         "sys.exit(entry.main(['read']))\n"
@@ -328,7 +328,7 @@ def test_defect_keeps_its_code_where_nobody_reads_what_it_says() -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_reader_that_goes_away_is_no_traceback(unbuffered: str) -> None:
     script = (
-        "import sys, tenure.__main__ as entry, appliance.cli.reading as family, timeagent.console as console\n"
+        "import sys, tenure.__main__ as entry, appliance.cli.messages as family, timeagent.console as console\n"
         "def run(_):\n    while True:\n        sys.stdout.write('x' * 65536)\n        sys.stdout.flush()\n"
         "family.COMMANDS['read'] = console.Command('planted', lambda _: None, run)\n"
         "sys.exit(entry.main(['read']))\n"

@@ -15,7 +15,7 @@ from roughly.shared import DELEGATION_CONTEXT_STRING, RESPONSE_CONTEXT_STRING, P
 
 from tests.support.roughtime import NOW_S, Witness, chain_of, signer
 from timeagent.errors import Damaged
-from timeagent.malfeasance import (
+from timeagent.roughtime.malfeasance import (
     Consistent,
     Contradiction,
     Proven,
@@ -27,7 +27,7 @@ from timeagent.malfeasance import (
     encode_report,
     judge,
 )
-from timeagent.roughwire import chained_nonce
+from timeagent.roughtime.wire import chained_nonce
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.machine import HandMachine
 from timeagent.errors import BadTime, Environment
-from timeagent.sources.mountctime import GRANULARITY_NS, MountSource
+from timeagent.sources.local import GRANULARITY_NS, MountSource
 from timeagent.units import MS, SECOND
 
 

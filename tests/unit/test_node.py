@@ -14,11 +14,11 @@ import pytest
 from appliance.admin.founding import enroll
 from appliance.bag.logs import list_logs
 from appliance.cluster import Cluster
+from appliance.daemon.daemon import NEW_LOGS_NS, Node
 from appliance.doctor.check import not_well
 from appliance.formats.address import Address
 from appliance.formats.paths import LOCK
-from appliance.node import NEW_LOGS_NS, Node
-from appliance.runtime import shard_socket
+from appliance.node.runtime import shard_socket
 from appliance.session.open_logs import LogBook
 from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
 from tests.support.daemons import free_port
@@ -156,12 +156,12 @@ def test_daemon_says_of_a_shard_that_it_waits_for_and_from_whom_until_it_runs_he
         asked.append(path)
         return "process 7 of this machine"
 
-    for module in ("appliance.node", "appliance.observed"):
+    for module in ("appliance.daemon.daemon", "appliance.daemon.status"):
         monkeypatch.setattr(f"{module}.kept_by", keeper)
     begun: list[int] = []
     with site.open() as application, site.open() as other:
         assert application.routes.host.try_host(0, application.map)
-        monkeypatch.setattr(application.routes.host._giving_way, "look", lambda _: None)
+        monkeypatch.setattr(application.routes.host._handover, "look", lambda _: None)
         node, stop = Node(other), Event()
         assert node.start() == []
         assert node.awaited == {0: "process 7 of this machine runs it, and gives it up in good order"}
@@ -259,8 +259,8 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
     ("planted_in", "code", "why"),
     [
         ("lease.listeners.TlsListener._loop_once", "thread-ended", "thread tenure-door has ended"),
-        ("record_watch.TrustWatch.refresh", "thread-ended", "thread tenure-trust has ended"),
-        ("tenancy.Tenancy.turn", "thread-ended", "thread tenure-tenancy has ended"),
+        ("node.record_watch.TrustWatch.refresh", "thread-ended", "thread tenure-trust has ended"),
+        ("daemon.failover.ShardFailover.turn", "thread-ended", "thread tenure-tenancy has ended"),
         ("lease.witness_ledger.LedgerSpool.drain", "shard-ended", "its ledger has ended"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Bag, Grid
-from appliance.nodewriter.batcher import Batcher
+from appliance.node.writer_server import Batcher
 from tests.support.bags import T0, Node
 from tests.support.storage import MemoryStorage
 from timeagent.errors import Environment

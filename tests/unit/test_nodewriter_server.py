@@ -10,13 +10,12 @@ from threading import Event, Thread
 import msgspec
 import pytest
 
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.writing import FrameFile
 from appliance.formats.paths import Grid
-from appliance.nodewriter.client import Doubt, NodeWriterClient, NotTaken
-from appliance.nodewriter.server import NodeWriterServer
-from appliance.nodewriter.service import NodeWriter
-from appliance.nodewriter.wire import LENGTH_BYTES, Rebuff, WriterHello, body_bytes, decode_answer, encode
+from appliance.node.writer_client import Doubt, NodeWriterClient, NotTaken
+from appliance.node.writer_server import NodeWriter, NodeWriterServer
+from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, WriterHello, body_bytes, decode_answer, encode
 from tests.support.bags import CLUSTER, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged
@@ -212,7 +211,7 @@ def test_a_writer_that_dies_leaves_doubt_at_once(path: Path, node: Node) -> None
     listener.listen()
 
     def die_after_taking() -> None:
-        from appliance.nodewriter.wire import WriterWelcome
+        from appliance.node.writer_wire import WriterWelcome
 
         accepted, _ = listener.accept()
         accepted.recv(65536)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.logs import create_log
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import FrameFile
 from appliance.formats.birth import BagKind
 from appliance.formats.paths import Grid
-from appliance.nodewriter.batcher import Batcher
-from appliance.nodewriter.service import NodeWriter
-from appliance.nodewriter.wire import Submit
+from appliance.node.writer_server import Batcher, NodeWriter
+from appliance.node.writer_wire import Submit
 from tests.support.bags import CLUSTER, T0, Node, frame_file, witness
 from tests.support.storage import MemoryStorage
 from tests.unit.test_nodewriter_server import WRITER, Log

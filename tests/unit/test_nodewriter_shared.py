@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from appliance.bag.listedfiles import ListedFiles
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.writing import FrameFile
 from appliance.formats.paths import Bag
-from appliance.nodewriter.client import Doubt, Handed, NotTaken
-from appliance.nodewriter.service import NodeWriter
-from appliance.nodewriter.shared import SharedWriter
-from appliance.nodewriter.wire import Submit
+from appliance.node.writer_client import Doubt, Handed, NotTaken, SharedWriter
+from appliance.node.writer_server import NodeWriter
+from appliance.node.writer_wire import Submit
 from tests.support.bags import CLUSTER, INCARNATION, T0, Node, frame_file, witness
 from tests.support.storage import FailingStorage, Fault, MemoryStorage
 from timeagent.units import SECOND

@@ -13,19 +13,23 @@ from hypothesis import strategies as st
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
 from timeagent.errors import BadTime, Environment
-from timeagent.noncedoor import NonceClient, NonceServer, answer, bind_udp, bind_unix
-from timeagent.noncewire import (
+from timeagent.sources.nonce import (
     QUESTION_BYTES,
+    NonceClient,
     NonceKind,
     NonceQuestion,
+    NonceServer,
+    answer,
     answers,
+    bind_udp,
+    bind_unix,
     decode_question,
     encode_question,
     encode_refusal,
     peer_digest,
     token_of,
 )
-from timeagent.sources.exchange import UdpExchange
+from timeagent.sources.port import UdpExchange
 from timeagent.units import MS, SECOND
 
 NONCE = bytes(range(32))

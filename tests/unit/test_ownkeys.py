@@ -10,8 +10,8 @@ import pytest
 
 from appliance.admin.trust import revoke_node
 from appliance.bag.outcome import Committed
-from appliance.node import Node
-from appliance.ownkeys import NOTICE_NS, OwnKeys
+from appliance.daemon.daemon import Node
+from appliance.node.own_keys import NOTICE_NS, OwnKeys
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites, tree, wait_until
 from tests.support.values import TIME_KEY

@@ -10,17 +10,17 @@ import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, own, peer_source
-from timeagent.agent import PERIOD_NS
+from timeagent.agent.agent import PERIOD_NS
+from timeagent.agent.combine import Weight
+from timeagent.agent.discipline import Listed
+from timeagent.agent.evidence import Exchanged, judge_exchange
 from timeagent.cli import COMMANDS
-from timeagent.combine import Weight
 from timeagent.errors import BadTime, Damaged
-from timeagent.evidence import Exchanged, judge_exchange
-from timeagent.hearing import Listed
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer, public_line
-from timeagent.noncewire import NonceKind, NonceQuestion, encode_question, peer_digest
 from timeagent.signedtime import ClockStatus
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sources.local import AssumedSource
+from timeagent.sources.nonce import NonceKind, NonceQuestion, encode_question, peer_digest
 from timeagent.sources.peer import PeerSource
 from timeagent.units import MS, SECOND, US
 

@@ -3,7 +3,7 @@
 import pytest
 
 from timeagent.interval import TimeInterval
-from timeagent.plot import ASCII, LABEL, Row, plot
+from timeagent.showing import ASCII, LABEL, Row, plot
 from timeagent.units import MS, SECOND
 
 NOW = 1_795_212_607_000_000_000

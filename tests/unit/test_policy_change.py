@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.admin.policy import SPANS, next_policy, publish_policy
+from appliance.admin.records import SPANS, next_policy, publish_policy
 from appliance.bag.outcome import Committed
 from appliance.cli.policy import _WORDS
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, pieces
-from appliance.record_watch import PolicyWatch
+from appliance.node.record_watch import PolicyWatch
 from auditor.audit import audit
 from auditor.load import Tree
 from tenure.__main__ import main

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from appliance.bag.hands import LocalHands
-from appliance.cli import probe as command
+from appliance.cli import doctor as command
 from appliance.doctor.check import CheckVerdict, HealthCheck
-from appliance.doctor.twohands import ABSENCES, TwoHands
+from appliance.doctor.two_client_probe import ABSENCES, LocalHands, TwoHands
 from tenure.__main__ import main
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Environment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.pulse import Pulse
+from appliance.node.pulse import Pulse
 from tests.support.machine import HandMachine
 from timeagent.units import SECOND
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.marker import decode_marker
-from appliance.runtime import default_directory
-from appliance.settings import load_settings
+from appliance.node.runtime import default_directory
+from appliance.node.settings import load_settings
 from tenure.__main__ import FAMILIES
 from tests.support.cluster import Site, sites
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.looks import FrameFile
 from appliance.bag.outcome import Committed
+from appliance.bag.writing import FrameFile
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended

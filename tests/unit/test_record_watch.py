@@ -8,8 +8,8 @@ import pytest
 
 from appliance.admin.trust import move_node, revoke_node
 from appliance.formats.address import Address
-from appliance.record_watch import TrustWatch
-from appliance.registers import Registers
+from appliance.node.record_watch import TrustWatch
+from appliance.node.records import Registers
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.storage import WrappedStorage

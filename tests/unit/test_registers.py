@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.records import RecordNumbers
+from appliance.bag.context import RecordNumbers
 from appliance.bag.storage import Published
 from appliance.formats.framing import Kind
 from appliance.formats.paths import ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import sign
-from appliance.registers import DIRECTORIES, Registers, StoredChain, StoredLedger
+from appliance.node.records import DIRECTORIES, Registers, StoredChain, StoredLedger
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
 from tests.support.values import CLUSTER, ROOT_KEY, WITNESS_KEY, ceiling_record, shard_map, trust_record
 from timeagent.errors import BadConfiguration, Damaged, Environment, NotTrusted
@@ -217,7 +217,7 @@ def test_after_a_doubtful_append_the_ledger_goes_on_in_a_new_file(storage: Memor
 def test_a_ledger_file_that_is_large_enough_is_followed_by_another(
     storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.registers.LEDGER_FILE_BYTES_MAX", 8)
+    monkeypatch.setattr("appliance.node.records.LEDGER_FILE_BYTES_MAX", 8)
     ledger = StoredLedger(storage, 1, 2, bytes(8))
     for block in (b"aaaa", b"bbbb", b"c", b"dddddddddd", b"e"):
         ledger.append(block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from timeagent.repeats import EVERY_S, KINDS_MAX, Repeats
+from timeagent.notify import EVERY_S, KINDS_MAX, Repeats
 
 
 class Log:
@@ -12,7 +12,7 @@ class Log:
         self.repeats, self.now, self.told = Repeats(), 1_000.0, list[str]()
 
     def say(self, message: str, *values: object) -> None:
-        record = logging.LogRecord("appliance.node", logging.WARNING, __file__, 1, message, values, None)
+        record = logging.LogRecord("appliance.daemon.daemon", logging.WARNING, __file__, 1, message, values, None)
         record.created = self.now
         let_through = self.repeats.filter(record)
         if let_through:

@@ -12,19 +12,21 @@ import pytest
 from roughly import server as library
 
 from tests.support.roughtime import NOW_S, signer
-from timeagent.delegation import (
+from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted
+from timeagent.interval import TimeInterval
+from timeagent.keyfiles import CREDENTIALS
+from timeagent.roughtime.server import (
     OWN_LIFE_NS,
     Delegations,
+    RoughDoor,
+    RoughServer,
     load_delegation,
     load_delegations,
     make_ahead,
     save_delegation,
+    whole_seconds,
 )
-from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted
-from timeagent.interval import TimeInterval
-from timeagent.keyfiles import CREDENTIALS
-from timeagent.roughserver import RoughDoor, RoughServer, whole_seconds
-from timeagent.roughwire import VERSIONS, RoughtimeAnswer, delegate, make_request, open_answer
+from timeagent.roughtime.wire import VERSIONS, RoughtimeAnswer, delegate, make_request, open_answer
 from timeagent.units import DAY, HOUR, MS, SECOND
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tests.support.cluster import Site, sites
 from tests.support.roughtime import NOW_S, Witness, ask_twice, chain_of, free_port
 from timeagent.clock import SystemClock
 from timeagent.keyfiles import load_node_key
-from timeagent.malfeasance import decode_report, encode_report
+from timeagent.roughtime.malfeasance import decode_report, encode_report
 from timeagent.trust import Purpose
 from timeagent.units import SECOND
 

@@ -12,7 +12,8 @@ import pytest
 from tests.support.machine import START_NS, HandMachine
 from tests.support.roughtime import NOW_S, Witness, chain_of, signer
 from timeagent.errors import BadConfiguration, BadTime
-from timeagent.malfeasance import (
+from timeagent.roughtime.client import RoughtimeServer, RoughtimeSource, load_servers, parse_servers, retry_after
+from timeagent.roughtime.malfeasance import (
     WINDOW,
     Consistent,
     Proven,
@@ -22,9 +23,7 @@ from timeagent.malfeasance import (
     decode_report,
     judge,
 )
-from timeagent.roughwire import delegate
-from timeagent.serverlist import RoughtimeServer, load_servers, parse_servers
-from timeagent.sources.roughtime import RoughtimeSource, retry_after
+from timeagent.roughtime.wire import delegate
 from timeagent.units import DAY, MS, SECOND
 
 if TYPE_CHECKING:

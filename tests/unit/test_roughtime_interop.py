@@ -25,10 +25,9 @@ from roughly.shared import partial_sha512
 
 from tests.support.roughtime import ask_twice, free_port, signer
 from timeagent.clock import SystemClock
-from timeagent.delegation import Delegations
 from timeagent.interval import TimeInterval
-from timeagent.roughserver import RoughDoor, RoughServer
-from timeagent.roughwire import VERSIONS
+from timeagent.roughtime.server import Delegations, RoughDoor, RoughServer
+from timeagent.roughtime.wire import VERSIONS
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

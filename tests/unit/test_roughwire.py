@@ -13,7 +13,7 @@ from roughly.server import get_merkle_path
 
 from tests.support.roughtime import NOW_S, Witness, signer
 from timeagent.errors import Damaged
-from timeagent.roughwire import (
+from timeagent.roughtime.wire import (
     REQUEST_BYTES,
     VERSIONS,
     answer_batch,

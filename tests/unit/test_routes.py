@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance import releases
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import Refused, Unavailable
-from appliance.routes import ShardRoutes, ShardWay
+from appliance.node import releases
+from appliance.node.routes import ShardRoutes, ShardWay
 from tests.support.values import CLUSTER
 from timeagent.errors import ShardUnavailable
 
@@ -185,7 +185,7 @@ def test_shard_that_stands_still_is_told_from_one_that_nobody_runs(
 
     assert hint() == "no process of node-b runs it now: tenure node run, on node-b"
     keepers = {line.path: "process 7 of this machine"}
-    monkeypatch.setattr("appliance.routes.kept_by", keepers.get)
+    monkeypatch.setattr("appliance.node.routes.kept_by", keepers.get)
     assert (
         hint()
         == "process 7 of this machine runs it, and does not answer: does it stand still, or get no processor time?"

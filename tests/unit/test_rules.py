@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.values import NOW_NS, nonce_token, page_token
-from timeagent.rules import R1_TOLERANCE_NS, r1_holds, r2_holds
+from timeagent.signedtime import R1_TOLERANCE_NS, r1_holds, r2_holds
 from timeagent.units import MS
 
 RADIUS = 5 * MS

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance import runtime
-from appliance.runtime import (
+from appliance.node import runtime
+from appliance.node.runtime import (
     LocalLock,
     default_directory,
     ensure_runtime,
@@ -212,7 +212,7 @@ def test_lock_in_a_directory_that_was_removed_is_an_error_by_name(tmpfs: Path) -
 FORK = """
 import os, sys
 from pathlib import Path
-from appliance.runtime import LocalLock
+from appliance.node.runtime import LocalLock
 
 lock, other = (LocalLock(Path(sys.argv[1])) for _ in range(2))
 assert lock.try_acquire()

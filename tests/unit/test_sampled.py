@@ -6,7 +6,7 @@ from tests.support.machine import START_NS, HandMachine, StatedSource
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.sampled import DISRUPTED_NS, SAMPLE_PERIOD_NS, STEP_NS, SampledClock
-from timeagent.sources.assumed import AssumedSource
+from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Source
 from timeagent.units import DAY, HOUR, MS, SECOND
 

@@ -10,7 +10,7 @@ import pytest
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.formats.hints import ANY_FILE, PLACES_MAX, Hints, LogBound, Place
+from appliance.formats.hints import ANY_FILE, PLACES_MAX, HintedFile, Hints, LogBound
 from appliance.formats.lease import Mode
 from appliance.lease.client import Giving, LeaseClient
 from appliance.lease.wire import Relinquish, Renew
@@ -103,7 +103,7 @@ def test_next_holder_is_told_where_the_messages_are(site: HandSite, kind: BagKin
     assert told is not None
     (place,) = told.places
     (message,) = (each for each in site.settled(LOG) if each.payload == b"1")
-    assert place == Place(
+    assert place == HintedFile(
         log=LOG,
         bag_start_ns=place.bag_start_ns,
         file_name=message.file_name,
@@ -218,8 +218,8 @@ def test_number_of_bounds_is_limited_and_the_highest_are_kept() -> None:
         assert together.complete_from_ns == 10 + hints.LOGS_MAX - 1
 
 
-def place(last_ns: int, log: str = LOG, name: str = "f") -> Place:
-    return Place(log=log, bag_start_ns=0, file_name=name, last_ns=last_ns)
+def place(last_ns: int, log: str = LOG, name: str = "f") -> HintedFile:
+    return HintedFile(log=log, bag_start_ns=0, file_name=name, last_ns=last_ns)
 
 
 def test_file_that_two_name_reaches_as_far_as_either_says() -> None:
@@ -314,7 +314,7 @@ def test_what_is_named_and_is_not_there_holds_nothing(site: HandSite) -> None:
     strange = ["no.such.file", "../../log", "lock", file_name.replace("1.msg", "7.msg"), ANY_FILE]
     starts = [bag.start_ns, bag.start_ns + 1, bag.end_ns, bag.end_ns + 2 * SECOND, 0, 1, 2**62]
     places = [
-        Place(log=LOG, bag_start_ns=start, file_name=name, last_ns=2**62)
+        HintedFile(log=LOG, bag_start_ns=start, file_name=name, last_ns=2**62)
         for start in starts
         for name in (strange if start != bag.start_ns else strange[:-1])
     ]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance import settings as module
 from appliance.formats.address import Address
-from appliance.settings import (
+from appliance.node import settings as module
+from appliance.node.settings import (
     Settings,
     Sharing,
     find_settings,

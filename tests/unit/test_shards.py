@@ -12,9 +12,9 @@ from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
 from appliance.lease.witness_ledger import LedgerSpool
-from appliance.machinery import Machinery
-from appliance.registers import StoredChain
-from appliance.shards import START_TRIES, HostedShard
+from appliance.node.records import StoredChain
+from appliance.node.shard_runtime import ShardRuntime
+from appliance.node.shards import START_TRIES, HostedShard
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, fast_policy, sites
 from tests.support.shards import ListLedger
@@ -174,7 +174,16 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
     chain: Any = Stub()
     identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
     return HostedShard(
-        identity, stub, store, server, chain, LedgerSpool(ListLedger()), Lock(), Machinery(NOWHERE), time, fast_policy()
+        identity,
+        stub,
+        store,
+        server,
+        chain,
+        LedgerSpool(ListLedger()),
+        Lock(),
+        ShardRuntime(NOWHERE),
+        time,
+        fast_policy(),
     )
 
 

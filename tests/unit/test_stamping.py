@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from appliance.bag.context import RecordNumbers
 from appliance.bag.outcome import Committed
-from appliance.bag.records import RecordNumbers
 from appliance.formats.frame import CommittedFrame, open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Grid
@@ -19,8 +19,7 @@ from tests.support.values import CLUSTER, NODE, trust_record
 from timeagent.canonical import encode
 from timeagent.errors import BadTime, LeaseLost, NotTrusted
 from timeagent.keys import Signer
-from timeagent.rules import r2_holds
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import MS, SECOND
 

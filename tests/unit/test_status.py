@@ -14,14 +14,14 @@ import pytest
 
 from appliance.admin.trust import move_node
 from appliance.cli import daemon
+from appliance.daemon.daemon import Node
+from appliance.doctor.health import judge_clock
 from appliance.formats.address import Address
-from appliance.health import judge_clock
-from appliance.node import Node
-from appliance.runtime import ensure_runtime
+from appliance.node.runtime import ensure_runtime
 from tests.support.cluster import Site, sites
 from tests.support.daemons import free_port
 from tests.support.spoken import Said, speaker
-from timeagent import noncedoor
+from timeagent.sources import nonce
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def test_node_that_does_not_answer_is_named_with_its_own_address(site: Site, say
 STANDING_STILL = """
 import socket, sys
 from pathlib import Path
-from appliance.node import HTTP_SOCKET
-from appliance.runtime import daemon_lock
+from appliance.daemon.daemon import HTTP_SOCKET
+from appliance.node.runtime import daemon_lock
 lock = daemon_lock(Path(sys.argv[1]))
 assert lock.try_acquire()
 door = socket.socket(socket.AF_UNIX)
@@ -146,12 +146,12 @@ def test_daemon_without_time_is_no_reason_to_wait(
 def test_time_agent_that_stands_still_or_died_is_told(
     site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noncedoor, "TIMEOUT_NS", 50 * MS)
+    monkeypatch.setattr(nonce, "TIMEOUT_NS", 50 * MS)
     assert line(say("status", "--json", *site.options()), "clock")["verdict"] == "PASS"
     runtime = site.settings["node1"].runtime
     assert runtime is not None
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
-        door.bind(str(ensure_runtime(runtime) / noncedoor.DOOR_NAME))
+        door.bind(str(ensure_runtime(runtime) / nonce.DOOR_NAME))
         still = line(say("status", "--json", *site.options()), "time agent")
     died = line(say("status", "--json", *site.options()), "time agent")
     assert (still["verdict"], died["verdict"]) == ("UNSURE", "UNSURE")

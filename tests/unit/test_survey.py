@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.survey import BagState, racks, view_rack
+from appliance.bag.survey import ClosingState, racks, view_rack
 from tests.support.bags import T0, Node
 from tests.support.storage import MemoryStorage, RecordingStorage
 from timeagent.units import SECOND
@@ -29,7 +29,7 @@ def views(node: Node) -> list[RackView]:
     return [view_rack(node.context, node.grid, rack) for rack in racks(node.context, node.grid)]
 
 
-def states(view: RackView) -> list[BagState]:
+def states(view: RackView) -> list[ClosingState]:
     return [bag.state for bag in view.bags]
 
 
@@ -41,16 +41,16 @@ def test_bag_is_open_then_closing_then_closed_and_its_rack_sealed(node: Node, st
     file = node.file(b"1", b"2")
     node.writer.write(file)
     (view,) = views(node)
-    assert (view.state, states(view)) == (BagState.OPEN, [BagState.OPEN])
+    assert (view.state, states(view)) == (ClosingState.OPEN, [ClosingState.OPEN])
     assert view.bags[0].files == (file.name.text(),)
     storage.ensure_marker(f"{file.bag.path}/prelock")
-    assert states(views(node)[0]) == [BagState.CLOSING]
+    assert states(views(node)[0]) == [ClosingState.CLOSING]
     node.closer.help(file.bag)
-    assert states(views(node)[0]) == [BagState.CLOSED]
+    assert states(views(node)[0]) == [ClosingState.CLOSED]
     storage.ensure_marker(f"{file.bag.rack.path}/prelock")
-    assert views(node)[0].state is BagState.CLOSING
+    assert views(node)[0].state is ClosingState.CLOSING
     node.sealer.seal(file.bag.rack)
-    assert views(node)[0].state is BagState.SEALED
+    assert views(node)[0].state is ClosingState.SEALED
 
 
 def test_racks_come_in_order_over_days_and_backwards_if_asked(node: Node) -> None:

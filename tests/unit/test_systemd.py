@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from appliance.formats.policy import Policy
-from appliance.runtime import SERVICE
+from appliance.node.runtime import SERVICE
 from tenure.__main__ import main
 from timeagent.units import SECOND, parse_span
 

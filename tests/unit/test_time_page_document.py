@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.test_tokenfile import PAGE
-from timeagent.agenttime import AgentTime
+from timeagent.agent.page import GOOD_CRC, PAGE_NAME, AgentTime, PageWriter, encode_page
 from timeagent.clock import SystemClock, boot_id
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, TimeFlags, sign_time
-from timeagent.tokenfile import GOOD_CRC, PAGE_NAME, PageWriter, encode_page
 from timeagent.units import DAY, MS
 
 KEY = Signer(b"the time key of the page reader.")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from timeagent.agent.page import PAGE_BYTES, Page, PageReader, PageWriter, decode_page, encode_page
 from timeagent.errors import BadTime, Environment
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
-from timeagent.tokenfile import PAGE_BYTES, Page, PageReader, PageWriter, decode_page, encode_page
 from timeagent.units import MS
 
 EVEN = (2).to_bytes(8, "little")

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import ClockStatus
 from timeagent.units import MS, SECOND, span_text
 
+from ..signedtime import ClockStatus
 from .port import Sample
 
 if TYPE_CHECKING:
     from timeagent.clock import MachineClock
     from timeagent.units import Instant, Span
 
-    from .exchange import Exchange
+    from .port import Exchange
 
 PORT: Final = 323
 LOCAL_REFERENCE: Final = 0x7F7F0101

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.movement import drift_ns
-from timeagent.signedtime import ClockStatus
 from timeagent.units import MS, SECOND, span_text
 
+from ..sampled import drift_ns
+from ..signedtime import ClockStatus
 from .port import Sample
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ peers say: no word comes back to whom it is from, and each peer is one voice.
 A machine that was paused with all its clocks cannot tell by itself; its peers' answers can.
 
 The nonce covers a signed time of what this node's own sources say, and this node then signs over the answer: whichever
-of the two clocks is wrong, the three signatures show by rule R2 that one of them is (timeagent/evidence.py).
+of the two clocks is wrong, the three signatures show by rule R2 that one of them is (timeagent/agent/evidence.py).
 
 What is refused, by name: ``peer-key`` (not that node's trusted key, or a bad signature), ``peer-assumed`` (a stated
 radius measures nothing), ``peer-status``, ``no-answer``, ``door-garbled``, and what the peer itself refuses with.
@@ -24,12 +24,11 @@ from timeagent.canonical import DIGEST_BYTES, digest
 from timeagent.clock import MachineClock
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.noncewire import NonceKind, NonceQuestion, answers, encode_question, peer_digest, token_of
-from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import MS, Span
 
-from .exchange import Exchange
-from .port import Sample
+from ..signedtime import ClockStatus, SignedTime, TimeFlags
+from .nonce import NonceKind, NonceQuestion, answers, encode_question, peer_digest, token_of
+from .port import Exchange, Sample
 
 TIMEOUT_NS: Final[Span] = 500 * MS
 NONCE_CONTEXT: Final = "peer nonce"

@@ -16,9 +16,9 @@ from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign
 from appliance.formats.witness import NO_HEAD, CeilingCopy, Entry, head_digest, sign_batch
-from timeagent.embedded import STALENESS_NS, TOKEN_PERIOD_NS
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
+from timeagent.sampled import STALENESS_NS, TOKEN_PERIOD_NS
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import HOUR, MS, SECOND

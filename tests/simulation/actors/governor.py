@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.admin.policy import next_policy
+from appliance.admin.records import next_policy
 from appliance.formats.framing import Kind
-from appliance.record_watch import PolicyWatch
+from appliance.node.record_watch import PolicyWatch
 from tests.simulation.actors.processes import Kit
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.nodewriter.client import Doubt, Handed, NotTaken, _handed
-from appliance.nodewriter.service import NodeWriter
-from appliance.nodewriter.wire import (
+from appliance.node.writer_client import Doubt, Handed, NotTaken, _handed
+from appliance.node.writer_server import NodeWriter
+from appliance.node.writer_wire import (
     LENGTH_BYTES,
     Submit,
     WriterAnswer,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.packer import Packer
-from appliance.bag.retention import Retention
+from appliance.bag.packer import Packer, Retention
 from tests.simulation.actors.processes import Kit
 from timeagent.errors import TenureError
 from timeagent.units import DAY

@@ -11,14 +11,14 @@ from appliance.bag.listedfiles import ListedFiles
 from appliance.bag.logs import open_log
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
-from appliance.bag.writers import writer_for
-from appliance.nodewriter.shared import SharedWriter
+from appliance.bag.writing import writer_for
+from appliance.node.writer_client import SharedWriter
 from tests.simulation.cluster import grid_of
 from tests.simulation.parallel import Actors
 from tests.simulation.trace import told
 
 if TYPE_CHECKING:
-    from appliance.bag.looks import Writer
+    from appliance.bag.writing import Writer
     from appliance.formats.paths import Grid
     from appliance.formats.policy import PolicyNumbers
     from tests.simulation.clocks import SimulatedTime

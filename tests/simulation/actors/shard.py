@@ -14,7 +14,7 @@ from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdenti
 from appliance.lease.connection import TentativeLeaseReaper
 from appliance.lease.shard import Shard
 from appliance.lease.succession import Succession
-from appliance.registers import StoredChain, StoredLedger
+from appliance.node.records import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
 from tests.simulation.network import Endpoint, answer

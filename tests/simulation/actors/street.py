@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from appliance.record_watch import MapWatch, Placement
-from appliance.routes import ShardRoutes
+from appliance.node.record_watch import MapWatch, Placement
+from appliance.node.routes import ShardRoutes
 from tests.simulation.history import Calm, Fault
 from tests.simulation.network import NO_NETWORK_MISHAPS, Endpoint, SimulatedTransport, refuse
 from tests.simulation.scheduler import NEVER
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from appliance.lease.transport import Transport
-    from appliance.shards import ShardHost
+    from appliance.node.shards import ShardHost
     from tests.simulation.actors.processes import Kit
     from tests.simulation.network import Call
     from tests.simulation.scheduler import Actor, Process

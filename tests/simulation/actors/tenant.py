@@ -1,10 +1,10 @@
-"""A node's daemon as far as it runs shards: the production Tenancy and ShardHost over simulated ports.
+"""A node's daemon as far as it runs shards: the production ShardFailover and ShardHost over simulated ports.
 
-Real: which shards a node runs, and when it takes one over, hands one over, or drops it (``appliance.tenancy``); how a
-run of a shard begins and ends, who waits for whom by the chain, and what ends the chains of earlier maps
-(``appliance.shards``, whole but for its server's socket); the routes (street.py). Simulated: threads, which are actors;
-the lock and the database on tmpfs; the queue of the ledger; the server's loop, which answers what the door lets in; and
-the chain's records are linked in the shard's own turn, without a thread beside it.
+Real: which shards a node runs, and when it takes one over, hands one over, or drops it (``appliance.daemon.failover``);
+how a run of a shard begins and ends, who waits for whom by the chain, and what ends the chains of earlier maps
+(``appliance.node.shards``, whole but for its server's socket); the routes (street.py). Simulated: threads, which are
+actors; the lock and the database on tmpfs; the queue of the ledger; the server's loop, which answers what the door lets
+in; and the chain's records are linked in the shard's own turn, without a thread beside it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.lease.ceiling import StoppedOrderly
-from appliance.machinery import Machinery
-from appliance.ownkeys import OwnKeys
-from appliance.record_watch import LOOK_NS
-from appliance.shards import ShardHost
-from appliance.tenancy import BEAT_NS, Tenancy
+from appliance.node.own_keys import OwnKeys
+from appliance.node.record_watch import LOOK_NS
+from appliance.node.shard_runtime import ShardRuntime
+from appliance.node.shards import ShardHost
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.shard import Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from appliance.formats.shardmap import ShardMap
     from appliance.lease.ceiling import CeilingChain
     from appliance.lease.shard import Shard
-    from appliance.registers import StoredLedger
+    from appliance.node.records import StoredLedger
     from tests.simulation.actors.street import Street
     from tests.simulation.network import Call
     from tests.simulation.scheduler import Actor, Process
@@ -108,7 +108,7 @@ class Queue(Spool):
     run = Spool.drain
 
 
-class Parts(Machinery):
+class Parts(ShardRuntime):
     """A simulated machine's."""
 
     def __init__(self, street: Street, process: Process) -> None:
@@ -282,7 +282,7 @@ class Daemon:
         host = NodeHost(street, kit)
         routes = Routes(street, kit, maps, host)
         node = kit.context.node
-        tenancy = Tenancy(
+        failover = ShardFailover(
             routes,
             node,
             lambda: list(street.nodes),
@@ -290,8 +290,8 @@ class Daemon:
             kit.policy,
             lambda name, body: Going(world, process, name.removeprefix("tenure-"), body),
         )
-        door = Door(node, host, tenancy.asked_for)
+        door = Door(node, host, failover.asked_for)
         world.scheduler.spawn(f"{process.name} door", process, lambda: stand_at(street, door, process))
         while True:
-            tenancy.turn()
+            failover.turn()
             kit.time.sleep(BEAT_NS)

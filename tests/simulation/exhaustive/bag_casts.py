@@ -16,8 +16,8 @@ from tests.simulation.exhaustive.tree import Mount, TreeWorld
 from tests.support.explorer import Explorer, Kind
 
 if TYPE_CHECKING:
-    from appliance.bag.looks import FrameFile
     from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import FrameFile
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Rack
     from tests.support.explorer import Port

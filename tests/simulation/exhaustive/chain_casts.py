@@ -17,7 +17,7 @@ from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.succession import Succession
 from appliance.lease.wire import Acquire, Age, Granted, Relinquish
-from appliance.registers import StoredChain
+from appliance.node.records import StoredChain
 from tests.simulation.exhaustive.chain_promises import CHAIN, ChainPromises
 from tests.simulation.exhaustive.nodes import TIME_KEY, RememberingSigner
 from tests.simulation.exhaustive.tree import ExploredStorage, ExploredTime, Mount, Tree, TreeWorld

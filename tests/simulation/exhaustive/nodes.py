@@ -18,7 +18,7 @@ from timeagent.trust import Keyring
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.looks import FrameFile
+    from appliance.bag.writing import FrameFile
     from tests.support.explorer import Port
     from timeagent.units import Instant
 

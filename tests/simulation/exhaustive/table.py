@@ -16,11 +16,10 @@ from appliance.bag import logs
 from appliance.bag.authority import Authority
 from appliance.bag.closer import Closer
 from appliance.bag.horizon import Horizon
-from appliance.bag.looks import FrameFile
-from appliance.bag.maildir import MaildirWriter
 from appliance.bag.outcome import Committed, Outcome
 from appliance.bag.reader import Reader
 from appliance.bag.sealer import Sealer
+from appliance.bag.writing import FrameFile, MaildirWriter
 from appliance.formats.paths import PRELOCK
 from appliance.lease import ceiling, store, succession
 from appliance.lease import shard as shards

@@ -1,0 +1,461 @@
+"""Write into the bags of a log, of either kind, to one of three outcomes (docs/protocol/bag.md).
+
+A writer looks afresh, at the bag and then at its rack, after it has published, always: no clock excuses it, because a
+paused machine's clock cannot be believed. No prelock in either: whoever closes later will list what was published.
+Otherwise the closing is finished here and now, and what it recorded is the outcome.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
+
+import msgspec
+
+from appliance.formats.birth import BagKind
+from appliance.formats.framing import pieces
+from appliance.formats.paths import PRELOCK, Bag, DataName
+from timeagent.errors import Damaged, Environment, TenureError, TryAgain
+from timeagent.units import MS
+
+from .authority import Authority
+from .closer import NotDue
+from .listedfiles import ListedFiles
+from .outcome import Committed, NotCommitted, Unknown
+from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
+
+if TYPE_CHECKING:
+    from appliance.formats.lockfile import LockEntry
+    from appliance.formats.paths import Grid
+
+    from .authority import Contents
+    from .context import BagContext
+    from .outcome import Outcome
+
+_SLICE_NS: Final = 100 * MS
+"""How long a wait goes on before the mount is looked at again: somebody may have closed the bag early."""
+
+
+class FrameFile(msgspec.Struct, frozen=True):
+    """One attempt: a bag, a name that no other attempt has, and one or several whole frames.
+
+    In a maildir bag the name is also the file's. In a log bag the frames go into files of the same writer and
+    incarnation, several attempts into one, and one attempt perhaps into several.
+    """
+
+    bag: Bag
+    name: DataName
+    data: bytes
+
+
+class Writer(Protocol):
+    """Writes attempts into the bags of one log, to one of three outcomes."""
+
+    def write(self, file: FrameFile) -> Outcome:
+        """Publish an attempt and find out what became of it. Repeating the same one is safe and may decide an Unknown.
+
+        Never raises for what the mount, the clock or other nodes do: that is Unknown, with the reason. Touches the
+        mount; does not wait.
+        """
+        ...
+
+    def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
+        """Decide an attempt whose outcome is Unknown, without publishing anything: close its bag, when it is due.
+
+        Waits for that, in slices, at most until the deadline (boot time). Unknown only if the deadline passed or the
+        mount or the clock fails. Raises Damaged: then nobody can decide it.
+        """
+        ...
+
+
+class LookingWriter(ABC):
+    """A Writer but for how an attempt is published and what a list says of it."""
+
+    def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
+        """Touch nothing yet."""
+        self._storage = context.storage
+        self._time = context.time
+        self._grid = grid
+        self._authority = authority or Authority(context, grid)
+        self._ensured = ""
+
+    def write(self, file: FrameFile) -> Outcome:
+        """Publish an attempt and find out what became of it; as ``Writer.write``."""
+        if file.bag.start_ns < self._grid.first_ns:
+            return NotCommitted(f"{file.bag.path} is older than the log")
+        try:
+            self._publish(file)
+        except TenureError as doubt:
+            return self._after_doubt(file, doubt)
+        try:
+            return self._look(file)
+        except TenureError as problem:
+            return Unknown(str(problem))
+
+    def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
+        """Decide an attempt whose outcome is Unknown; as ``Writer.resolve``."""
+        try:
+            while isinstance(closed := self._authority.close(file.bag), NotDue):
+                if self._is_in_time(file):
+                    return Committed()
+                if deadline_boot_ns is not None and self._time.boot_ns() >= deadline_boot_ns:
+                    return Unknown(f"{file.bag.path} is not closed yet")
+                self._time.sleep(_SLICE_NS)
+            return self._decided(file, closed)
+        except Damaged:
+            raise
+        except TenureError as problem:
+            return Unknown(str(problem))
+
+    @abstractmethod
+    def _publish(self, file: FrameFile) -> None:
+        """Let the attempt appear in its bag. Raises TenureError: then it may have appeared, or may appear later.
+
+        Returns also when the bag's directory is not there: the look will say so.
+        """
+
+    @abstractmethod
+    def _file_name(self, file: FrameFile) -> str:
+        """Return the name of the file in the bag that holds the attempt after ``_publish`` has returned."""
+
+    @abstractmethod
+    def _is_there(self, file: FrameFile) -> bool:
+        """Whether the attempt has appeared, whole and for good. Raises TenureError.
+
+        The look for the prelock must be another one, begun after this. Within one look two names are not seen at one
+        instant: what is still under way could appear after the prelock was found absent and a closer has listed.
+        """
+
+    @abstractmethod
+    def _listed(self, file: FrameFile, contents: Contents) -> Outcome:
+        """Return what a closed bag's list says of the attempt. Raises TenureError if that cannot be told."""
+
+    def _ensure(self, bag: Bag) -> None:
+        """Make the bag's directory. Remembered: a directory goes only after a seal, and then the look leads to that."""
+        if self._ensured != bag.path:
+            self._storage.ensure_directory(bag.path)
+            self._ensured = bag.path
+
+    def _look(self, file: FrameFile) -> Outcome:
+        """Look at bag and rack after the publication has returned."""
+        name = self._file_name(file)
+        seen = self._storage.look(file.bag.path, (name, PRELOCK))
+        if seen is None or name not in seen:
+            return self._decided(file, self._authority.by_seal(file.bag))
+        if PRELOCK in seen:
+            closed = self._authority.closer.help(file.bag)
+            return self._decided(file, self._authority.answer(file.bag, closed))
+        if self._authority.rack_begun(file.bag.rack):
+            return self._decided(file, self._authority.by_seal(file.bag))
+        return Committed(name)
+
+    def _after_doubt(self, file: FrameFile, doubt: TenureError) -> Outcome:
+        """Look after a publication that may be happening still."""
+        try:
+            return self._look(file) if self._is_there(file) else Unknown(str(doubt))
+        except TenureError as problem:
+            return Unknown(f"{doubt}; then {problem}")
+
+    def _is_in_time(self, file: FrameFile) -> bool:
+        """Whether the attempt is there and nobody has begun to close."""
+        return self._is_there(file) and isinstance(self._look(file), Committed)
+
+    def _decided(self, file: FrameFile, contents: Contents) -> Outcome:
+        if contents.lock is None:
+            return NotCommitted(f"late: the rack was sealed without {file.bag.path}")
+        return self._listed(file, contents)
+
+
+FILE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A file is not appended to beyond this: closers and readers read it whole. A larger frame gets a file of its own."""
+_NEW_FILES_MAX: Final = 64
+"""So many files that are not as this object left them, or are another's, are passed over in one write."""
+_BAGS_KEPT: Final = 16
+_ATTEMPTS_KEPT: Final = 4_096
+
+
+type _Key = tuple[str, str, bytes, int]
+"""An attempt's bag, writer, incarnation and sequence."""
+
+
+def _key(file: FrameFile) -> _Key:
+    name = file.name
+    return file.bag.path, name.writer, name.incarnation, name.sequence
+
+
+class _OwnFile(msgspec.Struct):
+    """A file that this object made, up to where it wrote every byte itself."""
+
+    name: str
+    size: int = 0
+
+
+class _Place(msgspec.Struct):
+    """Where an attempt was appended to."""
+
+    name: str
+    end: int
+    """Where its last frame ends: it is listed if this much of the file is."""
+    sure: bool = False
+    """Whether the append said that it was done."""
+
+
+class _Tried(msgspec.Struct):
+    """What is known of an attempt that is under way or in doubt."""
+
+    places: list[_Place] = []
+    perhaps_before: bool = True
+    """Whether it may have been appended elsewhere in files of ours than at the places: it came again, or another
+    object wrote it. Then our files are read, as far as they are listed."""
+
+
+class _OwnFiles(msgspec.Struct):
+    """This object's files of one incarnation in one bag."""
+
+    free: list[_OwnFile] = []
+    """Those that may be appended to, and that no thread is appending to."""
+    made: set[str] = set()
+    highest: int = 0
+    """The highest sequence of an attempt: one that is not above it may have been tried before."""
+
+
+class LogFileWriter(LookingWriter):
+    """Appends to its own files in the bags of one log. Thread-safe: threads that append at once use two files.
+
+    1. ensure     the bag's directory is there;
+    2. append     to a file that this object alone writes, where it wrote every byte itself and the size is what it last
+                  saw: open, append, flush, close, all in one verb;
+    3. look       afresh, at the bag and then at its rack, always.
+
+    After a failed, short or doubtful append the file is never appended to again: a torn frame in the middle would hide
+    acknowledged ones behind it, because a file is read from its beginning up to where no whole frame begins. What comes
+    next, also the same attempt again, goes to a new file; equal frames within a bag count once.
+
+    After doubt nothing is concluded from reading the file back: this machine may read from its own cache what never
+    reached the server. Closing the bag decides, by the sizes that it lists.
+    """
+
+    def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
+        """Touch nothing yet."""
+        super().__init__(context, grid, authority)
+        self._listed_files = ListedFiles(context.storage)
+        self._numbers = itertools.count(1)
+        self._files: OrderedDict[tuple[str, bytes], _OwnFiles] = OrderedDict()
+        self._tried: OrderedDict[_Key, _Tried] = OrderedDict()
+        self._lock = Lock()
+
+    def write(self, file: FrameFile) -> Outcome:
+        """Append an attempt and find out what became of it; as ``Writer.write``."""
+        outcome = super().write(file)
+        self._forget_if_known(file, outcome)
+        return outcome
+
+    def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
+        """Decide an attempt whose outcome is Unknown; as ``Writer.resolve``."""
+        outcome = super().resolve(file, deadline_boot_ns)
+        self._forget_if_known(file, outcome)
+        return outcome
+
+    def _publish(self, file: FrameFile) -> None:
+        self._ensure(file.bag)
+        for _ in range(_NEW_FILES_MAX):
+            own, place = self._begin(file)
+            try:
+                size = self._storage.append(f"{file.bag.path}/{place.name}", file.data, own.size)
+            except Environment as problem:
+                if problem.code == PATH_ABSENT:
+                    self._ensured = ""
+                    return
+                if problem.code != SIZE_NOT_EXPECTED:
+                    raise
+                self._take_back(file, place)
+                continue
+            if size != place.end:
+                raise Environment(
+                    "append-short",
+                    f"{file.bag.path}/{place.name} has {size} bytes after an append that ends at {place.end}",
+                    hint="the next attempt goes to a new file",
+                )
+            place.sure = True
+            self._give_back(file, own, size)
+            return
+        raise TryAgain(
+            "files-taken",
+            f"{file.bag.path} has {_NEW_FILES_MAX} files of this writer that it did not leave so",
+            hint="two processes share one writer incarnation, or somebody writes to its files",
+        )
+
+    def _begin(self, file: FrameFile) -> tuple[_OwnFile, _Place]:
+        """Take a file that nobody else appends to, and note, before the append, that the attempt may be in it."""
+        with self._lock:
+            files = self._of(file)
+            own = None
+            while own is None and files.free:
+                own = files.free.pop()
+                if own.size + len(file.data) > FILE_BYTES_MAX:
+                    own = None
+            if own is None:
+                name = DataName(file.name.writer, file.name.incarnation, next(self._numbers), BagKind.LOG.suffix)
+                own = _OwnFile(name.text())
+                files.made.add(own.name)
+            place = _Place(own.name, own.size + len(file.data))
+            key = _key(file)
+            tried = self._tried.get(key)
+            if tried is None:
+                if len(self._tried) >= _ATTEMPTS_KEPT:
+                    self._tried.popitem(last=False)
+                tried = self._tried[key] = _Tried(perhaps_before=file.name.sequence <= files.highest)
+                files.highest = max(files.highest, file.name.sequence)
+            tried.places.append(place)
+        return own, place
+
+    def _take_back(self, file: FrameFile, place: _Place) -> None:
+        """Nothing was appended there, and the file is not, or not only, ours: its listed size says nothing."""
+        with self._lock:
+            self._of(file).made.discard(place.name)
+            self._tried[_key(file)].places.remove(place)
+
+    def _give_back(self, file: FrameFile, own: _OwnFile, size: int) -> None:
+        own.size = size
+        with self._lock:
+            self._of(file).free.append(own)
+
+    def _of(self, file: FrameFile) -> _OwnFiles:
+        key = (file.bag.path, file.name.incarnation)
+        files = self._files.get(key)
+        if files is None:
+            if len(self._files) >= _BAGS_KEPT:
+                self._files.popitem(last=False)
+            files = self._files[key] = _OwnFiles()
+        return files
+
+    def _tried_of(self, file: FrameFile) -> _Tried:
+        with self._lock:
+            return self._tried.get(_key(file)) or _Tried()
+
+    def _forget_if_known(self, file: FrameFile, outcome: Outcome) -> None:
+        if not isinstance(outcome, Unknown):
+            with self._lock:
+                self._tried.pop(_key(file), None)
+
+    def _file_name(self, file: FrameFile) -> str:
+        places = self._tried_of(file).places
+        for place in reversed(places):
+            if place.sure:
+                return place.name
+        return places[-1].name
+
+    def _is_there(self, file: FrameFile) -> bool:
+        """Only an append that said so counts; the look will find its file."""
+        return any(place.sure for place in self._tried_of(file).places)
+
+    def _listed(self, file: FrameFile, contents: Contents) -> Outcome:
+        """Committed if the attempt lies within the listed size of any file that it was appended to."""
+        assert contents.lock is not None
+        listed = contents.lock.by_name()
+        tried = self._tried_of(file)
+        places = tried.places
+        if any(place.name in listed and listed[place.name].size >= place.end for place in places):
+            return Committed()
+        with self._lock:
+            known = frozenset() if tried.perhaps_before else frozenset(self._of(file).made)
+        others = [entry for name, entry in listed.items() if name not in known and self._is_ours(file, entry)]
+        if any(self._found_in(file, entry) for entry in others):
+            return Committed()
+        begun = [
+            place for place in places if place.name in listed and self._is_in_part(file, place, listed[place.name])
+        ]
+        if begun:
+            return Unknown(f"{file.bag.path} lists {begun[0].name} with a part of the frames: each stands for itself")
+        return NotCommitted(f"late: {file.bag.path} was closed before the frames were there")
+
+    def _is_ours(self, file: FrameFile, entry: LockEntry) -> bool:
+        """Whether a file that this object did not make, or has forgotten, may hold the attempt: by its incarnation."""
+        name = self._grid.data_name(entry.name)
+        return name is not None and (name.writer, name.incarnation) == (file.name.writer, file.name.incarnation)
+
+    def _found_in(self, file: FrameFile, entry: LockEntry) -> bool:
+        """Whether a listed file holds the attempt's frames, in a row. Raises TryAgain if it cannot be read."""
+        wanted = [piece.payload for piece in pieces(file.data)[0]]
+        try:
+            there = [piece.payload for piece in self._listed_files.pieces_of(file.bag, entry)]
+        except Damaged as problem:
+            raise TryAgain(
+                "file-unreadable",
+                f"{entry.name} may hold the attempt and cannot be read: {problem.message}",
+                hint="read the log: if the messages are there, they were committed",
+            ) from None
+        return any(there[n : n + len(wanted)] == wanted for n in range(len(there)))
+
+    @staticmethod
+    def _is_in_part(file: FrameFile, place: _Place, entry: LockEntry) -> bool:
+        """Whether the list ends between two frames of the attempt."""
+        return entry.size > place.end - len(file.data)
+
+
+_TWINS: Final = "two processes share one writer incarnation, or the file was altered: start the process again"
+
+
+class MaildirWriter(LookingWriter):
+    """Writes complete files into the bags of one log.
+
+    1. ensure     the bag's directory is there;
+    2. publish    the complete file appears under its own name, or its outcome is doubtful;
+    3. look       afresh, at the bag and then at its rack, always.
+
+    Up to step 3 everything may be repeated: the name belongs to this writer, incarnation and sequence alone, so that a
+    file that is there already is ours. All the same it is compared: a virtual machine that was copied while it ran goes
+    on twice, under one incarnation, and the second to come must not take the first one's file for its own.
+    """
+
+    def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
+        """Touch nothing yet."""
+        super().__init__(context, grid, authority)
+        self._tmp = context.tmp(grid.birth.log)
+
+    def _publish(self, file: FrameFile) -> None:
+        assert file.name.suffix == self._grid.birth.kind.suffix
+        self._ensure(file.bag)
+        published = self._storage.publish(f"{file.bag.path}/{file.name.text()}", file.data, self._tmp)
+        if published is Published.ABSENT:
+            self._ensured = ""
+        elif published is Published.LOST and self._there(file) not in (None, file.data):
+            raise Damaged("other-bytes", f"{file.bag.path} holds another file named {file.name.text()}", hint=_TWINS)
+
+    def _file_name(self, file: FrameFile) -> str:
+        return file.name.text()
+
+    def _is_there(self, file: FrameFile) -> bool:
+        """A file appears complete; and under its name there may be a twin's."""
+        return bool(self._storage.look(file.bag.path, (file.name.text(),))) and self._there(file) == file.data
+
+    def _there(self, file: FrameFile) -> bytes | None:
+        return self._storage.read(f"{file.bag.path}/{file.name.text()}")
+
+    def _listed(self, file: FrameFile, contents: Contents) -> Outcome:
+        """Return what the list says. Raises Damaged if it holds other bytes under our name."""
+        assert contents.lock is not None
+        entry = contents.lock.by_name().get(file.name.text())
+        if entry is None:
+            return NotCommitted(f"late: {file.bag.path} was closed before the file was there")
+        if entry.size != len(file.data) or entry.digest != hashlib.sha256(file.data).digest():
+            raise Damaged(
+                "other-bytes",
+                f"{file.bag.path} lists {entry.name} with {entry.size} bytes, not the {len(file.data)} of this attempt",
+                hint=_TWINS,
+            )
+        return Committed(entry.name)
+
+
+def writer_for(context: BagContext, grid: Grid, authority: Authority) -> Writer:
+    """Return the writer of a log's kind. Touches nothing."""
+    match grid.birth.kind:
+        case BagKind.MAILDIR:
+            return MaildirWriter(context, grid, authority)
+        case BagKind.LOG:
+            return LogFileWriter(context, grid, authority)
+    assert_never(grid.birth.kind)

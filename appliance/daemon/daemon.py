@@ -1,0 +1,350 @@
+"""The node daemon: its shards and doors, the writer of its machine, and the metronome for every log."""
+
+from __future__ import annotations
+
+import logging
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from timeagent.console import counted
+from timeagent.errors import Environment, ShardUnavailable, TenureError
+from timeagent.notify import Notifier
+from timeagent.units import DAY, MS, SECOND
+
+from ..bag.metronome import Metronome, Packing
+from ..doctor.check import not_well
+from ..lease import tls
+from ..lease.listeners import TlsListener
+from ..node.pulse import Pulse
+from ..node.releases import Releases
+from ..node.runtime import daemon_lock, group_id, shard_socket, writer_socket
+from ..node.shard_runtime import kept_by
+from ..node.writer_server import NodeWriterServer
+from .failover import ShardFailover
+from .http import HttpAnswer, HttpServer
+from .metrics import NodeCollector, exposition
+from .status import AT_ONCE, Observed, pages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from threading import Event
+
+    from timeagent.interval import TimeInterval
+
+    from ..cluster import Cluster
+    from ..formats.address import Address
+    from ..lease.server import ShardServer
+    from ..node.record_watch import TrustWatch
+    from ..node.runtime import LocalLock
+
+_log = logging.getLogger(__name__)
+
+BEAT_NS: Final = 100 * MS
+"""How often the metronome looks whether a bag is due: closing is never urgent, settling helps itself."""
+
+STAGGER_NS: Final = 500 * MS
+"""So long a node waits at most with what is due, each another while: usually one of them does the work."""
+
+NEW_LOGS_NS: Final = SECOND
+"""How often new logs are looked for."""
+
+LOCK_TRIES: Final = 50
+LOCK_PAUSE_NS: Final = 10 * MS
+"""How long, and how often, the daemon's lock is tried while applications look at it."""
+
+TRUST_NS: Final = 3 * SECOND
+"""How long the trust record may say that this node's keys end, with no next ones here, before the node stops."""
+
+HTTP_SOCKET: Final = "http.sock"
+"""The read-only door, in the tmpfs directory; the settings may name another place beside it."""
+
+
+class Node:
+    """One node's daemon over an open cluster."""
+
+    def __init__(self, cluster: Cluster, notifier: Notifier | None = None, version: str = "") -> None:
+        """Run nothing yet. ``notifier``: the supervisor; default the one of this process's environment."""
+        self._cluster = cluster
+        self._notifier = notifier or Notifier()
+        self._version = version
+        self._door: TlsListener | None = None
+        self._door_thread: Thread | None = None
+        self._webs: list[HttpServer] = []
+        self._observed: Observed | None = None
+        self._said: tuple[str, int] = ("", 0)
+        self._pulse: Pulse | None = None
+        self._failover: ShardFailover | None = None
+        self._metronomes: dict[str, Metronome] = {}
+        self._packings: dict[str, Packing] = {}
+        self._looked_ns: int | None = None
+        self._trusted_ns = 0
+        self._writer: NodeWriterServer | None = None
+        self._only: LocalLock | None = None
+        self._releases: Releases | None = None
+        self.awaited: dict[int, str] = {}
+        """This node's shards that did not begin with it, and have not yet, each with what is waited for."""
+
+    def start(self) -> list[int]:
+        """Run this node's shards and its writer, open its doors; return the shards' numbers.
+
+        A shard that an application runs here is not among them: it gives way, and the shard begins when it has. Call
+        stop() and close() whatever comes of it. Raises Environment if there is a daemon, or an address is taken.
+        """
+        routes = self._cluster.routes
+        self._be_the_only_one()
+        shards = routes.own_shards()
+        trust = self._cluster.watch_trust()
+        pulse = self._pulse = Pulse(self._notifier, self._cluster.time)
+        routes.host.serve_nodes(trust, pulse)
+        self._cluster.maps.keep_looking()
+        for shard in shards:
+            why = self._begun_or_awaited(shard)
+            if why is not None:
+                self.awaited[shard] = why
+        self._start_writer()
+        self._failover = ShardFailover(
+            routes, self._cluster.settings.node, trust.nodes, self._cluster.time, self._cluster.policy
+        )
+        self._open_doors()
+        self._failover.start()
+        self._mind_threads(trust)
+        self._notifier.ready(self._status())
+        return sorted(routes.host.everything())
+
+    def _begun_or_awaited(self, shard: int) -> str | None:
+        """Begin a shard, unless it has to be waited for; return for what."""
+        host, shard_map = self._cluster.routes.host, self._cluster.map
+        if len(self._cluster.maps.placement.layouts) > 1:
+            return "the shards of an earlier map end first"
+        why = host.waits_for(shard, shard_map)
+        if why is not None:  # that node gives it back when this one answers
+            return why
+        if host.try_host(shard, shard_map):
+            return None
+        who = kept_by(shard_socket(self._cluster.routes.runtime, shard)) or "another process of this machine"
+        return f"{who} runs it, and gives it up in good order"
+
+    @property
+    def address(self) -> Address | None:
+        """Where other nodes are answered, or None."""
+        return None if self._door is None else self._door.address
+
+    @property
+    def web_address(self) -> Address | Path | None:
+        """Where people are answered, beside the door on tmpfs if the settings say so; None before start()."""
+        return self._webs[-1].place if self._webs else None
+
+    def _open_doors(self) -> None:
+        cluster, settings = self._cluster, self._cluster.settings
+        host, runtime = cluster.routes.host, cluster.routes.runtime
+        trust = cluster.watch_trust()
+
+        def server_of(shard: int) -> ShardServer | None:
+            hosted = host.hosted(shard)
+            if hosted is None and self._failover is not None:
+                self._failover.asked_for(shard)
+            return None if hosted is None else hosted.server
+
+        if settings.listen is not None:
+            version = self._version
+            ends = tls.OwnEnds(
+                lambda key: tls.server_context(key, tls.certificate(key.public, release=version)), cluster.keys.tls
+            )
+            self._door = TlsListener(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
+            self._door_thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
+            self._door_thread.start()
+        self._releases = Releases(
+            settings.node, cluster.keys.tls, cluster.map.cluster_id, trust, cluster.time, self._version
+        )
+        observed = self._observed = Observed(
+            host, cluster.maps, settings.node, cluster.time, cluster.policy, runtime, self._releases
+        )
+        self._releases.start()
+        collector = NodeCollector(
+            settings.node, self._version, observed, host, self._door, trust, self._releases, cluster.keys
+        )
+        shown = pages(observed, cluster.maps, self._version, lambda: exposition(collector))
+
+        def answer(path: str, query: Mapping[str, str]) -> HttpAnswer | None:
+            return shown[path](query) if path in shown else None
+
+        # Commands look for the daemon on tmpfs, wherever else it answers.
+        for place in dict.fromkeys([runtime / HTTP_SOCKET, settings.http or runtime / HTTP_SOCKET]):
+            self._webs.append(HttpServer(place, answer, cluster.time, group_id(settings.group), AT_ONCE))
+            self._webs[-1].start()
+        collector.web = self._webs
+
+    def _mind_threads(self, trust: TrustWatch) -> None:
+        """Have this daemon end, and say so, where one of its threads ends before it is told to."""
+        cluster = self._cluster
+        assert self._observed is not None
+        assert self._writer is not None
+        parts = (trust, cluster.maps, cluster.policy, self._failover, self._releases, *self._webs)
+        threads = [each.thread for each in parts if each is not None]
+        self._observed.threads = [*threads, *self._writer.threads, self._door_thread]
+
+    def stopping(self) -> None:
+        """Say that it stops from now on, and begin no shard any more.
+
+        Both doors stay open until close(), so that leases can be given back.
+        """
+        if self._observed is not None:
+            self._observed.stopping = True
+        if self._failover is not None:
+            self._failover.close()
+        if self._releases is not None:
+            self._releases.close()
+        self._notifier.stopping()
+        self._notifier.status("stopping: waiting until every lease is relinquished or over")
+
+    def close(self) -> None:
+        """Close both doors, and the writer if it runs still: to be called after the cluster is closed. Idempotent."""
+        self.stop()
+        for web in self._webs:
+            web.close()
+        if self._door is not None and self._door_thread is not None:
+            self._door.stop()
+            self._door_thread.join()
+
+    def _status(self) -> str:
+        """Return in one line how it goes."""
+        assert self._observed is not None
+        wrong = [check.words for check in not_well(self._observed.checks())]
+        shards = counted(len(self._observed.own_shards), "shard")
+        where = f", reached at {self._door.address}" if self._door else ""
+        return f"{self._cluster.settings.node}: {shards}{where}; " + ("; ".join(wrong) or "ready")
+
+    def _tell(self) -> None:
+        """Tell the supervisor how it goes, when that has changed."""
+        boot = self._cluster.time.boot_ns()
+        if self._observed is not None and boot - self._said[1] >= NEW_LOGS_NS:
+            status = self._status()
+            if status != self._said[0]:
+                self._notifier.status(status)
+            self._said = status, boot
+
+    def run(self, stop: Event, begun: Callable[[int], object] = lambda _: None) -> None:
+        """Keep the pace until told to stop. Blocks. What fails is logged, and tried again at the next beat.
+
+        ``begun`` is told of each shard that was waited for, once it runs here.
+
+        Raises NotTrusted when the node's keys are revoked, or end with no next ones here, ShardUnavailable when a shard
+        of this node has broken or a thread has ended by itself, Environment when somebody removed its files on tmpfs:
+        whoever supervises the daemon starts the next incarnation. A shard that another node has taken over is waited
+        for (``failover.py``).
+        """
+        self._trusted_ns = self._cluster.time.boot_ns()
+        # Not stop.wait(): a signal handler that sets the event while this thread is inside wait() would block for ever
+        # on the lock that wait() holds.
+        while not stop.is_set():
+            self._cluster.time.sleep(BEAT_NS)
+            self._check_trusted()
+            self.beat()
+            self._tell()
+            for shard in [each for each in self.awaited if self._cluster.routes.host.hosted(each) is not None]:
+                del self.awaited[shard]
+                begun(shard)
+            if self._pulse is not None:
+                self._pulse.beat("pace")
+            self._check_reached()
+            for why in self._observed.ended() if self._observed is not None else ():
+                raise ShardUnavailable("thread-ended", f"{why}; the log says why", hint="start the node again")
+            for shard, why in self._cluster.routes.host.broken().items():
+                raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
+
+    def _check_trusted(self) -> None:
+        """Raise NotTrusted for a node whose keys are revoked, or end, so early that its shards still stop in order.
+
+        A rotation that is under way has its time: the record comes first, then the keys.
+        """
+        boot = self._cluster.time.boot_ns()
+        why = self._cluster.routes.host.keys_end()
+        if why is None:
+            self._trusted_ns = boot
+        elif boot - self._trusted_ns >= TRUST_NS:
+            raise self._cluster.keys.not_trusted(why)
+
+    def _check_reached(self) -> None:
+        """Raise Environment where applications, who look for the daemon on tmpfs, cannot find it there any more."""
+        if self._only is not None and not self._only.is_there():
+            raise Environment(
+                "runtime-gone",
+                f"somebody removed files in {self._cluster.routes.runtime}: applications do not find this daemon",
+                hint="start the node again, and see who removes files there (systemd: RemoveIPC=)",
+            )
+
+    def _be_the_only_one(self) -> None:
+        """Take the daemon's lock, held until stop(). Applications look at it, each for an instant."""
+        lock = daemon_lock(self._cluster.routes.runtime)
+        for _ in range(LOCK_TRIES):
+            if lock.try_acquire():
+                self._only = lock
+                return
+            self._cluster.time.sleep(LOCK_PAUSE_NS)
+        raise Environment(
+            "node-runs-already",
+            f"another process of this machine runs node {self._cluster.settings.node}",
+            hint="stop it first: there is one daemon per node",
+        )
+
+    def _start_writer(self) -> None:
+        """Batch what the processes of this machine write."""
+        self._writer = NodeWriterServer(self._cluster.node_writer(), writer_socket(self._cluster.routes.runtime))
+        self._writer.start()
+
+    def stop(self) -> None:
+        """Write and answer what the writer was handed, and end it. Idempotent. The shards end with their cluster."""
+        if self._observed is not None:
+            self._observed.stopping = True
+        if self._failover is not None:
+            self._failover.close()
+        if self._releases is not None:
+            self._releases.close()
+        try:
+            if self._writer is not None:
+                self._writer.stop()
+        finally:
+            self._writer = None
+            if self._only is not None:
+                self._only.release()
+                self._only = None
+
+    def beat(self) -> None:
+        """Look for new logs now and then; give each log's metronome a turn."""
+        try:
+            self._look_for_logs()
+            now = self._cluster.time.now()
+        except TenureError as problem:
+            _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
+            return
+        for name, metronome in self._metronomes.items():
+            try:
+                metronome.turn(now)
+                if self._cluster.settings.pack:
+                    self._pack(name, now)
+            except TenureError as problem:
+                _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
+
+    def _pack(self, name: str, now: TimeInterval) -> None:
+        for problem in self._packings[name].turn(now).damaged:
+            _log.warning("rack-not-packed log=%s code=%s reason=%s", name, problem.code, problem.message)
+
+    def _look_for_logs(self) -> None:
+        boot = self._cluster.time.boot_ns()
+        if self._looked_ns is not None and boot - self._looked_ns < NEW_LOGS_NS:
+            return
+        self._looked_ns = boot
+        if self._observed is not None:
+            self._observed.see_mount(self._cluster.root)
+        for name in self._cluster.log_names():
+            if name in self._metronomes:
+                continue
+            try:
+                grid = self._cluster.logs.opened(name).grid
+            except TenureError as problem:  # the other logs go on
+                _log.warning("log-not-opened log=%s code=%s reason=%s", name, problem.code, problem.message)
+            else:
+                context, days = self._cluster.context, self._cluster.settings.retention_days
+                self._metronomes[name] = metronome = Metronome(context, grid, stagger_ns=STAGGER_NS)
+                self._packings[name] = Packing(context, grid, metronome.sealer, days * DAY if days else None)

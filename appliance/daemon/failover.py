@@ -1,0 +1,192 @@
+"""Which shards a daemon runs: those that the map gives to it, and those of nodes that do not answer.
+
+A shard goes from node to node along its chain: whoever runs it stops in good order, and then the next one begins. So
+a move, a return, and a restart are one thing. Nobody is ever two owners: the chain has one newest record. These rules
+only say who tries when; they rest on clocks and on what others answer, and may be wrong at any time, at the cost of a
+wait for the holders of that shard.
+
+- A shard that runs here and belongs to another node is handed over when that node answers, and does not run it.
+- A shard of this node begins as soon as its chain was left in good order, or its owner's ceiling is surely past.
+- A shard of another node is taken over when somebody asked here for it, its ceiling is surely past, and none of the
+  nodes before this one in the order of heirs answers.
+- When a map with another number of shards is seen, everything stops in good order, the chains of the map before are
+  ended, and those of the new one begin. Owners have two terms for that; then they are ended without them.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import TenureError
+from timeagent.units import MS, SECOND
+
+from ..lease.ceiling import InDoubt
+from ..node.shard_runtime import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timeagent.clock import NodeTime
+    from timeagent.units import Instant, Span
+
+    from ..formats.policy import PolicyNumbers
+    from ..formats.shardmap import ShardMap
+    from ..lease.succession import Succession
+    from ..node.record_watch import MapWatch
+    from ..node.routes import ShardRoutes
+    from ..node.shard_runtime import Running, Spawn
+    from ..node.shards import HostedShard
+
+_log = logging.getLogger(__name__)
+
+BEAT_NS: Final[Span] = 250 * MS
+"""How often it is looked whether a shard should begin or end here."""
+
+ASKED_NS: Final[Span] = 15 * SECOND
+"""How long it counts that somebody asked for a shard: longer than a ceiling lies ahead."""
+
+CHECK_NS: Final[Span] = 2 * SECOND
+"""How often a shard that runs here is looked for in its chain, and the node that it belongs to is asked for."""
+
+
+class ShardFailover:
+    """One daemon's choice of shards, in a thread of its own."""
+
+    def __init__(
+        self,
+        routes: ShardRoutes,
+        node: str,
+        nodes: Callable[[], list[str]],
+        time: NodeTime,
+        policy: PolicyNumbers,
+        spawn: Spawn = in_thread,
+    ) -> None:
+        """Run nothing yet. ``nodes``: who answers others somewhere. ``spawn``: begins what goes on beside this."""
+        self._routes = routes
+        self._host = routes.host
+        self._maps: MapWatch = routes.maps
+        self._node = node
+        self._nodes = nodes
+        self._time = time
+        self._policy = policy
+        self._asked: dict[int, Instant] = {}
+        self._checked: dict[int, Instant] = {}
+        self._spawn = spawn
+        self._leaving: dict[int, Running] = {}
+        self._succession: tuple[int, Succession] | None = None
+        self._stop = Event()
+        self.thread: Thread | None = None
+        self.taken_over = 0
+        """How many shards of other nodes began here."""
+        self.handed_over = 0
+        """How many shards were stopped here for another node."""
+
+    def start(self) -> None:
+        """Begin to choose."""
+        self.thread = Thread(target=self._run, name="tenure-tenancy", daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """Choose no more; waits for a step that is under way. Idempotent."""
+        self._stop.set()
+        if self.thread is not None:
+            self.thread.join()
+
+    def asked_for(self, shard: int) -> None:
+        """Note that somebody asks here for a shard that does not run here. Never blocks. Thread-safe."""
+        self._asked[shard] = self._time.boot_ns()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.turn()
+            self._time.sleep(BEAT_NS)
+
+    def turn(self) -> None:
+        """Look at everything once. What fails is logged and tried again at the next turn."""
+        placement = self._maps.placement
+        newest = placement.newest
+        for shard, hosted in self._host.everything().items():
+            self._guarded(shard, lambda shard=shard, hosted=hosted: self._look_at(shard, hosted, newest))  # type: ignore[misc]
+        if not self._may_begin():
+            return
+        for shard, owner in enumerate(newest.owners):
+            if self._host.hosted(shard) is None and self._stop.is_set() is False:
+                self._guarded(shard, lambda shard=shard, owner=owner: self._consider(shard, owner, newest))  # type: ignore[misc]
+
+    def _guarded(self, shard: int, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except TenureError as problem:
+            _log.warning("tenancy-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+
+    def _look_at(self, shard: int, hosted: HostedShard, newest: ShardMap) -> None:
+        """See whether a shard that runs here should end."""
+        if shard in self._leaving and self._leaving[shard].is_alive():
+            return
+        over = hosted.ended()
+        if over is not None:
+            if hosted.broken() is None:
+                _log.warning("shard-ended shard=%d reason=%s", shard, over)
+                self._host.drop(shard)
+            return
+        if hosted.identity.map_number != self._maps.placement.layout.number:
+            self._leave(shard, f"map {newest.number} has other shards")
+            return
+        now = self._time.boot_ns()
+        if now - self._checked.get(shard, 0) < CHECK_NS:
+            return
+        self._checked[shard] = now
+        owner = newest.owners[shard]
+        if self._host.superseded(shard):
+            _log.warning("shard-superseded shard=%d", shard)
+            self._host.drop(shard)
+        elif owner != self._node and self._routes.probe(shard, owner) == "not-here":
+            self.handed_over += 1
+            self._leave(shard, f"it belongs to node {owner}, which answers")
+
+    def _leave(self, shard: int, why: str) -> None:
+        _log.info("shard-leaves shard=%d reason=%s", shard, why)
+        self._leaving[shard] = self._spawn(f"tenure-leave-{shard}", lambda: self._host.leave(shard))
+
+    def _may_begin(self) -> bool:
+        """End the chains of earlier maps; whether those of this one may begin."""
+        placement = self._maps.placement
+        if len(placement.layouts) == 1:
+            return True
+        if self._succession is None or self._succession[0] != placement.layout.number:
+            made = self._host.succession(placement.layouts, 2 * self._policy.granted_ns_max + 2 * SECOND)
+            self._succession = placement.layout.number, made
+        try:
+            begins = self._succession[1].beginning()
+        except TenureError as problem:
+            _log.warning("map-not-carried-out code=%s reason=%s", problem.code, problem.message)
+            return False
+        if isinstance(begins, InDoubt):
+            _log.info("map-not-yet reason=%s", begins.reason)
+            return False
+        return True
+
+    def _consider(self, shard: int, owner: str, newest: ShardMap) -> None:
+        """See whether a shard that does not run here should."""
+        if owner != self._node and not self._inherits(shard, newest):
+            return
+        if self._host.try_host(shard, newest):
+            self.taken_over += owner != self._node
+            _log.info("shard-begins shard=%d owner=%s", shard, owner)
+
+    def _inherits(self, shard: int, newest: ShardMap) -> bool:
+        """Whether somebody misses a shard, nobody may grant in it, and none of those before this node answers."""
+        asked = self._asked.get(shard)
+        if asked is None or self._time.boot_ns() - asked > ASKED_NS:
+            return False
+        nodes = self._nodes()
+        if self._node not in nodes or self._host.waits_for(shard, newest) is not None:
+            return False
+        order = newest.heirs(shard, nodes)
+        return all(self._routes.probe(shard, node) in _DEAD for node in order[: order.index(self._node)])
+
+
+_DEAD: Final = frozenset({"no-answer", "no-address"})
+"""What a probe says of a node that is taken for dead. One that refuses in words is alive."""

@@ -1,0 +1,238 @@
+"""Is it healthy? What was seen of a cluster, judged: a line for each thing, and with it what to do. Pure.
+
+All who say how a cluster is say it by these lines: ``status``, ``top``, ``/readyz``, ``/metrics``, and ``doctor`` of
+what they share. So they cannot differ in what is wrong, only in what each of them can see. Whether a promise was kept
+is the auditor's question, not this one's.
+
+A line fails when leases or messages are impossible for somebody. What another node, or time, makes good by itself is
+UNSURE, what has not been seen yet UNKNOWN. Who does not answer never passes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from timeagent.console import counted
+from timeagent.units import MS, SECOND, rfc3339, span_text
+
+from .check import CheckVerdict, HealthCheck, failed, not_well, passed, unknown, unsure
+from .directory import judge_room
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from timeagent.errors import TenureError
+    from timeagent.units import Instant, Span
+
+    from .directory import Room
+
+RADIUS_NS_MAX: Final = 250 * MS
+"""What the default policy allows."""
+TMPFS_BYTES_MIN: Final = 64 * 1024
+"""A tmpfs with less room than that is full."""
+ASSUMED_WORDS: Final = "assumed: the policy states it, nothing measures it"
+"""Of a radius that ``init --assume-radius`` put into the policy: right where all processes share one clock."""
+_TIME_OF_DAY: Final = slice(len("2026-11-20T"), len("2026-11-20T22:10:07"))
+
+
+def for_long(silent_ns: Span | None) -> str:
+    """Say how long there has been no answer, where that is a while."""
+    return (
+        f" for {max(0, silent_ns) // (100 * MS) / 10:.1f} s" if silent_ns is not None and silent_ns >= 100 * MS else ""
+    )
+
+
+# -- this machine ------------------------------------------------------------------------------------------------------
+
+
+def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = RADIUS_NS_MAX) -> HealthCheck:
+    """Say whether this machine's clock has a bound. ``radius``: None where nothing bounds it, and ``why``."""
+    if radius is None:
+        way_out = "tenure time sources says why; run chrony with rtcsync, or the time agent: tenure time run; or state"
+        way_out += " one: init --assume-radius, and of a cluster that is there policy set --assumed-radius"
+        return failed("clock", f"no bound: {why}", way_out)
+    if radius > radius_max:
+        return failed(
+            "clock",
+            f"known to {span_text(radius)} ({source}); the policy allows {span_text(radius_max)}",
+            "tenure time sources says what each source knows",
+        )
+    return passed("clock", f"known to {span_text(radius)} ({source})")
+
+
+def judge_keys(node: str, refused: TenureError | None, soon: Mapping[str, Instant]) -> HealthCheck:
+    """Say whether what this node signs counts; ``refused``: why not. ``soon``: keys in use that end, by purpose."""
+    if refused is not None:
+        return failed("keys", refused.message, refused.hint or "tenure trust show")
+    if soon:
+        ends = ", ".join(f"{purpose} until {rfc3339(end)}" for purpose, end in soon.items())
+        said = f"processes of {node} use keys that end, and have no next ones: {ends}"
+        return unsure("keys", said, "tenure trust rotate makes the next; where that is done: start them again")
+    return passed("keys", f"those of {node} count")
+
+
+def judge_mount(silent_ns: Span | None, why: str = "", *, waiting: bool = False) -> HealthCheck:
+    """Say whether the mount answers. ``silent_ns``: for how long it has not; None: it does."""
+    if waiting:
+        return unknown("mount", "no answer yet", "wait a moment")
+    if silent_ns is not None:
+        said = f"no answer from the mount{for_long(silent_ns)}" + (f": {why}" if why else "")
+        return failed("mount", said, "is its file server up, and reached? dmesg; nfsstat -c")
+    return passed("mount", "it answers")
+
+
+def judge_space(room: Room) -> list[HealthCheck]:
+    """Say whether anything can be written to the mount still. That it is getting less is told by the doctor."""
+    return [
+        check if check.verdict is CheckVerdict.FAIL else passed(check.name, check.reason) for check in judge_room(room)
+    ]
+
+
+def judge_tmpfs(place: Path, bytes_left: int) -> HealthCheck:
+    """Say whether shards have room for new domains."""
+    if bytes_left < TMPFS_BYTES_MIN:
+        return failed("tmpfs", f"{place} is full: soon no shard takes new domains", f"see what fills it: du -x {place}")
+    return passed("tmpfs", f"{place} has room")
+
+
+def judge_daemon(node: str, said: Sequence[HealthCheck] | None, runs: str | None, listens: str | None) -> HealthCheck:
+    """Say whether this machine's daemon is ready.
+
+    ``said``: what it says of itself; None: nothing. ``runs``, ``listens``: which process has its lock, its door.
+    """
+    if said is not None:
+        wrong = [check for check in not_well(said) if check.verdict is CheckVerdict.FAIL]
+        if wrong:
+            return failed("daemon", f"{node} is not ready: {'; '.join(c.words for c in wrong)}", wrong[0].way_out)
+        return passed("daemon", f"{node} is ready")
+    if runs is not None and listens is not None:
+        way_out = "tenure top shows whether it comes back; stopped, it goes on with kill -CONT and its number;"
+        way_out += " where it has processor time and hangs all the same: kill -9, and start it again"
+        return failed("daemon", f"{listens} runs {node}, and does not answer", way_out)
+    if runs is not None:
+        way_out = (
+            "it only starts, or is of another release: wait; journalctl -u says more. It need not be ended for that"
+        )
+        return unsure("daemon", f"{runs} runs {node}, and says nothing of itself at its door on tmpfs", way_out)
+    return unsure("daemon", f"none of {node} answers on this machine", "tenure node run; systemctl status")
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> HealthCheck:
+    """Say how a shard is, seen by the daemon that runs it. ``still_ns``: since when its loop has not gone round."""
+    if ended is not None:
+        return failed(f"shard {shard}", f"has ended: {ended}", "start the daemon again: its supervisor does")
+    if still_ns:
+        return failed(
+            f"shard {shard}", f"stands still{for_long(still_ns)}", "start the daemon again: its watchdog does"
+        )
+    return passed(f"shard {shard}", "runs here")
+
+
+def judge_awaited_shard(shard: int, runner: str | None) -> HealthCheck:
+    """Say of a shard of this node that it does not run here; ``runner``: which process of this machine has it."""
+    said = "does not run" + (f" here yet: {runner} runs it, and gives it up" if runner else "")
+    return failed(f"shard {shard}", said, "wait: this node takes it once its ceiling is past; tenure shards ls")
+
+
+def judge_shard(
+    shard: int,
+    owner: str,
+    *,
+    runner: str | None,
+    leases: int | None = None,
+    blocks_lost: int = 0,
+    until_ns: Instant | None = None,
+) -> HealthCheck:
+    """Say how a shard is that answers. ``runner``: who; None: it does not say.
+
+    ``until_ns``: when everything is over that an earlier run granted; None: it is.
+    """
+    stands = f"run by {runner or owner}" + (f", {counted(leases, 'lease')}" if leases is not None else "")
+    name, said, ways = f"shard {shard}", [], []
+    if runner not in (None, owner):
+        said.append(f"its owner {owner} does not run it")
+        ways.append(f"start {owner} again; or tenure shards move {shard} {runner}")
+    if until_ns is not None:
+        said.append(f"restarted, recovering until {rfc3339(until_ns + SECOND)[_TIME_OF_DAY]} UTC")
+        ways.append("wait: what an earlier run granted has to be over first")
+    if blocks_lost:
+        said.append(f"lost {counted(blocks_lost, 'ledger block')}")
+        ways.append("its daemon's log says why; the audit tells of a gap, no lease is harmed")
+    return unsure(name, f"{stands}: {'; '.join(said)}", "; ".join(ways)) if said else passed(name, stands)
+
+
+def judge_silent_shard(
+    shard: int, owner: str, silent_ns: Span | None, why: str = "", way_out: str = "", *, stopped: bool = False
+) -> HealthCheck:
+    """Say how a shard is that does not answer. ``stopped``: its chain says that it ended in good order."""
+    if stopped:
+        way_out = f"tenure node run, on {owner}; who asks for a lease has it run again, and waits for nothing"
+        return unsure(f"shard {shard}", f"stopped in good order by {owner}", way_out)
+    why = why.removeprefix(f"shard {shard} at node {owner}: ")  # it stands there already
+    said = f"no answer from {owner}{for_long(silent_ns)}" + (f": {why}" if why else "")
+    return failed(f"shard {shard}", said, way_out or f"is {owner} stopped, or down? tenure status, there")
+
+
+# -- other nodes -------------------------------------------------------------------------------------------------------
+
+
+def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> HealthCheck:
+    """Say which nodes with an address answer. ``silent``: where those that do not should."""
+    if silent:
+        where = ", ".join(f"{node} at {address}" for node, address in sorted(silent.items()))
+        return unsure(
+            "other nodes",
+            f"{len(answers)} answer; no answer from {where}",
+            "is tenure-node running there (tenure status, there), and may this machine reach that port?"
+            " tenure trust move corrects it",
+        )
+    return passed(
+        "other nodes", f"{len(answers)} answer" if answers else "no other has an address and a key that counts"
+    )
+
+
+def judge_releases(known: Mapping[str, str | None]) -> HealthCheck:
+    """Say whether all nodes run one release. ``known``: by node; None for one that does not answer."""
+    told = {node: release for node, release in known.items() if release is not None}
+    words = ", ".join(f"{node} {release}" for node, release in sorted(told.items()))
+    if len(set(told.values())) > 1:
+        return unsure(
+            "releases",
+            f"nodes run different ones: {words}",
+            "finish the upgrade: tenure node upgrade, one node after the other",
+        )
+    return passed("releases", words or "no node says")
+
+
+def judge_clocks(good: bool, words: str) -> HealthCheck:  # noqa: FBT001 - one fact
+    """Say whether no node's clock contradicts the others."""
+    if not good:
+        return failed("clocks", words, "tenure time sources, on the node that is outside: its bound is not true")
+    return passed("clocks", words or "nothing to compare")
+
+
+# -- logs and leases ---------------------------------------------------------------------------------------------------
+
+
+def judge_log(log: str, problem: str, overdue: int) -> HealthCheck:
+    """Say whether a log can be read, and is closed as time goes by. ``overdue``: bags that long could be closed."""
+    if problem:
+        return failed(f"log {log}", problem, "tenure audit says what is damaged")
+    if overdue:
+        return unsure(
+            f"log {log}", f"{counted(overdue, 'bag')} overdue for closing", "a daemon does it: tenure node run"
+        )
+    return passed(f"log {log}", "closed as time goes by")
+
+
+def judge_ends(recovering: int, dying: int) -> HealthCheck:
+    """Say whether holders have gone without giving their leases back."""
+    said = [f"{counted(recovering, 'lease')} expired, recovering"] if recovering else []
+    said += [f"{counted(dying, 'lease')} will expire, not renewed"] if dying else []
+    if said:
+        return unsure("leases", "; ".join(said), "wait: their domains are free by themselves; who held them is gone")
+    return passed("leases", "whoever holds one renews it")

@@ -1,0 +1,287 @@
+"""Numbered immutable records on the mount: policy, trust, shard map, ceiling chains; and the ledger files beside them.
+
+The newest record is the highest number in its directory, opened afresh; a record is published with link(2) under the
+next number, and the first to link it wins. Policy, trust and map are signed by the cluster root key; a record that is
+not is an error, never ignored: a cluster must not fall back to an older policy because the newest is damaged.
+
+But numbers have no gaps. What has a number behind a gap and is no such record, nobody published: it counts for nobody,
+and whoever finds it logs it once. What is a record counts, gap or not: then those before it are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from timeagent.canonical import decode
+from timeagent.errors import Damaged, Environment, NotTrusted
+from timeagent.trust import Keyring, TrustRecord
+
+from ..bag.context import RecordNumbers
+from ..bag.storage import Published
+from ..formats.ceiling import open_ceiling
+from ..formats.framing import Kind
+from ..formats.paths import ledger_path, parse_record_name, record_name
+from ..formats.policy import Policy, check_policy
+from ..formats.shardmap import ShardMap
+from ..formats.stamped import open_signed, sign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timeagent.keys import Signer, Verifier
+
+    from ..bag.storage import Storage
+
+DIRECTORIES = {Kind.POLICY: "policy", Kind.TRUST: "trust", Kind.MAP: "map"}
+TMP = "tmp"
+_log = logging.getLogger(__name__)
+_RESTORE = "restore it from a copy of the tree: a numbered record never changes"
+_RESTORE_OR_DELETE = f"if this cluster published it, {_RESTORE}; if nobody did, delete it"
+
+
+class Registers:
+    """The records of one cluster, read and verified; what has been read is immutable and kept. Thread-safe."""
+
+    def __init__(self, storage: Storage, cluster_id: bytes, root_key: Verifier) -> None:
+        """Take the pinned root key. Reads nothing yet."""
+        self.cluster_id = cluster_id
+        self._storage = storage
+        self._root_key = root_key
+        self._policies: dict[int, Policy] = {}
+        self._trust: dict[int, TrustRecord] = {}
+        self._keyrings: dict[int, Keyring] = {}
+        self._maps: dict[int, ShardMap] = {}
+        self._junk: dict[Kind, set[int]] = {}
+        self._seen: dict[Kind, int] = {}
+        """The newest number that was seen of each kind, unless the last look failed."""
+
+    def known(self) -> RecordNumbers:
+        """Return the newest numbers that were seen here; touches the mount only after a look that failed."""
+        trust, policy = self._seen.get(Kind.TRUST), self._seen.get(Kind.POLICY)
+        return self.newest() if trust is None or policy is None else RecordNumbers(trust=trust, policy=policy)
+
+    def newest(self) -> RecordNumbers:
+        """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
+        return RecordNumbers(trust=self._newest(Kind.TRUST), policy=self._newest(Kind.POLICY))
+
+    def policy(self, number: int) -> Policy:
+        """Return a policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount once per number."""
+        if number not in self._policies:
+            self._policies[number] = check_policy(self._read(Kind.POLICY, number, Policy))
+        return self._policies[number]
+
+    def newest_policy(self) -> Policy:
+        """Return the newest policy."""
+        return self.policy(self._newest(Kind.POLICY))
+
+    def trust(self, number: int) -> TrustRecord:
+        """Return a trust record. Raises Damaged, NotTrusted. Touches the mount once per number."""
+        if number not in self._trust:
+            self._trust[number] = self._read(Kind.TRUST, number, TrustRecord)
+        return self._trust[number]
+
+    def keyring(self, number: int) -> Keyring:
+        """Return the keys of a trust record."""
+        if number not in self._keyrings:
+            self._keyrings[number] = Keyring(self.trust(number).keys)
+        return self._keyrings[number]
+
+    def newest_map(self) -> ShardMap:
+        """Return the newest shard map. Raises Damaged, NotTrusted. Touches the mount."""
+        return self.map(self._newest(Kind.MAP))
+
+    def map(self, number: int) -> ShardMap:
+        """Return a shard map. Raises Damaged, NotTrusted. Touches the mount once per number."""
+        if number not in self._maps:
+            self._maps[number] = self._read(Kind.MAP, number, ShardMap)
+        return self._maps[number]
+
+    def layouts(self, newest: ShardMap) -> list[ShardMap]:
+        """Return the maps that have chains of their own, in order, up to a map.
+
+        A map with as many shards as the one before says who should own them and goes on with its chains; one with
+        another number of shards begins chains of its own. Raises Damaged, NotTrusted. Touches the mount once per map.
+        """
+        maps = [self.map(number) for number in range(1, newest.number)] + [newest]
+        return [
+            each
+            for before, each in zip([None, *maps], maps, strict=False)
+            if before is None or len(before.owners) != len(each.owners)
+        ]
+
+    def publish(self, kind: Kind, record: Policy | TrustRecord | ShardMap, signer: Signer) -> bool:
+        """Link a record under its own number; False if somebody else's is there already. Touches the mount."""
+        assert record.cluster_id == self.cluster_id
+        assert signer.id == self._root_key.id, "records are signed by the cluster root key"
+        directory = DIRECTORIES[kind]
+        self._storage.ensure_directory(directory)
+        self._storage.ensure_directory(TMP)
+        path = f"{directory}/{record_name(record.number)}"
+        return self._storage.publish(path, sign(kind, record, signer), TMP) is Published.WON
+
+    def newest_number(self, kind: Kind) -> int | None:
+        """Return the highest number of a register, its directory opened afresh, or None. Touches the mount."""
+        try:
+            names = self._storage.list_afresh(DIRECTORIES[kind])
+        except BaseException:
+            self._seen.pop(kind, None)
+            raise
+        junk = self._junk.setdefault(kind, set())
+        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - junk)
+        junk |= _drop_junk(numbers, lambda number: self._is_record(kind, number))
+        if numbers:
+            self._seen[kind] = max(numbers[-1], self._seen.get(kind, 0))
+        return numbers[-1] if numbers else None
+
+    def _is_record(self, kind: Kind, number: int) -> bool:
+        """Whether a number is a record of this cluster. Touches the mount."""
+        try:
+            read: dict[Kind, Callable[[int], object]] = {
+                Kind.POLICY: self.policy,
+                Kind.TRUST: self.trust,
+                Kind.MAP: self.map,
+            }
+            read[kind](number)
+        except (Damaged, NotTrusted) as problem:
+            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
+            return False
+        return True
+
+    def _newest(self, kind: Kind) -> int:
+        number = self.newest_number(kind)
+        if number is None:
+            raise Damaged(
+                "no-record",
+                f"{DIRECTORIES[kind]}/ holds no record",
+                hint="this root was not set up to its end: run tenure init on an empty directory",
+            )
+        return number
+
+    def _read[R: (Policy, TrustRecord, ShardMap)](self, kind: Kind, number: int, form: type[R]) -> R:
+        path = f"{DIRECTORIES[kind]}/{record_name(number)}"
+        data = self._storage.read(path)
+        if data is None:
+            raise Damaged("no-record", f"{path} is missing", hint=_RESTORE)
+        return self._opened(kind, number, form, data, path)
+
+    def _opened[R: (Policy, TrustRecord, ShardMap)](
+        self, kind: Kind, number: int, form: type[R], data: bytes, path: str
+    ) -> R:
+        try:
+            signed = open_signed(kind, data, path)
+            record = decode(form, signed.body, path)
+        except Damaged as problem:
+            raise Damaged(problem.code, problem.message, hint=_RESTORE_OR_DELETE) from None
+        if not signed.verified_by(kind, self._root_key):
+            raise NotTrusted(
+                "record-not-trusted",
+                f"{path} is not signed by this cluster's root key",
+                hint="it may be another cluster's file: compare the fingerprints of the root keys; if so, delete it",
+            )
+        if record.number != number or record.cluster_id != self.cluster_id:
+            raise NotTrusted(
+                "record-misplaced",
+                f"{path} says that it is number {record.number} of cluster {record.cluster_id.hex()}",
+                hint=_RESTORE_OR_DELETE,
+            )
+        return record
+
+
+def _drop_junk(numbers: list[int], is_record: Callable[[int], bool]) -> set[int]:
+    """Take from the end of ordered numbers what stands behind a gap and is no record; return what was taken."""
+    junk = set()
+    while numbers and numbers[-1] - 1 != (numbers[-2] if len(numbers) > 1 else 0) and not is_record(numbers[-1]):
+        junk.add(numbers.pop())
+    return junk
+
+
+class StoredChain:
+    """One ceiling chain on the mount (the lease shard's ChainPort)."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        """Take the chain's directory. Touches nothing yet."""
+        self._storage = storage
+        self._path = path
+        self._junk: set[int] = set()
+
+    def list_afresh(self) -> list[int]:
+        """Return the numbers that are there, in order; the directory is opened afresh. Touches the mount.
+
+        The newest records of a chain are never pruned, so that none of them stands behind a gap.
+        """
+        names = self._storage.list_afresh(self._path)
+        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - self._junk)
+        self._junk |= _drop_junk(numbers, self._is_record)
+        return numbers
+
+    def _is_record(self, number: int) -> bool:
+        """Whether a file is a ceiling record of its number, whoever signed it: it was linked whole, or never."""
+        path = f"{self._path}/{record_name(number)}"
+        data = self._storage.read(path)
+        try:
+            if data is None or open_ceiling(data, path)[0].number == number:
+                return True  # one that is gone by now was there when it was listed
+        except Damaged as problem:
+            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
+        return False
+
+    def read(self, number: int) -> bytes | None:
+        """Return a record's bytes, or None where there is none. Touches the mount."""
+        return self._storage.read(f"{self._path}/{record_name(number)}")
+
+    def link(self, number: int, data: bytes) -> bool:
+        """Link a record: True if ours is there now, False if another's is. Touches the mount.
+
+        Raises Environment when it is neither: the directory, or the file prepared for it, went away meanwhile.
+        """
+        self._storage.ensure_directory(self._path)
+        self._storage.ensure_directory(TMP)
+        published = self._storage.publish(f"{self._path}/{record_name(number)}", data, TMP)
+        if published is Published.ABSENT:
+            raise Environment(
+                "path-absent",
+                f"{self._path} or {TMP} went away while a record was linked",
+                hint="see who deletes there",
+            )
+        return published is Published.WON
+
+    def unlink(self, number: int) -> None:
+        """Remove a pruned record. Touches the mount."""
+        self._storage.unlink(f"{self._path}/{record_name(number)}")
+
+
+LEDGER_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A ledger file is not appended to beyond this: the run goes on in its next one."""
+
+
+class StoredLedger:
+    """The ledger files of one run of a shard (the lease shard's LedgerSink): appended by their only writer."""
+
+    def __init__(self, storage: Storage, map_number: int, shard: int, incarnation: bytes) -> None:
+        """Name the run. Touches nothing yet."""
+        self._storage = storage
+        self._run = (map_number, shard, incarnation)
+        self._number = 1
+        self._size = 0
+
+    def append(self, data: bytes) -> None:
+        """Append whole blocks. Touches the mount.
+
+        Raises what the mount says. Then these blocks may be in the file or not, whole or torn, and what followed a torn
+        one would be hidden behind it: whatever is appended next, also the same blocks again, begins a new file.
+        """
+        if self._size and self._size + len(data) > LEDGER_FILE_BYTES_MAX:
+            self._next()
+        path = ledger_path(*self._run, self._number)
+        try:
+            if not self._size:
+                self._storage.ensure_directory(path.rpartition("/")[0])
+            self._size = self._storage.append(path, data, self._size)
+        except BaseException:
+            self._next()
+            raise
+
+    def _next(self) -> None:
+        self._number += 1
+        self._size = 0

@@ -1,0 +1,396 @@
+"""How a process reaches the shards of its cluster, and finds them again when they have moved.
+
+Another node's shard is reached over TLS at the address that the trust record names, or, if it is on this machine, over
+the Unix socket in the directory that the settings name. The own shard runs in whichever process of this
+machine took the lock on tmpfs first (``shards.py``).
+
+A call goes to the node that answered last, first to the one that the map names. Where nobody answers there, or another
+is the owner by now, the newest map is looked for and the next call goes to the next node in the order in which they
+take over; a node that is asked for a shard that it does not run sees whether it should (``failover.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import ShardUnavailable, TenureError
+from timeagent.interval import TimeInterval
+
+from ..formats.paths import chain_path
+from ..lease import tls
+from ..lease.succession import newest_record
+from ..lease.transport import TlsTransport, UnixTransport
+from ..lease.wire import (
+    PAGE_LEASES_MAX,
+    PROTOCOL_VERSION,
+    AskClock,
+    ClockTold,
+    Hello,
+    Inspect,
+    LeasePage,
+    Refused,
+    Unavailable,
+)
+from .records import StoredChain
+from .runtime import shard_socket
+from .shard_runtime import kept_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from timeagent.clock import NodeTime
+    from timeagent.units import Span
+
+    from ..bag.storage import Storage
+    from ..formats.policy import PolicyNumbers
+    from ..formats.shardmap import ShardMap
+    from ..lease.transport import SocketTransport, Transport
+    from ..lease.wire import LeaseView, Reply, Request, ShardNumbers
+    from .record_watch import MapWatch, TrustWatch
+    from .settings import Settings
+    from .shards import ShardHost
+
+LOOK_ATTEMPTS: Final = 3
+"""How many attempts' time a shard has to answer people."""
+
+_GONE: Final = frozenset({"deposed", "not-running"})
+
+
+@dataclass(frozen=True, slots=True)
+class TimeThere:
+    """What time another node says it is, between two readings of this machine's CLOCK_BOOTTIME."""
+
+    told: ClockTold
+    asked_ns: int
+    answered_ns: int
+
+    @property
+    def ahead(self) -> TimeInterval | None:
+        """True time minus CLOCK_BOOTTIME here, by that node: its interval, widened by the round trip. None: no bound.
+
+        It looked at its clock somewhere between question and answer, and nobody knows where: both ends count.
+        """
+        told = self.told
+        if told.earliest_ns is None or told.latest_ns is None or told.earliest_ns > told.latest_ns:
+            return None
+        return TimeInterval(told.earliest_ns - self.answered_ns, told.latest_ns - self.asked_ns)
+
+
+class ShardWay:
+    """The transport to one shard, wherever it runs."""
+
+    def __init__(self, routes: ShardRoutes, shard: int) -> None:
+        """Call nothing yet."""
+        self._routes = routes
+        self._shard = shard
+
+    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        """Call it where it answered last. What is said by a shard that is not the right one any more, is *not now*."""
+        node = self._routes.node_at(self._shard)
+        try:
+            replies = self._routes.line(self._shard, node).call(requests, timeout_ns)
+        except ShardUnavailable:
+            self._routes.missed(self._shard, node)
+            raise
+        if any(_is_elsewhere(reply) for reply in replies):
+            self._routes.missed(self._shard, node)
+        return [_not_now(reply) for reply in replies]
+
+
+def _is_elsewhere(reply: Reply) -> bool:
+    return (isinstance(reply, Unavailable) and reply.code in _GONE) or (
+        isinstance(reply, Refused) and reply.code == "wrong-shard"
+    )
+
+
+def _not_now(reply: Reply) -> Reply:
+    """Return what a caller makes of a reply: that the domain belongs to another shard can change with the map."""
+    if isinstance(reply, Refused) and reply.code == "wrong-shard":
+        return Unavailable(request_id=reply.request_id, code="moved", message=reply.message)
+    return reply
+
+
+class OwnShard:
+    """The transport to this machine's own shard: hosts it when nobody else does."""
+
+    def __init__(self, host: ShardHost, shard: int, maps: MapWatch, socket: UnixTransport) -> None:
+        """Call nothing yet."""
+        self._host = host
+        self._shard = shard
+        self._maps = maps
+        self._socket = socket
+
+    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        """Call it, after taking the place of whoever ran it and has ended. Raises what ``try_host`` raises."""
+        self._host.try_host(self._shard, self._maps.newest)
+        return self._socket.call(requests, timeout_ns)
+
+
+class ShardRoutes:
+    """One process's way to every shard. Thread-safe."""
+
+    def __init__(
+        self,
+        host: ShardHost,
+        maps: MapWatch,
+        storage: Storage,
+        settings: Settings,
+        time: NodeTime,
+        policy: PolicyNumbers,
+        runtime: Path,
+        trust: Callable[[], TrustWatch],
+    ) -> None:
+        """Reach nothing yet. ``trust`` is asked for when another node is reached for the first time."""
+        self.host = host
+        self.maps = maps
+        self._storage = storage
+        self._settings = settings
+        self._time = time
+        self._policy = policy
+        self.runtime = runtime
+        self._trust = trust
+        self._ends: tls.OwnEnds | None = None
+        self._ways: dict[int, ShardWay] = {}
+        self._lines: dict[tuple[int, str, bool], Transport] = {}
+        self._sockets: list[SocketTransport] = []
+        self._at: dict[int, tuple[int, str]] = {}
+        """Where a shard answered last, and by which map that was found out."""
+        self._stand_ins: dict[int, tuple[int, str]] = {}
+        """Who answered a look in the place of a shard's owner, and by which map."""
+        self._lock = Lock()
+
+    @property
+    def _map(self) -> ShardMap:
+        return self.maps.newest
+
+    def shard_of(self, domain: str) -> int:
+        """Return the shard of a domain, by the newest map that is known here."""
+        return self._map.shard_of(domain)
+
+    def own_shards(self) -> list[int]:
+        """Return the shards that the map gives to this node."""
+        return [shard for shard, owner in enumerate(self._map.owners) if owner == self._settings.node]
+
+    def transport(self, shard: int) -> Transport:
+        """Return the way to a shard. Raises ShardUnavailable when no address of its node is known."""
+        self.line(shard, self.node_at(shard))
+        with self._lock:
+            return self._ways.setdefault(shard, ShardWay(self, shard))
+
+    def node_at(self, shard: int) -> str:
+        """Return which node to ask for a shard. Raises ShardUnavailable for one that the map does not have."""
+        newest = self._map
+        if shard >= len(newest.owners):
+            raise ShardUnavailable("moved", f"map {newest.number} has no shard {shard}", hint="ask again")
+        number, node = self._at.get(shard, (0, ""))
+        return node if number == newest.number else newest.owners[shard]
+
+    def missed(self, shard: int, node: str) -> None:
+        """Note that a shard is not at a node: ask the next one, and look for a newer map. Never blocks."""
+        newest = self._map
+        self.maps.look()
+        if shard >= len(newest.owners) or self.node_at(shard) != node:
+            return
+        order = newest.heirs(shard, self._reachable())
+        place = order.index(node) + 1 if node in order else 0
+        self._at[shard] = newest.number, order[place % len(order)]
+
+    def _reachable(self) -> list[str]:
+        return [*self._settings.peers, self._settings.node, *self._trust().nodes()]
+
+    def line(self, shard: int, node: str) -> Transport:
+        """Return the line to a shard at a node. Raises ShardUnavailable when none is known."""
+        local = self._is_local(shard, node)
+        owned = local and node == self._settings.node == self._map.owners[shard]
+        with self._lock:
+            found = self._lines.get((shard, node, local))
+            if found is None or isinstance(found, OwnShard) is not owned:
+                socket = self._line(shard, node, local=local)
+                self._sockets.append(socket)
+                found = socket
+                if owned:
+                    assert isinstance(socket, UnixTransport)
+                    found = OwnShard(self.host, shard, self.maps, socket)
+                self._lines[shard, node, local] = found
+            return found
+
+    def _socket_of(self, shard: int, node: str) -> Path | None:
+        runtime = self.runtime if node == self._settings.node else self._settings.peers.get(node)
+        return None if runtime is None else shard_socket(runtime, shard)
+
+    def _is_local(self, shard: int, node: str) -> bool:
+        """Whether a node's shard is reached by its socket here. One that it does not own, perhaps by its door."""
+        path = self._socket_of(shard, node)
+        if path is None:
+            return False
+        return node == self._map.owners[shard] or path.exists() or self._trust().address_of(node) is None
+
+    def where(self, shard: int) -> str:
+        """Return where a shard is reached, in words: a socket's path, an address, or why nowhere."""
+        owner = self._map.owners[shard]
+        path = self._socket_of(shard, owner)
+        return str(path or self._trust().address_of(owner) or "no address")
+
+    def _line(self, shard: int, node: str, *, local: bool) -> SocketTransport:
+        """Return a new transport to a shard's socket. Raises ShardUnavailable when none is known."""
+        greeting = Hello(
+            version=PROTOCOL_VERSION, cluster_id=self._map.cluster_id, node=self._settings.node, shard=shard
+        )
+        if local:
+            path = self._socket_of(shard, node)
+            assert path is not None
+            return UnixTransport(path, self._time, greeting)
+        trust = self._trust()
+        if trust.address_of(node) is None:
+            trust.look()
+            raise ShardUnavailable(
+                "no-address",
+                f"shard {shard} belongs to node {node}, and trust record {trust.number} says nowhere where it answers",
+                hint=f"say it: tenure trust move {node} HOST:PORT; or run this on {node}",
+            )
+        if self._ends is None:
+            self._ends = tls.OwnEnds(tls.client_context, self.host.keys.tls)
+        return TlsTransport(node, self._ends, trust, self._time, greeting)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def inspect(self, shard: int, domain: str | None = None) -> tuple[ShardNumbers, list[LeaseView]]:
+        """Return a shard's numbers and all its leases, or those of one domain, unsigned. Never starts a shard.
+
+        Raises ShardUnavailable.
+        """
+        node, first = self._first_page(shard, PAGE_LEASES_MAX, domain)
+        found = list(first.leases)
+        page = first
+        with contextlib.closing(self._to_look(shard, node)) as line:
+            while page.more:
+                page = self._page(line, shard, node, page.after_domain, PAGE_LEASES_MAX)
+                found += page.leases
+        return page.numbers, found
+
+    def expect(self, shard: int, node: str) -> None:
+        """Look for a shard where its chain says that it runs, before its owner: one that stands still takes long."""
+        newest = self._map
+        if shard < len(newest.owners) and node != newest.owners[shard]:
+            self._stand_ins.setdefault(shard, (newest.number, node))
+
+    def numbers(self, shard: int) -> ShardNumbers:
+        """Return how a shard stands, unsigned. Never starts a shard. Raises ShardUnavailable."""
+        return self._first_page(shard, 1)[1].numbers
+
+    def clock_of(self, shard: int, node: str) -> TimeThere:
+        """Ask a node that runs a shard what time it is there. Blocks; never starts a shard.
+
+        Asked twice over one connection, so that connecting is in no round trip; the second answer counts. Raises
+        ShardUnavailable: of a release that knows no such question, with the code ``call-damaged``.
+        """
+        with contextlib.closing(self._to_look(shard, node)) as line:
+            line.call([AskClock()], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns)
+            asked = self._time.boot_ns()
+            (reply,) = line.call([AskClock()], self._policy.attempt_timeout_ns)
+            answered = self._time.boot_ns()
+        if not isinstance(reply, ClockTold):
+            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
+        return TimeThere(reply, asked, answered)
+
+    def probe(self, shard: int, node: str) -> str:
+        """Ask a node once whether it runs a shard: "runs", "not-here", or why nothing is known of it. Blocks."""
+        try:
+            with contextlib.closing(self._line(shard, node, local=False)) as line:
+                line.call([Inspect(after_domain="", leases_max=1)], self._policy.attempt_timeout_ns)
+        except ShardUnavailable as problem:
+            return problem.code
+        return "runs"
+
+    def _first_page(self, shard: int, leases_max: int, domain: str | None = None) -> tuple[str, LeasePage]:
+        """Ask the owner; where it does not answer, whoever linked the newest record of the chain.
+
+        That one is asked first from then on, as long as it answers: an owner that stands still takes all the patience
+        of each look.
+        """
+        newest = self._map
+        owner = newest.owners[shard]
+        number, stand_in = self._stand_ins.get(shard, (0, owner))
+        if number == newest.number:
+            try:
+                return stand_in, self._page_at(shard, stand_in, leases_max, domain)
+            except ShardUnavailable:
+                self._stand_ins.pop(shard, None)
+        try:
+            return owner, self._page_at(shard, owner, leases_max, domain)
+        except ShardUnavailable:
+            runner = self.runner(shard)
+            if runner is None or runner == owner:
+                raise
+            page = self._page_at(shard, runner, leases_max, domain)
+            self._stand_ins[shard] = newest.number, runner
+            return runner, page
+
+    def _page_at(self, shard: int, node: str, leases_max: int, domain: str | None) -> LeasePage:
+        with contextlib.closing(self._to_look(shard, node)) as line:
+            return self._page(line, shard, node, "", leases_max, domain)
+
+    def runner(self, shard: int) -> str | None:
+        """Return who linked the newest record of a shard's chain, or None. Touches the mount."""
+        chain = StoredChain(self._storage, chain_path(self.maps.placement.layout.number, shard))
+        try:
+            newest = newest_record(chain)
+        except TenureError:
+            return None
+        return None if newest is None else newest.node
+
+    def _to_look(self, shard: int, node: str) -> SocketTransport:
+        """Return a transport of the caller's own to a shard that runs. Raises ShardUnavailable."""
+        line = self._line(shard, node, local=self._is_local(shard, node))
+        if isinstance(line, UnixTransport) and not line.path.exists():
+            raise ShardUnavailable(
+                "not-running",
+                f"shard {shard} at node {node} is not running (there is no {line})",
+                hint=self._hint(node),
+            )
+        return line
+
+    def _page(
+        self,
+        line: SocketTransport,
+        shard: int,
+        node: str,
+        after: str,
+        leases_max: int,
+        domain: str | None = None,
+    ) -> LeasePage:
+        try:
+            (reply,) = line.call(
+                [Inspect(after_domain=after, leases_max=leases_max, domain=domain)],
+                LOOK_ATTEMPTS * self._policy.attempt_timeout_ns,
+            )
+        except ShardUnavailable as problem:
+            raise ShardUnavailable(
+                problem.code,
+                f"shard {shard} at node {node}: {problem.message}",
+                hint=self._hint(node, line) if problem.code == "no-answer" else problem.hint,
+            ) from None
+        if isinstance(reply, Unavailable):
+            raise ShardUnavailable(reply.code, f"shard {shard} at node {node} says not now: {reply.message}")
+        if not isinstance(reply, LeasePage):
+            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
+        return reply
+
+    def _hint(self, node: str, line: SocketTransport | None = None) -> str:
+        if isinstance(line, TlsTransport):
+            return f"is the daemon of {node} down, or does it stand still? tenure status, on {node}"
+        who = kept_by(line.path) if isinstance(line, UnixTransport) else None
+        if who is not None:
+            return f"{who} runs it, and does not answer: does it stand still, or get no processor time?"
+        return f"no process of {node} runs it now: tenure node run, on {node}"
+
+    def close(self) -> None:
+        """Close the connections; stop what is hosted here, orderly."""
+        self.host.close()
+        with self._lock:
+            for transport in self._sockets:
+                transport.close()

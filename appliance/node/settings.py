@@ -1,0 +1,231 @@
+"""A node's own settings: one directory on its local disk with ``node.toml`` and the node's private keys.
+
+```toml
+node = "node1"
+root = "/srv/tenure"
+root_key = "ssh-ed25519 AAAA... tenure-root"   # pinned: what this node takes for its cluster
+listen = "0.0.0.0:7420"                           # where `node run` answers other nodes
+http = "127.0.0.1:7421"                           # where it answers people and Prometheus; or "unix:/run/x.sock"
+group = "monitoring"                              # who else may use the Unix sockets
+node_writer = "auto"                              # share files with other processes: auto, always, never
+
+[peers]                                           # how to reach the shards of other nodes
+node2 = "unix:/dev/shm/tenure-0/5f3a..."
+```
+
+An unknown key is an error that names the file. Numbers that a whole cluster shares are not here: they are the policy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.errors import BadConfiguration, BadRequest
+from timeagent.keyfiles import load_node_key, unwritable
+from timeagent.keys import parse_public_line, public_line
+from timeagent.trust import Purpose
+
+from ..formats.address import Address, parse_address
+from ..formats.names import check_node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from timeagent.keys import Signer
+
+FILE: Final = "node.toml"
+ROOT_KEY: Final = "root.key"
+UNIX: Final = "unix:"
+SYSTEM_DIRECTORY: Final = Path("/etc/tenure")
+
+
+class Sharing(StrEnum):
+    """Whether a process hands what it publishes to its node's writer, where a daemon runs one."""
+
+    AUTO = "auto"
+    """If the root is not on a local file system: there a publication costs more than asking somebody to make it."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class _Toml(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    root: str
+    root_key: str
+    runtime: str = ""
+    listen: str = ""
+    http: str = ""
+    group: str = ""
+    node_writer: Sharing = Sharing.AUTO
+    pack: bool = True
+    retention_days: int = 0
+    peers: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What this node knows of itself."""
+
+    directory: Path
+    node: str
+    root: Path
+    root_key: bytes
+    runtime: Path | None
+    """Where the node's tmpfs directory is, if it is not the usual one."""
+    peers: Mapping[str, Path]
+    """The tmpfs directory of other nodes on this machine, by node."""
+    listen: Address | None = None
+    """Where ``node run`` listens for other nodes; None: nowhere."""
+    http: Address | Path | None = None
+    """Where ``node run`` answers HTTP; None: on a Unix socket in the tmpfs directory."""
+    group: str = ""
+    """The Unix group that may use the sockets on tmpfs beside the node's own user; empty: nobody."""
+    node_writer: Sharing = Sharing.AUTO
+    pack: bool = True
+    """Whether ``node run`` packs sealed racks."""
+    retention_days: int = 0
+    """After so many days ``node run`` deletes packs; 0: never."""
+
+    def time_key(self) -> Signer:
+        """Return the key that signs times. Raises NotTrusted, BadConfiguration."""
+        return load_node_key(self.directory, Purpose.TIME)
+
+    def witness_key(self) -> Signer:
+        """Return the key that signs witnesses and ceilings. Raises NotTrusted, BadConfiguration."""
+        return load_node_key(self.directory, Purpose.WITNESS)
+
+    def tls_key(self) -> Signer:
+        """Return the key of this node's ends of encrypted connections. Raises NotTrusted, BadConfiguration."""
+        return load_node_key(self.directory, Purpose.TLS)
+
+
+def node_directories(cluster_id: bytes) -> list[Path]:
+    """Return where a node's directory is looked for, in order."""
+    name = cluster_id.hex()
+    places = [SYSTEM_DIRECTORY / name]
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        places.append(Path.home() / ".config" / "tenure" / name)
+    return places
+
+
+def new_directory(cluster_id: bytes) -> Path:
+    """Return where a new node's directory is made: in /etc/tenure, where that is this user's to write; else at home.
+
+    Nothing is written. Where tenure is installed as a service there is such a directory.
+    """
+    places = node_directories(cluster_id)
+    return places[0] if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK) else places[-1]
+
+
+def find_settings(cluster_id: bytes, root: Path, directory: Path | None = None) -> Settings:
+    """Load the node's settings for a cluster. Raises BadConfiguration when this machine has not joined it."""
+    places = [directory] if directory else node_directories(cluster_id)
+    for place in places:
+        if is_there(place / FILE):
+            return load_settings(place)
+    looked = " or ".join(str(place / FILE) for place in places)
+    raise BadConfiguration(
+        "not-joined",
+        f"this machine has not joined the cluster {cluster_id.hex()[:12]} at {root}: there is no {looked}",
+        hint=f"run: tenure join {root}",
+    )
+
+
+def is_there(path: Path) -> bool:
+    """Whether a local path exists, as far as this user may know: what is in another user's directory is not ours."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def load_settings(directory: Path) -> Settings:
+    """Read ``node.toml``. Raises BadConfiguration that names the file and the entry."""
+    path = directory / FILE
+    try:
+        raw = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _Toml)
+    except OSError as problem:
+        raise BadConfiguration(
+            "bad-settings", f"cannot read {path}: {problem.strerror}", hint="check its owner and mode"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as problem:
+        raise BadConfiguration("bad-settings", f"{path}: {problem}", hint="see docs/operators.md") from None
+    if raw.retention_days < 0:
+        raise BadConfiguration(
+            "bad-settings", f"{path}: retention_days is {raw.retention_days}", hint="days, or 0 to delete nothing"
+        )
+    peers = {}
+    for node, address in raw.peers.items():
+        if not address.startswith(UNIX):
+            raise BadConfiguration(
+                "bad-settings", f"{path}: peers.{node} is {address!r}", hint="an address begins with unix:"
+            )
+        peers[check_node(node)] = Path(address.removeprefix(UNIX))
+    return Settings(
+        directory,
+        check_node(raw.node),
+        Path(raw.root),
+        parse_public_line(raw.root_key, str(path)),
+        Path(raw.runtime) if raw.runtime else None,
+        peers,
+        _address(path, "listen", raw.listen) if raw.listen else None,
+        _http(path, raw.http) if raw.http else None,
+        raw.group,
+        raw.node_writer,
+        raw.pack,
+        raw.retention_days,
+    )
+
+
+def _address(path: Path, entry: str, text: str) -> Address:
+    try:
+        return parse_address(text)
+    except BadRequest as problem:
+        raise BadConfiguration("bad-settings", f"{path}: {entry}: {problem.message}", hint=problem.hint) from None
+
+
+def _http(path: Path, text: str) -> Address | Path:
+    return Path(text.removeprefix(UNIX)) if text.startswith(UNIX) else _address(path, "http", text)
+
+
+def save_settings(settings: Settings) -> None:
+    """Write ``node.toml`` into the settings' directory, which exists. A local disk, not the mount.
+
+    Raises Environment when it cannot be written.
+    """
+    lines = [
+        f'node = "{settings.node}"',
+        f"root = {_quoted(str(settings.root))}",
+        f'root_key = "{public_line(settings.root_key, "tenure-root")}"',
+    ]
+    if settings.runtime:
+        lines.append(f"runtime = {_quoted(str(settings.runtime))}")
+    if settings.listen:
+        lines.append(f"listen = {_quoted(str(settings.listen))}")
+    if settings.http:
+        lines.append(f"http = {_quoted(UNIX * isinstance(settings.http, Path) + str(settings.http))}")
+    if settings.node_writer is not Sharing.AUTO:
+        lines.append(f'node_writer = "{settings.node_writer}"')
+    if settings.group:
+        lines.append(f"group = {_quoted(settings.group)}")
+    if settings.peers:
+        lines += ["", "[peers]"]
+        lines += [f'"{node}" = {_quoted(UNIX + str(path))}' for node, path in sorted(settings.peers.items())]
+    path = settings.directory / FILE
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as problem:
+        raise unwritable(path, problem) from None
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML basic string; JSON's escapes are TOML's."""
+    return msgspec.json.encode(text).decode()

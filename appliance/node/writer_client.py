@@ -1,0 +1,289 @@
+"""The writer that a process uses where its node has one: hand in first, write oneself where that leaves doubt.
+
+No answer is no outcome: the writer may have written what it was handed, or may do so later. Only what was surely not
+taken (nobody listens, refused) is said to be so.
+
+The node's writer is only for speed. A process that gets no clear answer from it writes the same frame into a file of
+its own: equal frames of one bag count once, so both may be there. Only "not in the record" is harder to say then: the
+frame must be in no file of the closed bag that either of them wrote, and the bytes are looked at to know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final, Protocol
+
+from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.formats.framing import pieces
+from timeagent.errors import Damaged, TenureError
+from timeagent.units import SECOND, span_text
+
+from .writer_wire import (
+    LENGTH_BYTES,
+    PROTOCOL_VERSION,
+    Submit,
+    WriterAnswer,
+    WriterHello,
+    WriterSaid,
+    WriterWelcome,
+    body_bytes,
+    decode_answer,
+    encode,
+    limit_sending,
+    receive_exactly,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.bag.authority import Authority
+    from appliance.bag.outcome import Outcome
+    from appliance.formats.paths import Bag, Grid
+    from timeagent.clock import NodeTime
+    from timeagent.units import Span
+
+    from ..bag.listedfiles import ListedFiles
+    from ..bag.writing import FrameFile, Writer
+    from .writer_wire import Incoming
+
+RETRY_NS: Final = SECOND
+"""How long nobody is called again who did not listen."""
+
+SILENCE_NS: Final = 5 * SECOND
+"""How long nobody is called again who did not answer in time: each such call costs the whole patience."""
+
+
+class NotTaken(Enum):
+    """Nothing was handed in: write it yourself."""
+
+    NOT_TAKEN = "not taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """It was handed in, and it is in the writer's files, or in none, or will be: nobody has said."""
+
+    reason: str
+    incarnation: bytes
+    """The writer's: its files are where to look."""
+
+
+type Handed = Committed | NotCommitted | Doubt | NotTaken
+"""What became of what was handed in, as far as the writer said so."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    done: Event = field(default_factory=Event)
+    answer: WriterAnswer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    socket: socket.socket
+    incarnation: bytes
+    calls: dict[int, _Call] = field(default_factory=dict)
+    sending: Lock = field(default_factory=Lock)
+    broken: bool = False
+
+
+class NodeWriterClient:
+    """The socket of this node's writer. Thread-safe; a child after fork makes a connection of its own."""
+
+    def __init__(self, path: Path, cluster_id: bytes, node: str, time: NodeTime, patience_ns: Span) -> None:
+        """Connect to nothing yet. ``patience_ns``: how long an answer is waited for."""
+        self._path = path
+        self._hello = WriterHello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=node)
+        self._time = time
+        self._patience_ns = patience_ns
+        self._lock = Lock()
+        self._link: _Link | None = None
+        self._process = os.getpid()
+        self._number = 0
+        self._not_before_ns = 0
+        self._silent_until_ns = 0
+
+    def submit(self, bag: Bag, frames: bytes) -> Handed:
+        """Hand whole frames of a bag in and wait for what becomes of them. Blocks up to the patience."""
+        with self._lock:
+            link = self._connected() if self._time.boot_ns() >= self._silent_until_ns else None
+            if link is None:
+                return NotTaken.NOT_TAKEN
+            self._number += 1
+            number, call = self._number, _Call()
+            link.calls[number] = call
+        message = encode(Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
+        try:
+            with link.sending:
+                link.socket.sendall(message)
+        except OSError as problem:
+            self._break(link)
+            return Doubt(f"the node's writer could not be told: {problem}", link.incarnation)
+        call.done.wait(self._patience_ns / SECOND)
+        with self._lock:
+            link.calls.pop(number, None)
+        if call.answer is None:
+            self._silent_until_ns = self._time.boot_ns() + SILENCE_NS
+            return Doubt(f"the node's writer said nothing for {span_text(self._patience_ns)}", link.incarnation)
+        return _handed(call.answer, link.incarnation)
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None and self._process == os.getpid():
+            self._break(link)
+
+    def _connected(self) -> _Link | None:
+        if self._process != os.getpid():
+            self._process, self._link = os.getpid(), None
+        if self._link is not None and not self._link.broken:
+            return self._link
+        if self._time.boot_ns() < self._not_before_ns:
+            return None
+        self._link = self._connect()
+        if self._link is None:
+            self._not_before_ns = self._time.boot_ns() + RETRY_NS
+        return self._link
+
+    def _connect(self) -> _Link | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(self._patience_ns / SECOND)
+            connection.connect(str(self._path))
+            connection.sendall(encode(self._hello))
+            welcome = _receive(connection)
+        except (OSError, Damaged):
+            connection.close()
+            return None
+        if not isinstance(welcome, WriterWelcome):
+            connection.close()
+            return None
+        connection.settimeout(None)
+        limit_sending(connection, max(1, self._patience_ns // SECOND))
+        link = _Link(connection, welcome.incarnation)
+        Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True).start()
+        return link
+
+    def _listen(self, link: _Link) -> None:
+        """Pass answers on until the connection ends; then whoever waits waits no longer."""
+        with contextlib.suppress(OSError, Damaged):
+            while isinstance(answer := _receive(link.socket), WriterAnswer):
+                call = link.calls.get(answer.number)
+                if call is not None:
+                    call.answer = answer
+                    call.done.set()
+        self._break(link)
+
+    def _break(self, link: _Link) -> None:
+        link.broken = True
+        with contextlib.suppress(OSError):
+            link.socket.shutdown(socket.SHUT_RDWR)
+        link.socket.close()
+        with self._lock:
+            waiting = list(link.calls.values())
+        for call in waiting:
+            call.done.set()
+
+
+def _receive(connection: socket.socket) -> Incoming | None:
+    head = receive_exactly(connection, LENGTH_BYTES)
+    body = None if head is None else receive_exactly(connection, body_bytes(head))
+    return None if body is None else decode_answer(body)
+
+
+def _handed(answer: WriterAnswer, incarnation: bytes) -> Handed:
+    match answer.said:
+        case WriterSaid.COMMITTED:
+            return Committed(answer.file_name or None)
+        case WriterSaid.NOT_COMMITTED:
+            return NotCommitted(answer.reason)
+        case WriterSaid.UNKNOWN:
+            return Doubt(answer.reason, incarnation)
+        case WriterSaid.REFUSED:
+            return NotTaken.NOT_TAKEN
+
+
+class WriterDoor(Protocol):
+    """The node's writer, as a process reaches it."""
+
+    def submit(self, bag: Bag, frames: bytes) -> Handed:
+        """Hand whole frames of a bag in and wait for what becomes of them."""
+        ...
+
+
+class SharedWriter:
+    """Writes the files of one process into the bags of one log, through its node's writer where that answers."""
+
+    def __init__(self, own: Writer, door: WriterDoor, grid: Grid, authority: Authority, files: ListedFiles) -> None:
+        """Touch nothing yet."""
+        self._own = own
+        self._door = door
+        self._grid = grid
+        self._authority = authority
+        self._files = files
+        self._doubts: dict[tuple[str, str], bytes | None] = {}
+        """Attempts whose outcome is open, by bag and name: with the incarnation of the node's writer that may have
+        written them, or may still; None where only the own file is in doubt. Neither is handed in again: what the
+        node's writer says of a later file says nothing of an earlier one."""
+
+    def write(self, file: FrameFile) -> Outcome:
+        """Publish the frame, here or there, and find out what became of it. May be repeated while that is Unknown.
+
+        Once the outcome is known it is not asked for again: what the node's writer did is forgotten then. Never raises
+        for what the mount, the clock, the node's writer or other nodes do: that is Unknown. Touches the mount; waits
+        for the node's writer as long as the door's patience lasts.
+        """
+        if _key(file) in self._doubts:
+            return self._decided(file, self._own.write(file))
+        answer = self._door.submit(file.bag, file.data)
+        match answer:
+            case NotTaken.NOT_TAKEN:
+                self._doubts[_key(file)] = None
+                return self._decided(file, self._own.write(file))
+            case Doubt(reason, incarnation):
+                self._doubts[_key(file)] = incarnation
+                return Unknown(reason)
+            case _:
+                return answer
+
+    def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
+        """Decide an attempt whose outcome is Unknown by closing its bag, when it is due. Raises Damaged. May wait."""
+        return self._decided(file, self._own.resolve(file, deadline_boot_ns))
+
+    def _decided(self, file: FrameFile, own: Outcome) -> Outcome:
+        """Join what is known of the own file with what the node's writer may have done."""
+        incarnation = self._doubts.get(_key(file))
+        outcome = own
+        if incarnation is not None and isinstance(own, NotCommitted):
+            try:
+                outcome = self._searched(file, incarnation, own)
+            except TenureError as problem:
+                return Unknown(str(problem))
+        if not isinstance(outcome, Unknown):
+            self._doubts.pop(_key(file), None)
+        return outcome
+
+    def _searched(self, file: FrameFile, incarnation: bytes, own: NotCommitted) -> Outcome:
+        """Look for the frame in the files of the node's writer that the closed bag lists. Touches the mount."""
+        contents = self._authority.read(file.bag)
+        if contents is None:
+            return Unknown(f"{file.bag.path} is not closed")
+        if contents.lock is None:
+            return own
+        wanted = [piece.payload for piece in pieces(file.data)[0]]
+        for entry in contents.lock.entries:
+            name = self._grid.data_name(entry.name)
+            theirs = name is not None and (name.writer, name.incarnation) == (file.name.writer, incarnation)
+            if theirs and any(piece.payload in wanted for piece in self._files.pieces_of(file.bag, entry)):
+                return Committed()
+        return own
+
+
+def _key(file: FrameFile) -> tuple[str, str]:
+    return file.bag.path, file.name.text()

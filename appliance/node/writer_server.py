@@ -1,0 +1,408 @@
+"""The node's writer: takes what several processes hand in over a Unix socket, and writes it as one file.
+
+While one file of a bag is being written, everything that comes in for that bag waits, and goes into the next: the
+slower the mount, the larger the batches. Each submission gets the outcome of the file that it went into; one that could
+not be taken is refused before anything is written.
+
+It puts no word into anybody's mouth: frames are stored as they came, each with the incarnation, the sequence and the
+witnesses of the process that made it. What it adds is one file, one publication and one pair of looks for all of them.
+
+Whoever breaks the rules of the wire, or does not read the answers, loses the connection and nothing else: what it
+handed in is written all the same, and it can find out by closing the bag.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections import deque
+from dataclasses import dataclass
+from threading import Condition, Event, Lock, Thread
+from typing import TYPE_CHECKING, Final, Protocol
+
+from appliance.bag.outcome import Committed, Unknown
+from appliance.formats.frame import open_frame
+from appliance.formats.framing import pieces
+from appliance.formats.paths import DataName
+from timeagent.errors import Damaged, Environment, TenureError
+
+from ..bag.writing import FrameFile
+from .writer_wire import (
+    LENGTH_BYTES,
+    PROTOCOL_VERSION,
+    Rebuff,
+    Submit,
+    WriterAnswer,
+    WriterHello,
+    WriterSaid,
+    WriterWelcome,
+    answer_of,
+    body_bytes,
+    decode_call,
+    encode,
+    limit_sending,
+    receive_exactly,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from appliance.bag.outcome import Outcome
+    from appliance.formats.paths import Bag, Grid
+
+    from ..bag.writing import Writer
+    from .writer_wire import Incoming, Outgoing
+
+QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""How much may wait for the mount before submissions are refused."""
+
+FILE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""How much goes into one file, unless a single submission is larger: it is read whole when its bag is closed."""
+
+type Write = Callable[[Bag, bytes], Outcome]
+"""Write some whole frames into a bag as one file. Touches the mount."""
+
+type Told = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    frames: bytes
+    told: Told
+
+
+class Batcher:
+    """Submissions by bag, written by any number of threads, one file of a bag at a time."""
+
+    def __init__(
+        self, write: Write, *, queue_bytes_max: int = QUEUE_BYTES_MAX, file_bytes_max: int = FILE_BYTES_MAX
+    ) -> None:
+        """Write nothing yet: threads that call ``run`` do, or whoever calls ``turn``."""
+        self._write = write
+        self._queue_bytes_max = queue_bytes_max
+        self._file_bytes_max = file_bytes_max
+        self._waiting: dict[Bag, deque[_Submission]] = {}
+        self._busy: set[Bag] = set()
+        self._bytes = 0
+        self._closed = False
+        self._changed = Condition()
+        self.files = 0
+        """How many files were written, or tried."""
+        self.submissions = 0
+        """How many submissions went into them."""
+
+    def submit(self, bag: Bag, frames: bytes, told: Told) -> str | None:
+        """Queue whole frames; return None, or why they are refused: then ``told`` is never called.
+
+        ``told`` gets the outcome, once, in a writing thread. Never waits.
+        """
+        with self._changed:
+            if self._closed:
+                return "the node's writer is stopping"
+            if self._bytes + len(frames) > self._queue_bytes_max:
+                return f"{self._bytes} bytes wait for the mount already"
+            self._waiting.setdefault(bag, deque()).append(_Submission(frames, told))
+            self._bytes += len(frames)
+            self._changed.notify()
+        return None
+
+    def turn(self) -> bool:
+        """Write one file, if something waits whose bag no other thread is writing to. Touches the mount."""
+        with self._changed:
+            taken = self._take()
+        if taken is None:
+            return False
+        self._flush(*taken)
+        return True
+
+    def run(self) -> None:
+        """Write until the batcher is closed and nothing waits: the body of a thread."""
+        while True:
+            with self._changed:
+                while (taken := self._take()) is None:
+                    if self._closed and not self._waiting:
+                        return
+                    self._changed.wait()
+            self._flush(*taken)
+
+    def close(self) -> None:
+        """Take nothing more; what was taken is written. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _take(self) -> tuple[Bag, list[_Submission]] | None:
+        bag = next((each for each in self._waiting if each not in self._busy), None)
+        if bag is None:
+            return None
+        queue = self._waiting[bag]
+        taken: list[_Submission] = []
+        size = 0
+        while queue and (not taken or size + len(queue[0].frames) <= self._file_bytes_max):
+            taken.append(queue.popleft())
+            size += len(taken[-1].frames)
+        if not queue:
+            del self._waiting[bag]
+        self._busy.add(bag)
+        return bag, taken
+
+    def _flush(self, bag: Bag, taken: list[_Submission]) -> None:
+        data = b"".join(each.frames for each in taken)
+        outcome: Outcome = Unknown("the node's writer failed")
+        try:
+            outcome = self._write(bag, data)
+        except TenureError as problem:
+            outcome = Unknown(str(problem))
+        finally:
+            with self._changed:
+                self._busy.discard(bag)
+                self._bytes -= len(data)
+                self.files += 1
+                self.submissions += len(taken)
+                self._changed.notify_all()
+            for each in taken:
+                each.told(outcome)
+
+
+_log = logging.getLogger(__name__)
+
+TRIES: Final = 2
+"""An attempt in doubt is tried once more, as it is: that is safe, and tells a lost reply from a failure."""
+
+
+class WritableLog(Protocol):
+    """An open log, as far as a writer needs it."""
+
+    @property
+    def grid(self) -> Grid:
+        """Where its bags lie."""
+        ...
+
+    @property
+    def writer(self) -> Writer:
+        """What writes into them."""
+        ...
+
+
+class NodeWriter:
+    """Everything but the socket. ``submit`` may be called by any thread; ``batcher.run`` or ``.turn`` write."""
+
+    def __init__(self, cluster_id: bytes, node: str, incarnation: bytes, opened: Callable[[str], WritableLog]) -> None:
+        """Write for one node. ``incarnation``: 8 random bytes. ``opened``: opens a log by name, for this alone."""
+        self.cluster_id = cluster_id
+        self.node = node
+        self.incarnation = incarnation
+        self.batcher = Batcher(self._write)
+        self._opened = opened
+        self._logs: dict[str, WritableLog] = {}
+        self._sequence = 0
+        self._lock = Lock()
+
+    def submit(self, submission: Submit, told: Told) -> str | None:
+        """Queue a submission; return None, or why it is refused: then nothing of it will ever be written.
+
+        Touches the mount when a log is used for the first time.
+        """
+        try:
+            bag = self._checked(submission)
+        except TenureError as problem:
+            return str(problem)
+        return self.batcher.submit(bag, submission.frames, told)
+
+    def _checked(self, submission: Submit) -> Bag:
+        """Return the bag if these are whole frames of it: one bad one would spoil the file for everybody."""
+        log = self._log(submission.log)
+        bag = log.grid.bag(submission.bag_start_ns)
+        found, rest = pieces(submission.frames)
+        if rest or not found or bag.start_ns != submission.bag_start_ns:
+            raise Damaged("submission-damaged", f"no whole frames of {bag.path}: {rest or 'no bag begins there'}")
+        for piece in found:
+            frame = open_frame(piece, "a submission")
+            head = frame.head
+            if (head.cluster_id, head.log, head.writer) != (self.cluster_id, submission.log, self.node):
+                raise Damaged("submission-foreign", f"a frame of {head.writer} for {head.log!r}, not of {self.node}")
+            if not bag.start_ns <= int(frame.timestamps[0]) <= int(frame.timestamps[-1]) < bag.end_ns:
+                raise Damaged("submission-foreign", f"a frame whose messages do not lie in {bag.path}")
+        return bag
+
+    def _write(self, bag: Bag, data: bytes) -> Outcome:
+        log = self._log(bag.log)
+        with self._lock:
+            self._sequence += 1
+            name = DataName(self.node, self.incarnation, self._sequence, log.grid.birth.kind.suffix)
+        file = FrameFile(bag, name, data)
+        outcome: Outcome = Unknown("not tried")
+        for attempt in range(TRIES):
+            outcome = log.writer.write(file)
+            if isinstance(outcome, Committed) and attempt:
+                return Committed()  # in a log bag the first try may have left the same frames in another file
+            if not isinstance(outcome, Unknown):
+                return outcome
+        _log.warning("flush-in-doubt bag=%s reason=%s", bag.path, outcome)
+        return outcome
+
+    def _log(self, name: str) -> WritableLog:
+        with self._lock:
+            known = self._logs.get(name)
+        if known is None:
+            known = self._opened(name)
+            with self._lock:
+                known = self._logs.setdefault(name, known)
+        return known
+
+
+CONNECTIONS_MAX: Final = 256
+WRITERS: Final = 4
+"""How many files are on their way to the mount at once: its latency is waited out side by side."""
+
+PAUSE_S: Final = 0.1
+"""How long nobody is taken in after that has failed: who waits is told of again and again."""
+
+PATIENCE_S: Final = 2
+"""How long a client may leave no room for an answer before it is cut off."""
+
+
+class NodeWriterServer:
+    """Serves one NodeWriter on a socket, between ``start`` and ``stop``."""
+
+    def __init__(self, writer: NodeWriter, path: Path, *, writers: int = WRITERS) -> None:
+        """Listen. A socket that an earlier run left is removed: whoever starts this made sure that it is alone.
+
+        Raises Environment.
+        """
+        self._writer = writer
+        self._path = path
+        self._ending = Event()
+        self._connections: set[_Connection] = set()
+        self._lock = Lock()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            path.unlink(missing_ok=True)
+            self._listener.bind(str(path))
+            path.chmod(0o600)
+            self._listener.listen(128)
+        except OSError as problem:
+            self._listener.close()
+            raise Environment(
+                "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
+            ) from None
+        self._writing = [Thread(target=writer.batcher.run, name="tenure-writer", daemon=True) for _ in range(writers)]
+        self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
+
+    def start(self) -> None:
+        """Begin to answer."""
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Take nothing more, write and answer what was taken, end. Waits for the mount. Idempotent."""
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._writer.batcher.close()
+        for thread in self._writing:
+            thread.join()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+
+    def _accept(self) -> None:
+        while not self._ending.is_set():
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:
+                # Out of descriptors, perhaps: who waits keeps waiting, and the next close makes room.
+                if not self._ending.wait(PAUSE_S):
+                    _log.warning("writer-cannot-accept")
+                continue
+            with self._lock:
+                if len(self._connections) >= CONNECTIONS_MAX or self._ending.is_set():
+                    accepted.close()
+                    continue
+                connection = _Connection(self._writer, accepted, self._forget)
+                self._connections.add(connection)
+            try:
+                Thread(target=connection.run, name="tenure-writer-client", daemon=True).start()
+            except RuntimeError:  # this process may have no more threads
+                connection.close()
+
+    def _forget(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+
+
+class _Connection:
+    """One process."""
+
+    def __init__(self, writer: NodeWriter, accepted: socket.socket, forget: Callable[[_Connection], None]) -> None:
+        self._writer = writer
+        self._socket = accepted
+        limit_sending(accepted, PATIENCE_S)
+        self._forget = forget
+        self._sending = Lock()
+
+    def run(self) -> None:
+        """Hear the process out, until it goes."""
+        try:
+            if self._greeted():
+                while (message := self._receive()) is not None:
+                    if not isinstance(message, Submit):
+                        break
+                    self._take(message)
+        except (OSError, Damaged) as problem:
+            _log.info("writer-client-dropped reason=%s", problem)
+        except Exception:  # noqa: BLE001 - whatever it sent: it loses its connection, and nothing else
+            _log.exception("writer-client-failed")
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._forget(self)
+
+    def _greeted(self) -> bool:
+        hello = self._receive()
+        asked = hello if isinstance(hello, WriterHello) else None
+        mine = (PROTOCOL_VERSION, self._writer.cluster_id, self._writer.node)
+        if asked is None or (asked.version, asked.cluster_id, asked.node) != mine:
+            if asked is not None:
+                text = f"this is the writer of {mine[2]} in cluster {mine[1].hex()}, protocol version {mine[0]}"
+                self._send(Rebuff(reason=text))
+            return False
+        self._send(WriterWelcome(incarnation=self._writer.incarnation))
+        return True
+
+    def _take(self, submission: Submit) -> None:
+        def told(outcome: Outcome) -> None:
+            self._send(answer_of(submission.number, outcome))
+
+        refused = self._writer.submit(submission, told)
+        if refused is not None:
+            self._send(WriterAnswer(number=submission.number, said=WriterSaid.REFUSED, reason=refused))
+
+    def _send(self, message: Incoming) -> None:
+        """Send an answer. Never raises: who cannot be told finds out by itself."""
+        with self._sending:
+            try:
+                self._socket.sendall(encode(message))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)  # its thread wakes and forgets it
+
+    def _receive(self) -> Outgoing | None:
+        """Return the next message; None at the end of the connection. Raises OSError, Damaged."""
+        head = receive_exactly(self._socket, LENGTH_BYTES)
+        if head is None:
+            return None
+        body = receive_exactly(self._socket, body_bytes(head))
+        return None if body is None else decode_call(body)

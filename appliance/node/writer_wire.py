@@ -1,0 +1,147 @@
+"""What goes over the Unix socket between a process and its node's writer, and how it is read and sent.
+
+A frame is a u32 length (big-endian) and that many bytes of msgpack: a record that begins with its tag. A connection
+begins with a hello and its welcome; after that a process hands in frames under numbers of its own, as many at once as
+it likes, and each is answered once, in any order.
+
+Time-outs are the kernel's, set once: Python's own switch the whole socket between two modes, under the other threads.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.formats.frame import FRAME_BYTES_MAX
+from timeagent.canonical import U64, Bytes8, Bytes16, Record
+from timeagent.errors import Damaged
+
+PROTOCOL_VERSION: Final = 1
+WIRE_BYTES_MAX: Final = FRAME_BYTES_MAX + 4 * 1024 * 1024
+"""The largest frame of the application with its head and columns."""
+
+_LENGTH: Final = struct.Struct(">I")
+LENGTH_BYTES: Final = _LENGTH.size
+
+
+class WriterSaid(StrEnum):
+    """What the writer found out about what it was handed."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not-committed"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    """Not taken, and never will be: the process writes for itself."""
+
+
+class WriterHello(Record, frozen=True, tag="hello"):
+    """Ask for a writer of this cluster and node."""
+
+    version: U64
+    cluster_id: Bytes16
+    node: str
+
+
+class WriterWelcome(Record, frozen=True, tag="welcome"):
+    """The writer that answers, by the incarnation in its files' names."""
+
+    incarnation: Bytes8
+
+
+class Rebuff(Record, frozen=True, tag="rebuff"):
+    """Why this is not the writer that was asked for. The connection ends."""
+
+    reason: str
+
+
+class Submit(Record, frozen=True, tag="submit"):
+    """Whole frames of one bag, written by one process of this node."""
+
+    number: U64
+    log: str
+    bag_start_ns: U64
+    frames: bytes
+
+
+class WriterAnswer(Record, frozen=True, tag="answer"):
+    """What became of a submission."""
+
+    number: U64
+    said: WriterSaid
+    reason: str
+    file_name: str = ""
+    """Of what is committed: the only file of the bag that holds it, where that is known."""
+
+
+type Outgoing = WriterHello | Submit
+type Incoming = WriterWelcome | Rebuff | WriterAnswer
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_calls: Final[msgspec.msgpack.Decoder[Outgoing]] = msgspec.msgpack.Decoder(WriterHello | Submit)
+_answers: Final[msgspec.msgpack.Decoder[Incoming]] = msgspec.msgpack.Decoder(WriterWelcome | Rebuff | WriterAnswer)
+
+
+def encode(message: Outgoing | Incoming) -> bytes:
+    """Return a message with its length before it."""
+    body = _encoder.encode(message)
+    assert len(body) <= WIRE_BYTES_MAX, "a frame's limit is below the wire's"
+    return _LENGTH.pack(len(body)) + body
+
+
+def body_bytes(head: bytes) -> int:
+    """Return how many bytes follow a length. Raises Damaged above the limit."""
+    (length,) = _LENGTH.unpack(head)
+    if length > WIRE_BYTES_MAX:
+        raise Damaged("wire-damaged", f"a message of {length} bytes exceeds the limit of {WIRE_BYTES_MAX}")
+    return int(length)
+
+
+def decode_call(body: bytes) -> Outgoing:
+    """Read what a process sends. Raises Damaged."""
+    try:
+        return _calls.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("wire-damaged", f"no message to a writer: {problem}") from None
+
+
+def decode_answer(body: bytes) -> Incoming:
+    """Read what a writer sends. Raises Damaged."""
+    try:
+        return _answers.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("wire-damaged", f"no message of a writer: {problem}") from None
+
+
+def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> WriterAnswer:
+    """Put an outcome into words."""
+    match outcome:
+        case Committed(file_name):
+            return WriterAnswer(number=number, said=WriterSaid.COMMITTED, reason="", file_name=file_name or "")
+        case NotCommitted(reason):
+            return WriterAnswer(number=number, said=WriterSaid.NOT_COMMITTED, reason=reason)
+        case Unknown(reason):
+            return WriterAnswer(number=number, said=WriterSaid.UNKNOWN, reason=reason)
+
+
+_CHUNK_BYTES: Final = 256 * 1024
+
+
+def limit_sending(connection: socket.socket, seconds: int) -> None:
+    """Let a send fail (BlockingIOError) when the other side makes no room for so long."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytes | None:
+    """Return so many bytes; None when the connection ends before. Blocks. Raises OSError."""
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), _CHUNK_BYTES))
+        if not part:
+            return None
+        data += part
+    return bytes(data)

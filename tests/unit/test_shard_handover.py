@@ -1,0 +1,183 @@
+"""When an application gives its machine's shard up: once a daemon runs, and never in the shard's own loop."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.node.runtime import daemon_lock
+from appliance.node.shard_runtime import LOOK_NS, ShardHandover, kept_by
+from tests.support.clocks import HandTime
+from tests.support.cluster import Site, sites
+from tests.support.values import NOW_NS, TIME_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from appliance.node.shard_runtime import Running
+
+
+@dataclass(slots=True)
+class Begun:
+    body: Callable[[], object]
+    over: bool = False
+
+    def is_alive(self) -> bool:
+        return not self.over
+
+    def join(self, timeout: float | None = None) -> None:
+        raise AssertionError(timeout)
+
+    def go(self) -> None:
+        self.body()
+        self.over = True
+
+
+@dataclass(slots=True)
+class Parts:
+    daemon: bool = False
+    looked: int = 0
+    begun: list[Begun] = field(default_factory=list)
+
+    def daemon_runs(self) -> bool:
+        self.looked += 1
+        return self.daemon
+
+    def spawn(self, name: str, body: Callable[[], object]) -> Running:
+        assert name
+        self.begun.append(Begun(body))
+        return self.begun[-1]
+
+
+class Looking:
+    keys_end: str | None = None
+
+    def __init__(self) -> None:
+        self.parts, self.time, self.left = Parts(), HandTime(TIME_KEY, NOW_NS), list[int]()
+        shard_runtime: Any = self.parts
+        self.way = ShardHandover(shard_runtime, self.time, self.left.append, lambda: self.keys_end)
+
+    def later(self, *shards: int) -> None:
+        self.time.advance(LOOK_NS)
+        for shard in shards:
+            self.way.look(shard)
+
+
+def test_shard_is_given_up_beside_its_loop_once_a_daemon_runs() -> None:
+    at = Looking()
+    at.later(0)
+    assert at.parts.begun == []
+    at.parts.daemon = True
+    at.later(0)
+    assert at.left == [], "the loop still serves the holders"
+    at.parts.begun[0].go()
+    assert at.left == [0]
+
+
+def test_it_is_not_begun_twice_and_each_shard_by_itself() -> None:
+    at = Looking()
+    at.parts.daemon = True
+    at.later(0, 1)
+    at.later(0, 1)
+    assert len(at.parts.begun) == 2
+    for each in at.parts.begun:
+        each.go()
+    assert at.left == [0, 1]
+    at.later(0)
+    assert len(at.parts.begun) == 3, "it was begun again meanwhile"
+
+
+def test_shard_is_given_up_before_the_keys_of_its_process_end() -> None:
+    at = Looking()
+    at.later(0)
+    at.keys_end = "the witness key ends"
+    at.later(0)
+    assert len(at.parts.begun) == 1
+
+
+def test_it_is_looked_now_and_then_only() -> None:
+    at = Looking()
+    at.later(0)
+    at.way.look(0)
+    at.time.advance(LOOK_NS - 1)
+    at.way.look(0)
+    assert at.parts.looked == 1
+    at.time.advance(1)
+    at.way.look(0)
+    assert at.parts.looked == 2
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+def test_application_begins_no_shard_while_a_daemon_runs(site: Site) -> None:
+    with site.open() as application:
+        lock = daemon_lock(application.routes.runtime)
+        assert not lock.is_held(), "nobody has made it yet"
+        assert lock.try_acquire()
+        assert not application.routes.host.try_host(0, application.map)
+        lock.release()
+        assert not lock.is_held()
+        assert application.routes.host.try_host(0, application.map)
+
+
+def test_looking_at_a_lock_takes_it_from_nobody(site: Site) -> None:
+    with site.open() as application:
+        mine, theirs = daemon_lock(application.routes.runtime), daemon_lock(application.routes.runtime)
+        assert mine.try_acquire()
+        assert theirs.is_held()
+        assert theirs.is_held()
+        assert mine.is_there()
+        mine.release()
+        assert not theirs.is_held()
+        assert theirs.try_acquire()
+        (application.routes.runtime / "daemon.lock").unlink()
+        assert not theirs.is_there()
+        assert mine.try_acquire()
+        assert mine.is_there()
+        assert not theirs.is_there(), "another file has its name"
+        mine.release()
+        theirs.release()
+
+
+LISTENS = """
+import socket, sys
+at = socket.socket(socket.AF_UNIX)
+at.bind(sys.argv[1])
+at.listen(0)
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+
+# It need not answer for that: what is to be found out is who stands still.
+def test_process_that_keeps_a_shard_is_named_also_where_it_answers_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "shard.sock"
+    assert kept_by(path) is None
+    command = [sys.executable, "-I", "-S", "-c", LISTENS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline()
+        assert kept_by(path) == f"process {keeper.pid} of this machine"
+        first, second = (socket.socket(socket.AF_UNIX) for _ in range(2))
+        with first, second:
+            for each in (first, second):
+                each.settimeout(0)
+                each.connect_ex(str(path))
+            assert kept_by(path) == "another process of this machine"
+    assert kept_by(path) is None, "it has ended, and its socket is still there"
+
+
+def test_process_itself_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as own:
+        own.bind(str(tmp_path / "shard.sock"))
+        own.listen()
+        assert kept_by(tmp_path / "shard.sock") is None

@@ -1,0 +1,556 @@
+"""The time agent: asks sources, decides what may be said, publishes it every period, signs nonces. It has no threads.
+
+Whoever runs it (timeagent/agent/daemon.py, a test, a simulation) calls ``turn`` every period and ``poll`` for each
+source at that source's pace; ``poll`` may block, ``turn`` never waits for a source. One turn:
+
+1. read all clocks; a step, a suspend or a stall drops every sample and begins a new clock epoch;
+2. once a second, or as soon as every source has answered after a drop, combine what the sources say and decide; in
+   between, unless the clocks moved or a bound became old, what was decided is carried on (``Carried``);
+3. publish what may be said, aged to the reading of 1, with a token signed now.
+
+It never sets a clock. What it knows is true time minus CLOCK_BOOTTIME, so nobody else's setting of CLOCK_REALTIME
+changes what it says; a step still ends the epoch, because it means that somebody believes otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final
+
+import msgspec
+
+from ..canonical import digest
+from ..clock import AgentClock
+from ..errors import BadTime
+from ..interval import TimeInterval
+from ..keys import KeyInUse, Signer
+from ..sampled import PAUSE_NS, STALENESS_NS, STEP_NS, ClockSample, excess_slew_ns, movement, read_clocks
+from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, ClockStatus, SignedTime, TimeFlags, sign_time
+from ..sources.peer import PeerSource
+from ..units import MS, SECOND, Span, span_text
+from .combine import Agreed, Contradicted, Unheard, Verdict, Voice, combine
+from .discipline import (
+    Bound,
+    BoundUnknown,
+    Cause,
+    ClockMoment,
+    ClockMoved,
+    Disrupted,
+    EpochBegan,
+    Event,
+    FreeRunning,
+    Hearing,
+    Listed,
+    Outcome,
+    Passed,
+    Quiet,
+    Rules,
+    SourcesContradict,
+    State,
+    Synchronized,
+    decide,
+    status_of,
+)
+from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
+from .page import STALE_NS, PageSink
+
+_MILLION = 1_000_000
+
+
+def unchanged_until_ns(state: Synchronized | FreeRunning, rules: Rules) -> int:
+    """Return the CLOCK_BOOTTIME up to which this state stays what it is, whatever time does (discipline.decide)."""
+    age_max = rules.void_after_ns
+    if isinstance(state, Synchronized):
+        age_max = min(age_max, rules.fresh_ns)
+    return state.bound.at.boot_ns + age_max
+
+
+class Carried:
+    """One decision. Thread-compatible; the agent's lock is held around ``turn``.
+
+    Between two decisions, a second apart, a turn only reads the clocks, ages the bound, signs and publishes. That is
+    done twenty times a second and mostly with cold caches, where each function and each object costs many times what it
+    costs in a loop. So the decision makes ready what stays the same, and the rest is one function without calls of its
+    own but to clocks, key and page. It publishes the bytes that the whole turn would publish, or declines, and then the
+    whole turn decides: tests/property/test_carried.py holds one against the other.
+    """
+
+    __slots__ = ("_at", "_boot", "_clock", "_drift", "_fields", "_high", "_low", "_page", "_sign", "_slewed", "_until")
+
+    def __init__(
+        self,
+        ports: tuple[AgentClock, Signer, PageSink],
+        boot: bytes,
+        state: Synchronized | FreeRunning,
+        signed: SignedTime,
+        rules: Rules,
+        until_ns: int,
+    ) -> None:
+        """Take the decision, and the signed time that was made with it: status, flags, epoch and key are its own.
+
+        ``until_ns``: of CLOCK_BOOTTIME; from then on there is something to decide, or there may be before.
+        """
+        self._clock, signer, self._page = ports
+        self._sign = signer.sign_exactly
+        self._boot = boot
+        self._low, self._high = state.bound.ahead.earliest, state.bound.ahead.latest
+        self._at = state.bound.at.boot_ns
+        self._slewed = state.bound.at.slewed_ns
+        self._drift = 0 if state.bound.assumed else rules.drift_ppm
+        self._fields = (signed.status, signed.flags, signed.staleness_ns, signed.clock_epoch, signed.key_id)
+        self._until = min(until_ns - 1, unchanged_until_ns(state, rules))
+
+    def turn(
+        self, last: ClockSample, slewed_ns: Span, drift_ppm: int, sequence: int
+    ) -> tuple[ClockSample, Span] | None:
+        """Publish; return the reading and all slews up to it. None, with nothing done: there is something to decide.
+
+        ``last``, ``slewed_ns``: the reading before, and all slews up to it.
+        """
+        clock = self._clock
+        boot = clock.boot_ns()
+        real = clock.realtime_ns()
+        mono = clock.monotonic_ns()
+        raw = clock.raw_ns()
+        after = clock.boot_ns()
+        last_boot = last.boot_ns
+        stopped = boot - mono - last_boot + last.monotonic_ns
+        # Far below what is a step or a suspend: what is near is looked at with care, by the whole turn.
+        if (
+            after > self._until
+            or after - boot > PAUSE_NS
+            or not -PAUSE_NS <= real - boot - last.real_ns + last_boot <= PAUSE_NS
+            or not -PAUSE_NS <= stopped <= PAUSE_NS
+        ):
+            return None
+        # movement.movement and movement.excess_slew_ns.
+        last_after, passed = last.boot_after_ns, raw - last.raw_ns
+        elapsed = after - last_boot
+        longest = stopped + after - boot
+        shortest = stopped - last_after + last_boot
+        slow = boot - last_after - passed - max(0, longest)
+        fast = elapsed - passed - max(0, shortest)
+        slew = max(abs(slow), abs(fast))
+        if slew > -(-elapsed * drift_ppm // _MILLION):
+            slewed_ns += slew - (-slew * drift_ppm // _MILLION)
+        # discipline.Bound.aged.
+        low, high, drift = self._low, self._high, self._drift
+        if drift:
+            grown = slewed_ns - self._slewed - (-(after - self._at) * drift // _MILLION)
+            low -= grown
+            high += grown
+        earliest, latest = boot + low, after + high
+        status, flags, staleness, epoch, key = self._fields
+        # Midpoint and radius as TimeInterval has them.
+        body = PAGE_BODY.pack(
+            *PAGE_HEAD,
+            status,
+            flags,
+            (earliest + latest) // 2,
+            (latest - earliest + 1) // 2,
+            staleness,
+            sequence,
+            epoch,
+            key,
+        )
+        token = body + self._sign(PAGE_PREFIX + body)
+        self._page.put((self._boot, boot, raw, low, high, drift, status, epoch, STALE_NS, 0, token))
+        return ClockSample(boot, real, mono, raw, after), slewed_ns
+
+
+PERIOD_NS: Final[Span] = 50 * MS
+COMBINE_PERIOD_NS: Final[Span] = SECOND
+SUSPEND_NS: Final[Span] = 10 * MS
+STALL_NS: Final[Span] = 5 * SECOND
+"""Two turns that are further apart: the agent, or the whole machine, stood still."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """What names one run of an agent."""
+
+    boot: bytes
+    """The kernel's name of this boot, 16 bytes."""
+    clock_epoch: int
+    """Of its first epoch: a number that no other run has used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the cluster and the agent's settings allow."""
+
+    radius_ns_max: Span
+    liars: int | None = None
+    """How many voices may be wrong; None: fewer than half."""
+    rules: Rules = field(default_factory=Rules)
+
+
+class Agent:
+    """One node's time. Thread-safe: ``turn``, ``poll`` and the doors may run in threads of their own."""
+
+    def __init__(
+        self,
+        clock: AgentClock,
+        signer: Signer | KeyInUse,
+        listed: Sequence[Listed],
+        page: PageSink,
+        evidence: EvidenceSink,
+        run: AgentRun,
+        limits: Limits,
+    ) -> None:
+        """Take the ports."""
+        self._clock = clock
+        self._signer = signer
+        self._page = page
+        self._evidence = evidence
+        self._boot = run.boot
+        self._radius_ns_max = limits.radius_ns_max
+        self._liars = limits.liars
+        self._rules = limits.rules
+        self._lock = Lock()
+        self.on_moved: Callable[[], None] = lambda: None
+        """Called when every source should be asked again at once."""
+        # The rest is under the lock.
+        self._hearing = Hearing(listed, self._rules)
+        self._state: State = BoundUnknown(run.clock_epoch)
+        self._last: ClockSample | None = None
+        self._slewed_ns = 0
+        self._moves = 0
+        self._combine_at = 0
+        self._verdict: Verdict = Unheard()
+        self._sequence = 0
+        self._carried: Carried | None = None
+        self._exchanged: dict[str, Exchanged] = {}
+
+    # ---- asking ----
+
+    def limit_radius(self, radius_ns_max: Span) -> None:
+        """Refuse, from now on, time that is known less well than this."""
+        self._radius_ns_max = radius_ns_max
+
+    def poll(self, listed: Listed) -> None:
+        """Ask one source, and keep its answer or its reason. Blocks as long as the source does."""
+        with self._lock:
+            moves, slewed = self._moves, self._slewed_ns
+        before = read_clocks(self._clock)
+        try:
+            sample = listed.source.sample()
+        except BadTime as problem:
+            with self._lock:
+                self._hearing.note_refusal(listed, problem)
+            return
+        after = read_clocks(self._clock)
+        moved = movement(before, after)
+        with self._lock:
+            if moves != self._moves or abs(moved.stepped_ns) > PAUSE_NS or moved.suspended_ns > SUSPEND_NS:
+                unsteady = BadTime("clock-unsteady", "the clock was set while the source was asked", hint="wait")
+                self._hearing.note_refusal(listed, unsteady)
+                return
+            # CLOCK_REALTIME minus CLOCK_BOOTTIME at the sample's instant lies between what it was before and after.
+            was, now = before.ahead(), after.ahead()
+            if sample.assumed:  # a statement about CLOCK_REALTIME: not to be widened by how it was read
+                ahead = sample.offset.shifted(now.midpoint)
+            else:
+                low, high = min(was.earliest, now.earliest), max(was.latest, now.latest)
+                ahead = TimeInterval(sample.offset.earliest + low, sample.offset.latest + high)
+            bound = Bound(
+                ahead, ClockMoment(sample.boot_ns, slewed), assumed=sample.assumed, cluster_time=sample.cluster_time
+            )
+            self._keep_exchange(listed, bound, after)
+            self._hearing.note(listed, bound)
+
+    def _keep_exchange(self, listed: Listed, bound: Bound, reading: ClockSample) -> None:
+        """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
+        if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
+            return
+        asked = listed.source.asked
+        after = b""
+        own = self._own_voice(reading)
+        theirs = bound.aged(self._moment(reading), self._rules.drift_ppm)
+        if own is not None and own.ahead.intersection(theirs) is None:
+            with contextlib.suppress(BadTime):  # the key has ended: less evidence
+                after = self._sign_own(own, reading, digest(AFTER_CONTEXT, asked.answer)).encode()
+        self._exchanged[listed.name] = Exchanged(asked.own, asked.chance, asked.answer, after)
+
+    # ---- one period ----
+
+    def turn(self) -> None:
+        """Look at the clocks, decide, publish. Never waits for a source."""
+        with self._lock:
+            if self._carry_on():
+                return
+            reading = read_clocks(self._clock)
+            moved = self._note_movement(reading)
+            now = self._moment(reading)
+            if moved is not None:
+                self._hearing.forget()
+                self._combine_at = reading.boot_ns + COMBINE_PERIOD_NS
+                self._moves += 1
+                self._step(moved, now)
+            self._step(self._heard(now), now)
+            self._publish(reading, now)
+        if moved is not None:
+            self.on_moved()
+
+    def _carry_on(self) -> bool:
+        """Take the short way, if there is nothing to decide."""
+        if self._carried is None or self._last is None:
+            return False
+        taken = self._carried.turn(self._last, self._slewed_ns, self._rules.drift_ppm, self._sequence + 1)
+        if taken is None:
+            return False
+        self._last, self._slewed_ns = taken
+        self._sequence += 1
+        return True
+
+    def _note_movement(self, reading: ClockSample) -> ClockMoved | None:
+        last, self._last = self._last, reading
+        if last is None:
+            self._combine_at = reading.boot_ns + COMBINE_PERIOD_NS
+            return None
+        by = movement(last, reading)
+        self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
+        if abs(by.stepped_ns) > STEP_NS:
+            return ClockMoved(Cause.STEP, by.stepped_ns)
+        if by.suspended_ns > SUSPEND_NS:
+            return ClockMoved(Cause.SUSPEND, by.suspended_ns)
+        if by.elapsed_ns > STALL_NS:
+            return ClockMoved(Cause.STALL, by.elapsed_ns)
+        return None
+
+    def _heard(self, now: ClockMoment) -> Event:
+        """Combine once a period; at once when all sources have answered and nothing can be said without them."""
+        waiting = not isinstance(self._state, Synchronized | FreeRunning)
+        if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
+            return Passed()
+        self._combine_at = now.boot_ns + COMBINE_PERIOD_NS
+        if not self._hearing.changed:
+            return Passed()
+        self._hearing.changed = False
+        before, self._verdict = self._verdict, combine(self._hearing.voices(now), self._liars)
+        self._note_dissent(before, now)
+        return self._verdict
+
+    def _note_dissent(self, before: Verdict, now: ClockMoment) -> None:
+        if not isinstance(self._verdict, Agreed) or not self._verdict.dissenting:
+            return
+        if isinstance(before, Agreed) and before.dissenting == self._verdict.dissenting:
+            return
+        _log.warning("source-dissents sources=%s", ",".join(self._verdict.dissenting))
+        self._evidence.keep(
+            dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer.in_use)
+        )
+
+    def _step(self, event: Event, now: ClockMoment) -> None:
+        before = status_of(self._state)
+        self._state, outcome = decide(self._state, event, now, self._rules)
+        after = status_of(self._state)
+        if before is not after:
+            words = (status.name.lower().replace("_", "-") for status in (before, after))
+            _log.warning("status-changed from=%s to=%s", *words)
+        self._tell(outcome, now)
+
+    def _tell(self, outcome: Outcome, now: ClockMoment) -> None:
+        match outcome:
+            case Quiet():
+                pass
+            case EpochBegan(epoch=epoch, why=why):
+                _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", why.cause.value, why.size_ns, epoch)
+            case SourcesContradict(epoch=epoch):
+                _log.error("clock-disrupted clock_epoch=%d", epoch)
+                voices = self._hearing.voices(now)
+                self._evidence.keep(
+                    contradiction_record(outcome, voices, now.boot_ns, self._exchanged, self._signer.in_use)
+                )
+
+    def _moment(self, reading: ClockSample) -> ClockMoment:
+        return ClockMoment(reading.boot_after_ns, self._slewed_ns)
+
+    def _interval(self, bound: Bound, reading: ClockSample) -> TimeInterval:
+        ahead = bound.aged(self._moment(reading), self._rules.drift_ppm)
+        return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
+
+    def _publish(self, reading: ClockSample, now: ClockMoment) -> None:
+        state = self._state
+        ahead, drift_ppm = TimeInterval(0, 0), 0
+        token = b""
+        self._carried = None
+        if isinstance(state, Synchronized | FreeRunning):
+            bound = state.bound
+            ahead = bound.aged(now, self._rules.drift_ppm)
+            drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
+            interval = self._interval(bound, reading)
+            with contextlib.suppress(BadTime):  # the key has ended: nothing is said until there is the next one
+                signer = self._signer.signer_at(interval.midpoint)
+                signed = self._sign(interval, bound, None, signer=signer)
+                token = signed.encode()
+                ports = (self._clock, signer, self._page)
+                until_ns = self._combine_at
+                if self._signer.end_ns is not None:
+                    until_ns = min(until_ns, self._signer.end_ns - bound.ahead.midpoint - 1)
+                self._carried = Carried(ports, self._boot, state, signed, self._rules, until_ns)
+        silent_until_ns = state.until_ns if isinstance(state, Disrupted) else 0
+        self._page.put(
+            (
+                self._boot,
+                reading.boot_ns,
+                reading.raw_ns,
+                ahead.earliest,
+                ahead.latest,
+                drift_ppm,
+                status_of(state),
+                state.epoch,
+                STALE_NS,
+                silent_until_ns,
+                token,
+            )
+        )
+
+    def _sign(
+        self,
+        interval: TimeInterval,
+        bound: Bound,
+        covered: bytes | None,
+        status: ClockStatus | None = None,
+        signer: Signer | None = None,
+    ) -> SignedTime:
+        """Return a signed time. Raises BadTime where the key has ended."""
+        signer = signer or self._signer.signer_at(interval.midpoint)
+        self._sequence += 1
+        flags = TimeFlags.ASSUMED if bound.assumed else TimeFlags.NONE
+        if bound.cluster_time:
+            flags |= TimeFlags.CLUSTER
+        return sign_time(
+            signer,
+            interval,
+            status=status_of(self._state) if status is None else status,
+            flags=flags,
+            staleness_ns=STALENESS_NS,
+            sequence=self._sequence,
+            clock_epoch=self._state.epoch,
+            digest=covered,
+        )
+
+    # ---- the doors ----
+
+    def own_word(self, chance: bytes) -> bytes:
+        """Return what this node's own sources say, signed over 32 bytes for evidence, encoded; or nothing."""
+        try:
+            return self.sign_for_peer(digest(BEFORE_CONTEXT, chance)).encode()
+        except BadTime:
+            return b""
+
+    def now(self) -> TimeInterval:
+        """Return an interval that holds true time. Raises BadTime: nothing may be said, or it is too wide."""
+        with self._lock:
+            return self._said_now()[0]
+
+    def sign_over(self, covered: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes, made now. Raises BadTime: nothing may be said, or it is too wide."""
+        with self._lock:
+            interval, bound = self._said_now()
+            return self._sign(interval, bound, covered)
+
+    def _said_now(self) -> tuple[TimeInterval, Bound]:
+        reading = self._steady_reading()
+        bound = _bound_of(self._state)
+        if bound is None:
+            raise self._silence(reading)
+        interval = self._interval(bound, reading)
+        if interval.radius > self._radius_ns_max:
+            raise BadTime(
+                "radius-too-wide",
+                f"the clock is known to {span_text(interval.radius)}; "
+                f"the policy allows {span_text(self._radius_ns_max)}",
+                hint="tenure time sources says what each source knows",
+            )
+        return interval, bound
+
+    def sign_for_peer(self, covered: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes of what this node's own sources say. Raises BadTime: they say nothing.
+
+        Whatever this node concluded with its peers: each node is one voice, also to those who outvote it.
+        """
+        with self._lock:
+            reading = self._steady_reading()
+            own = self._own_voice(reading)
+            if own is None:
+                raise BadTime(
+                    "no-own-measure", "no source of this machine's own measures its clock now", hint="run chrony here"
+                )
+            return self._sign_own(own, reading, covered)
+
+    def _own_voice(self, reading: ClockSample) -> Voice | None:
+        voices = self._hearing.voices(self._moment(reading), own=True)
+        return voices[0] if voices else None
+
+    def _sign_own(self, own: Voice, reading: ClockSample, covered: bytes) -> SignedTime:
+        interval = TimeInterval(reading.boot_ns + own.ahead.earliest, reading.boot_after_ns + own.ahead.latest)
+        bound = Bound(own.ahead, self._moment(reading), cluster_time=own.cluster_time)
+        return self._sign(interval, bound, covered, ClockStatus.SYNCHRONIZED)
+
+    def _steady_reading(self) -> ClockSample:
+        """Read the clocks. Raises BadTime if they moved since the last turn: the next turn says what that means."""
+        reading = read_clocks(self._clock)
+        if self._last is None:
+            raise self._silence(reading)
+        by = movement(self._last, reading)
+        if abs(by.stepped_ns) > STEP_NS or by.suspended_ns > SUSPEND_NS or by.elapsed_ns > STALL_NS:
+            raise BadTime("clock-unsteady", "the clock moved just now", hint="try again")
+        self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
+        self._last = reading
+        return reading
+
+    def _silence(self, reading: ClockSample) -> BadTime:
+        if isinstance(self._state, Disrupted):
+            left = max(0, self._state.until_ns - reading.boot_ns)
+            return BadTime(
+                "clock-disrupted",
+                f"what is known of the time contradicts itself; nothing is said for another {span_text(left)}",
+                hint="tenure time sources names who disagrees",
+            )
+        return BadTime("no-time", "no time source has a bound", hint="tenure time sources says why")
+
+    def report(self) -> bytes:
+        """Return what each source says, as JSON."""
+        with self._lock:
+            reading = read_clocks(self._clock)
+            now = self._moment(reading)
+            bound = _bound_of(self._state)
+            ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
+            fields: dict[str, Any] = {
+                "schema": "tenure.time.report",
+                "version": 1,
+                "status": status_of(self._state).name.lower().replace("_", "-"),
+                "clock_epoch": self._state.epoch,
+                "boot_ns": reading.boot_ns,
+                "earliest_ahead_ns": ahead.earliest if ahead else None,
+                "latest_ahead_ns": ahead.latest if ahead else None,
+                "assumed": bool(bound and bound.assumed),
+                "cluster_time": bool(bound and bound.cluster_time),
+                "drift_ppm": self._rules.drift_ppm,
+                "silent_until_ns": self._state.until_ns if isinstance(self._state, Disrupted) else None,
+                "sources": self._hearing.fields(now, self._role),
+            }
+        return msgspec.json.encode(fields)
+
+    def _role(self, source: str) -> str:
+        match self._verdict:
+            case Agreed(voices=voices, dissenting=dissenting):
+                if source in dissenting:
+                    return "dissents"
+                return "shapes" if source in voices else "agrees"
+            case Contradicted():
+                return "disputed"
+            case Unheard():
+                return "heard"
+
+
+def _bound_of(state: State) -> Bound | None:
+    return state.bound if isinstance(state, Synchronized | FreeRunning) else None

@@ -1,0 +1,367 @@
+"""What a node may say of the time, as one pure state machine, and what each of its sources said last. Reads no clock.
+
+An event is what the sources said together, or how the clocks moved, or only that time passed. ``decide`` never reads a
+clock, never sets one, never averages. What is said is an interval for true time minus CLOCK_BOOTTIME, so that setting
+CLOCK_REALTIME changes nothing in it; it ages by the drift bound, and by every slew beyond that.
+
+*Clock epoch*: a number that grows whenever what was said before and what is said after may belong to different clocks:
+after a step, a suspend, a long stall, and after a contradiction. A boot or a restart begins with a number of its own.
+
+*Disrupted*: a sample that cannot be true together with what was said before, or sources of which more are wrong than
+are tolerated. Nothing is said for ``DISRUPTED_NS``; after that the next sample counts, in the epoch that began with the
+contradiction. timeagent/sampled.py does the same for one source without an agent.
+
+Sources of one *group* have one origin: the kernel's bound is written by the same chronyd that answers over UDP. So a
+group is one voice, that of its first member with something to say; more would make one liar look like two witnesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from ..errors import BadTime
+from ..interval import TimeInterval
+from ..sampled import DISRUPTED_NS, DRIFT_PPM, drift_ns
+from ..signedtime import ClockStatus
+from ..sources.port import Source
+from ..units import SECOND, Span
+from .combine import Agreed, Contradicted, Unheard, Voice, Weight
+
+FRESH_NS: Final[Span] = 5 * SECOND
+"""How long a measurement keeps a node *synchronized*; after that it is *free-running* on what it knew."""
+
+VOID_AFTER_NS: Final[Span] = 1000 * SECOND
+"""How long a node may run free. The interval has grown by 200 ms by then, at 200 ppm; readers refuse by width first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The numbers of the machine."""
+
+    drift_ppm: int = DRIFT_PPM
+    fresh_ns: Span = FRESH_NS
+    void_after_ns: Span = VOID_AFTER_NS
+    disrupted_ns: Span = DISRUPTED_NS
+
+
+class ClockMoment(msgspec.Struct, frozen=True, gc=False):
+    """An instant on the node's own scale."""
+
+    boot_ns: int
+    slewed_ns: Span = 0
+    """All slews beyond the drift bound, added up since the agent began: an odometer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What was said: true time minus CLOCK_BOOTTIME was inside ``ahead`` at a moment."""
+
+    ahead: TimeInterval
+    at: ClockMoment
+    assumed: bool = False
+    cluster_time: bool = False
+
+    def aged(self, now: ClockMoment, drift_ppm: int) -> TimeInterval:
+        """Return what can be said of it at a later moment. What was only stated was stated for any moment."""
+        if self.assumed:
+            return self.ahead
+        slewed = now.slewed_ns - self.at.slewed_ns
+        return self.ahead.widened(drift_ns(now.boot_ns - self.at.boot_ns, drift_ppm) + slewed)
+
+
+# ---- states ----
+
+
+@dataclass(frozen=True, slots=True)
+class BoundUnknown:
+    """Nothing can be said now. ``said`` is what was said last, to be held against what comes."""
+
+    epoch: int
+    said: Bound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronized:
+    """A source measures the clock."""
+
+    epoch: int
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRunning:
+    """Nobody measures the clock now; the bound is an old one, or a stated one."""
+
+    epoch: int
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Disrupted:
+    """What is known contradicts itself: nothing is said until a sample comes after ``until_ns`` of CLOCK_BOOTTIME."""
+
+    epoch: int
+    until_ns: int
+    said: Bound | None
+
+
+type State = BoundUnknown | Synchronized | FreeRunning | Disrupted
+
+# ---- events ----
+
+
+class Cause(Enum):
+    """How clocks move."""
+
+    STEP = "step"
+    SUSPEND = "suspend"
+    STALL = "stall"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockMoved:
+    """Somebody set the clock, or the machine or the agent stood still. All samples from before are dropped."""
+
+    cause: Cause
+    size_ns: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Nothing happened but time."""
+
+
+type Event = Agreed | Contradicted | Unheard | ClockMoved | Passed
+
+# ---- outcomes ----
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegan:
+    """The clocks moved."""
+
+    epoch: int
+    why: ClockMoved
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesContradict:
+    """To be kept as evidence: what was said before, carried to now, and what was heard."""
+
+    epoch: int
+    before: TimeInterval | None
+    heard: Agreed | Contradicted
+
+
+type Outcome = Quiet | EpochBegan | SourcesContradict
+
+_QUIET: Final = Quiet()
+
+
+def status_of(state: State) -> ClockStatus:
+    """Return the status that a signed time carries in this state."""
+    match state:
+        case BoundUnknown():
+            return ClockStatus.UNKNOWN
+        case Synchronized():
+            return ClockStatus.SYNCHRONIZED
+        case FreeRunning():
+            return ClockStatus.FREE_RUNNING
+        case Disrupted():
+            return ClockStatus.DISRUPTED
+    assert_never(state)
+
+
+def decide(state: State, event: Event, now: ClockMoment, rules: Rules) -> tuple[State, Outcome]:
+    """Return the next state and what there is to tell. Pure."""
+    match event:
+        case Agreed():
+            return _on_agreed(state, event, now, rules)
+        case Contradicted():
+            return _disrupt(state, _carried(state, now, rules), event, now, rules)
+        case ClockMoved():
+            return _on_moved(state, event)
+        case Unheard() | Passed():
+            return _on_time(state, now, rules), _QUIET
+    assert_never(event)
+
+
+def _on_agreed(state: State, heard: Agreed, now: ClockMoment, rules: Rules) -> tuple[State, Outcome]:
+    before = _carried(state, now, rules)
+    if before is not None and before.intersection(heard.ahead) is None:
+        return _disrupt(state, before, heard, now, rules)
+    if heard.assumed:
+        # A measurement is not replaced by a statement that nobody measured, before it is void.
+        state = _on_time(state, now, rules)
+        if isinstance(state, Synchronized | FreeRunning) and not state.bound.assumed:
+            return state, _QUIET
+    bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
+    match state:
+        case Disrupted(until_ns=until_ns) if now.boot_ns < until_ns:
+            return replace(state, said=bound), _QUIET
+        case BoundUnknown() | Synchronized() | FreeRunning() | Disrupted():
+            kind = FreeRunning if heard.assumed else Synchronized
+            return kind(state.epoch, bound), _QUIET
+    assert_never(state)
+
+
+def _disrupt(
+    state: State, before: TimeInterval | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
+) -> tuple[State, Outcome]:
+    """Begin the silence, or begin it again. A contradiction among the sources leaves what was said as it was."""
+    epoch = state.epoch + 1
+    match heard:
+        case Agreed():
+            said: Bound | None = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
+        case Contradicted():
+            said = _said(state)
+    return Disrupted(epoch, now.boot_ns + rules.disrupted_ns, said), SourcesContradict(epoch, before, heard)
+
+
+def _on_moved(state: State, moved: ClockMoved) -> tuple[State, Outcome]:
+    epoch = state.epoch + 1
+    began = EpochBegan(epoch, moved)
+    match state:
+        case Disrupted():
+            return replace(state, epoch=epoch), began
+        case BoundUnknown():
+            return BoundUnknown(epoch, state.said), began
+        case Synchronized() | FreeRunning():
+            return BoundUnknown(epoch, state.bound), began
+    assert_never(state)
+
+
+def _on_time(state: State, now: ClockMoment, rules: Rules) -> State:
+    match state:
+        case BoundUnknown() | Disrupted():
+            return state
+        case Synchronized() | FreeRunning():
+            age = now.boot_ns - state.bound.at.boot_ns
+            if age > rules.void_after_ns:
+                return BoundUnknown(state.epoch, state.bound)
+            if age > rules.fresh_ns:
+                return FreeRunning(state.epoch, state.bound)
+            return state
+    assert_never(state)
+
+
+def _said(state: State) -> Bound | None:
+    match state:
+        case BoundUnknown() | Disrupted():
+            return state.said
+        case Synchronized() | FreeRunning():
+            return state.bound
+    assert_never(state)
+
+
+def _carried(state: State, now: ClockMoment, rules: Rules) -> TimeInterval | None:
+    said = _said(state)
+    return said.aged(now, rules.drift_ppm) if said is not None else None
+
+
+OWN_GROUP: Final = "own"
+"""The machine's own time service: ClockBound, chrony, the kernel. What a peer is told comes from here alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A source as the agent asks it."""
+
+    source: Source
+    weight: Weight = Weight.MEASURE
+    group: str = ""
+    period_ns: Span = SECOND
+
+    @property
+    def name(self) -> str:
+        """The source's own name: unique among the agent's sources."""
+        return self.source.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    bound: Bound | None
+    reason: str
+    """Why there is no bound."""
+
+
+class Hearing:
+    """The newest answer of each source."""
+
+    def __init__(self, listed: Sequence[Listed], rules: Rules) -> None:
+        """Begin with nothing heard."""
+        assert len({each.name for each in listed}) == len(listed), "two sources have one name"
+        self.listed = tuple(listed)
+        self._rules = rules
+        self._heard: dict[str, _Heard] = {}
+        self.changed = False
+        """Whether anything was noted since this was last set to False."""
+
+    def note(self, listed: Listed, bound: Bound) -> None:
+        """Keep what a source said."""
+        self._heard[listed.name] = _Heard(bound, "")
+        self.changed = True
+
+    def note_refusal(self, listed: Listed, problem: BadTime) -> None:
+        """Keep why a source has nothing to say. What it said before counts until it is no longer fresh."""
+        before = self._heard.get(listed.name)
+        self._heard[listed.name] = _Heard(before.bound if before else None, str(problem))
+        self.changed = True
+
+    def forget(self) -> None:
+        """The clocks moved: nothing that was said before counts."""
+        self._heard.clear()
+        self.changed = True
+
+    def complete(self) -> bool:
+        """Whether every source has answered or refused since the last ``forget``."""
+        return len(self._heard) == len(self.listed)
+
+    def voices(self, now: ClockMoment, *, own: bool = False) -> list[Voice]:
+        """Return what counts now, aged to now: one voice a group, none that is not fresh. ``own``: that group only."""
+        found, grouped = [], set()
+        for each in self.listed:
+            bound = self._fresh(each, now)
+            if bound is None or each.group in grouped or (own and each.group != OWN_GROUP):
+                continue
+            if each.group:
+                grouped.add(each.group)
+            found.append(Voice(each.name, bound.aged(now, self._rules.drift_ppm), each.weight, bound.cluster_time))
+        return found
+
+    def _fresh(self, listed: Listed, now: ClockMoment) -> Bound | None:
+        heard = self._heard.get(listed.name)
+        if heard is None or heard.bound is None:
+            return None
+        allowed = max(self._rules.fresh_ns, 2 * listed.period_ns)
+        return heard.bound if now.boot_ns - heard.bound.at.boot_ns <= allowed else None
+
+    def fields(self, now: ClockMoment, roles: Callable[[str], str]) -> list[dict[str, Any]]:
+        """Return one object for each source: what it says of true time minus CLOCK_BOOTTIME, or why it says nothing."""
+        counting = {voice.source for voice in self.voices(now)}
+        shown = []
+        for each in self.listed:
+            heard, bound = self._heard.get(each.name), self._fresh(each, now)
+            ahead: TimeInterval | None = bound.aged(now, self._rules.drift_ppm) if bound else None
+            shown.append(
+                {
+                    "source": each.name,
+                    "weight": each.weight.value,
+                    "role": "silent" if ahead is None else roles(each.name) if each.name in counting else "spare",
+                    "earliest_ahead_ns": ahead.earliest if ahead else None,
+                    "latest_ahead_ns": ahead.latest if ahead else None,
+                    "age_ns": now.boot_ns - bound.at.boot_ns if bound else None,
+                    "reason": (heard.reason or None) if heard else "not asked yet",
+                }
+            )
+        return shown

@@ -1,0 +1,172 @@
+"""Evidence of clocks that contradict each other: what was said, by whom, and the signatures, one JSON file each.
+
+Kept on the node's own disk, a bounded number, the oldest deleted first. Where a peer is part of it, the exchange is in
+it: what this node's own sources said before it asked (covered by the nonce), what the peer's said, over the nonce, and
+what this node's said afterwards, over the peer's answer, if that contradicts the answer. By R2 nobody can have signed
+wholly before what its bytes contain: if one of the two edges breaks it, one of the two clocks was wrong, and the
+signatures are the proof, for whoever has the public keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from ..canonical import digest
+from ..errors import Damaged
+from ..interval import TimeInterval
+from ..keys import Signer, Verifier
+from ..signedtime import SignedTime, r2_holds
+from ..sources.nonce import peer_digest
+from ..sources.peer import nonce_over
+from .combine import Agreed, Voice
+from .discipline import SourcesContradict
+
+SCHEMA: Final = "tenure.time.evidence"
+FILES_MAX: Final = 256
+BEFORE_CONTEXT: Final = "peer question"
+"""What this node's signed time before it asks covers: ``digest(BEFORE_CONTEXT, chance)``."""
+AFTER_CONTEXT: Final = "peer answer"
+"""What this node's signed time after a peer's answer covers: ``digest(AFTER_CONTEXT, answer)``."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """One exchange with a peer; ``own`` and ``after`` are empty where this node said nothing then."""
+
+    own: bytes
+    chance: bytes
+    answer: bytes
+    after: bytes
+
+
+class EvidenceSink(Protocol):
+    """Where evidence is kept."""
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """Keep one record. Never raises: time goes on without it."""
+        ...
+
+
+class EvidenceFiles:
+    """A directory of evidence."""
+
+    def __init__(self, directory: Path, *, files_max: int = FILES_MAX) -> None:
+        """Take the directory; it is made when there is something to keep."""
+        self._directory = directory
+        self._files_max = files_max
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """Write one file and delete the oldest beyond the limit. What fails is logged."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            kept = sorted(self._directory.glob("*.json"))
+            number = int(kept[-1].stem) + 1 if kept and kept[-1].stem.isdecimal() else 1
+            with (self._directory / f"{number:08d}.json").open("xb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+            for old in kept[: max(0, len(kept) + 1 - self._files_max)]:
+                with contextlib.suppress(FileNotFoundError):
+                    old.unlink()
+        except OSError as problem:
+            _log.warning("evidence-not-kept directory=%s reason=%s", self._directory, problem.strerror)
+
+
+def contradiction_record(
+    outcome: SourcesContradict,
+    voices: Sequence[Voice],
+    boot_ns: int,
+    exchanged: Mapping[str, Exchanged],
+    signer: Signer,
+) -> dict[str, Any]:
+    """Return the record of a clock that became disrupted."""
+    heard = outcome.heard.ahead if isinstance(outcome.heard, Agreed) else None
+    return {
+        **_head("contradiction", boot_ns, signer),
+        "clock_epoch": outcome.epoch,
+        "before": _ends(outcome.before, boot_ns),
+        "heard": _ends(heard, boot_ns),
+        "voices": _voices(voices, boot_ns, ()),
+        "exchanges": _exchanges(exchanged, {voice.source for voice in voices}),
+    }
+
+
+def dissent_record(
+    verdict: Agreed, voices: Sequence[Voice], boot_ns: int, exchanged: Mapping[str, Exchanged], signer: Signer
+) -> dict[str, Any]:
+    """Return the record of voices that were outvoted."""
+    return {
+        **_head("dissent", boot_ns, signer),
+        "heard": _ends(verdict.ahead, boot_ns),
+        "voices": _voices(voices, boot_ns, verdict.dissenting),
+        "exchanges": _exchanges(exchanged, {voice.source for voice in voices}),
+    }
+
+
+def _head(kind: str, boot_ns: int, signer: Signer) -> dict[str, Any]:
+    return {"schema": SCHEMA, "version": 1, "kind": kind, "boot_ns": boot_ns, "own_key_id": signer.id.hex()}
+
+
+def _ends(ahead: TimeInterval | None, boot_ns: int) -> dict[str, int] | None:
+    if ahead is None:
+        return None
+    return {"earliest_ns": boot_ns + ahead.earliest, "latest_ns": boot_ns + ahead.latest}
+
+
+def _voices(voices: Sequence[Voice], boot_ns: int, dissenting: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "source": voice.source,
+            "weight": voice.weight.value,
+            **(_ends(voice.ahead, boot_ns) or {}),
+            "dissents": voice.source in dissenting,
+        }
+        for voice in voices
+    ]
+
+
+def _exchanges(exchanged: Mapping[str, Exchanged], sources: set[str]) -> list[dict[str, str]]:
+    return [
+        {
+            "peer": name,
+            "own": each.own.hex(),
+            "chance": each.chance.hex(),
+            "answer": each.answer.hex(),
+            "after": each.after.hex(),
+        }
+        for name, each in exchanged.items()
+        if name in sources
+    ]
+
+
+def judge_exchange(exchange: Exchanged, own: Verifier, peer: Verifier) -> list[str]:
+    """Return what the signatures of an exchange prove, in words: nothing if both clocks can have been right.
+
+    Raises Damaged for a signed time that is none, or that its key did not sign over these bytes.
+    """
+    answer = SignedTime.decode(exchange.answer, "the peer's answer")
+    if not answer.verified_by(peer, peer_digest(nonce_over(exchange.own, exchange.chance))):
+        raise Damaged("evidence-unsigned", "the peer's answer is not signed by its key over this nonce")
+    proven = []
+    if exchange.own:
+        before = SignedTime.decode(exchange.own, "the own signed time")
+        if not before.verified_by(own, digest(BEFORE_CONTEXT, exchange.chance)):
+            raise Damaged("evidence-unsigned", "the own signed time is not signed by its key")
+        if not r2_holds(before, answer, effect_covers_cause=True):
+            proven.append("the peer's answer covers a signed time that it lies wholly before")
+    if exchange.after:
+        after = SignedTime.decode(exchange.after, "the own signed time afterwards")
+        if not after.verified_by(own, digest(AFTER_CONTEXT, exchange.answer)):
+            raise Damaged(
+                "evidence-unsigned", "the own signed time afterwards is not signed by its key over the answer"
+            )
+        if not r2_holds(answer, after, effect_covers_cause=True):
+            proven.append("the own signed time covers the peer's answer and lies wholly before it")
+    return proven

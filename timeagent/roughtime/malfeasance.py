@@ -1,0 +1,404 @@
+"""Malfeasance: Roughtime answers in one chain that cannot all be true, reported as RFC 10049 does; the judge.
+
+Each request's nonce is a hash of the answer before it, so the order of the answers is proven. True time only grows: an
+answer that lies wholly *before* one that is earlier in the chain is a contradiction, and one of the two servers was
+wrong. Which one, two answers do not say; ``accused`` counts. Answers that overlap, however coarse they are, contradict
+nothing: the rule asks for ``MIDP_i - RADI_i <= MIDP_j + RADI_j`` for each i before j, and for nothing else.
+
+Pure: no clock, no network, no trust record. A report is evidence against the keys that it names.
+
+Exit codes: 0 the report proves that at least one of its servers was wrong; 1 all of it verifies and can be true; 3 part
+of it does not verify, so it proves nothing; 65 it is no report.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import logging
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Final, Protocol
+
+import msgspec
+
+from ..console import instant_fields, note, print_json, say
+from ..errors import Damaged
+from ..keys import fingerprint
+from ..units import SECOND, rfc3339
+from .wire import NONCE_BYTES, RoughtimeAnswer, chained_nonce, make_request, nonce_of, open_answer
+
+RESPONSES_MAX: Final = 1024
+"""More than any honest chain that proves something: two answers do."""
+
+_PUBLIC_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Queried:
+    """One request and its answer, as they went over the wire."""
+
+    public: bytes
+    """The server's long-term key."""
+    request: bytes
+    response: bytes
+    rand: bytes | None
+    """With the answer before it, this made the request's nonce. None: the first of its chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two answers of one chain: the later one lies wholly before the earlier one."""
+
+    earlier: int
+    later: int
+    """Positions in the chain, from 0."""
+    apart_s: int
+    """By how many seconds, at the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """At least one server was wrong."""
+
+    answers: tuple[RoughtimeAnswer, ...]
+    contradictions: tuple[Contradiction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Consistent:
+    """Every answer verifies, and all can be true."""
+
+    answers: tuple[RoughtimeAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """Something in the chain does not verify, so it proves nothing against anybody."""
+
+    position: int
+    reason: str
+
+
+type Verdict = Proven | Consistent | Unverified
+
+
+def judge(chain: Sequence[Queried]) -> Verdict:
+    """Return what a chain proves."""
+    answers: list[RoughtimeAnswer] = []
+    for position, each in enumerate(chain):
+        try:
+            answers.append(open_answer(each.public, each.request, each.response))
+        except Damaged as problem:
+            return Unverified(position, problem.message)
+        if position == 0:
+            continue
+        if each.rand is None:
+            return Unverified(position, "it does not say from what its nonce was made")
+        if nonce_of(each.request) != chained_nonce(chain[position - 1].response, each.rand):
+            return Unverified(position, "its nonce was not made from the answer before it: the order is not proven")
+    if not answers:
+        return Unverified(0, "there is no answer in it")
+    found = contradictions(answers)
+    return Proven(tuple(answers), found) if found else Consistent(tuple(answers))
+
+
+def contradictions(answers: Sequence[RoughtimeAnswer]) -> tuple[Contradiction, ...]:
+    """Return every pair of verified answers, in the order of their chain, of which one must be wrong."""
+    found = []
+    for later, after in enumerate(answers):
+        latest = after.midpoint_s + after.radius_s
+        for earlier, before in enumerate(answers[:later]):
+            apart = before.midpoint_s - before.radius_s - latest
+            if apart > 0:
+                found.append(Contradiction(earlier, later, apart))
+    return tuple(found)
+
+
+def accused(chain: Sequence[Queried], proven: Proven) -> list[tuple[bytes, int]]:
+    """Return the servers of the contradictions, most often named first: with one liar among several, that one."""
+    counts: dict[bytes, int] = {}
+    for pair in proven.contradictions:
+        for position in (pair.earlier, pair.later):
+            public = chain[position].public
+            counts[public] = counts.get(public, 0) + 1
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+# ---- the report ----
+
+
+class _Response(msgspec.Struct, rename="camel"):
+    public_key: str
+    request: str
+    response: str
+    rand: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Report(msgspec.Struct):
+    responses: Annotated[list[_Response], msgspec.Meta(max_length=RESPONSES_MAX)]
+
+
+def encode_report(chain: Sequence[Queried]) -> bytes:
+    """Return the JSON of a report, ending in a newline."""
+    report = _Report([_response(each) for each in chain])
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def _response(each: Queried) -> _Response:
+    return _Response(
+        public_key=_base64(each.public),
+        request=_base64(each.request),
+        response=_base64(each.response),
+        rand=msgspec.UNSET if each.rand is None else _base64(each.rand),
+    )
+
+
+def encode_line(queried: Queried) -> bytes:
+    """Return one exchange as a line of JSON, in the members of a report's response."""
+    return msgspec.json.encode(_response(queried)) + b"\n"
+
+
+def decode_report(data: bytes, where: str) -> tuple[Queried, ...]:
+    """Read a report, or a chain of one exchange a line. Raises Damaged, naming ``where``. Verifies nothing."""
+    try:
+        try:
+            report = msgspec.json.decode(data, type=_Report)
+        except msgspec.DecodeError:
+            lines = data.splitlines()
+            if not 0 < len(lines) <= RESPONSES_MAX or not all(line.startswith(b'{"publicKey"') for line in lines):
+                raise
+            report = _Report([msgspec.json.decode(line, type=_Response) for line in lines])
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Damaged("report-damaged", f"{where} is no malfeasance report: {problem}") from None
+    return tuple(_queried(each, f"{where}: response {position}") for position, each in enumerate(report.responses))
+
+
+def _queried(each: _Response, where: str) -> Queried:
+    public = _bytes(each.public_key, f"{where}: publicKey")
+    rand = None if each.rand is msgspec.UNSET else _bytes(each.rand, f"{where}: rand")
+    for name, value, length in (("publicKey", public, _PUBLIC_BYTES), ("rand", rand, NONCE_BYTES)):
+        if value is not None and len(value) != length:
+            raise Damaged("report-damaged", f"{where}: {name} has {len(value)} bytes, not {length}")
+    return Queried(public, _bytes(each.request, f"{where}: request"), _bytes(each.response, f"{where}: response"), rand)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: str, where: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Damaged("report-damaged", f"{where} is not base64") from None
+
+
+LINES_MAX: Final = 256
+CHAINS_MAX: Final = 16
+REPORTS_MAX: Final = 64
+
+_NUMBERED: Final = re.compile(r"(?:chain|report)-(?P<number>[0-9]{8})\.jsonl?")
+_log = logging.getLogger(__name__)
+
+
+class RoughEvidence(Protocol):
+    """Where exchanges and reports are kept. Neither call raises: time goes on without evidence."""
+
+    def keep(self, queried: Queried) -> None:
+        """Keep one verified exchange; one without ``rand`` begins a chain."""
+        ...
+
+    def report(self, chain: Sequence[Queried]) -> None:
+        """Keep a malfeasance report."""
+        ...
+
+
+class RoughEvidenceFiles:
+    """A directory of evidence."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lines_max: int = LINES_MAX,
+        chains_max: int = CHAINS_MAX,
+        reports_max: int = REPORTS_MAX,
+    ) -> None:
+        """Take the directory; it is made when there is something to keep."""
+        assert lines_max > 1
+        self._directory = directory
+        self._lines_max = lines_max
+        self._most = {"chain": chains_max, "report": reports_max}
+        self._file: Path | None = None
+        self._lines = 0
+        self._last: Queried | None = None
+
+    def keep(self, queried: Queried) -> None:
+        """Append one line. What fails is logged."""
+        try:
+            if self._file is None or queried.rand is None or self._lines >= self._lines_max:
+                linked = self._last is not None and queried.rand is not None
+                first = replace(self._last, rand=None) if linked and self._last else replace(queried, rand=None)
+                self._file, self._lines = self._new("chain", ".jsonl", encode_line(first)), 1
+                if not linked:
+                    self._last = queried
+                    return
+            with self._file.open("ab") as file:
+                file.write(encode_line(queried))
+            self._lines += 1
+            self._last = queried
+        except OSError as problem:
+            self._file = None
+            self._failed(problem)
+
+    def report(self, chain: Sequence[Queried]) -> None:
+        """Write one report."""
+        try:
+            path = self._new("report", ".json", encode_report(chain))
+        except OSError as problem:
+            self._failed(problem)
+        else:
+            _log.error("roughtime-malfeasance report=%s", path)
+
+    def _new(self, kind: str, suffix: str, data: bytes) -> Path:
+        """Write the first bytes of the next file of a kind, and delete the oldest beyond the limit."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = sorted(path for path in self._directory.glob(f"{kind}-*") if _NUMBERED.fullmatch(path.name))
+        number = int(kept[-1].stem.partition("-")[2]) + 1 if kept else 1
+        path = self._directory / f"{kind}-{number:08d}{suffix}"
+        with path.open("xb") as file:
+            file.write(data)
+        for old in kept[: max(0, len(kept) + 1 - self._most[kind])]:
+            with contextlib.suppress(FileNotFoundError):
+                old.unlink()
+        return path
+
+    def _failed(self, problem: OSError) -> None:
+        _log.warning("roughtime-evidence-not-kept directory=%s reason=%s", self._directory, problem.strerror)
+
+
+WINDOW: Final = 128
+"""How many exchanges are held against each new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    queried: Queried
+    answer: RoughtimeAnswer
+
+
+class RoughChain:
+    """The chain of one process. Thread-safe: questions are asked one after the other."""
+
+    def __init__(self, chance: random.Random, evidence: RoughEvidence) -> None:
+        """Take randomness that nobody can foretell, and where evidence is kept."""
+        self._chance = chance
+        self._evidence = evidence
+        self._lock = Lock()
+        self._links: list[_Link] = []
+        self._reported: set[frozenset[bytes]] = set()
+
+    def ask(self, public: bytes, exchange: Callable[[bytes, Callable[[bytes], bool]], bytes]) -> RoughtimeAnswer:
+        """Ask one server, over one exchange, which may raise BadTime. Raises Damaged: it proves nothing.
+
+        Blocks for the exchange, and for those of others that ask now.
+        """
+        with self._lock:
+            rand = self._chance.randbytes(NONCE_BYTES)
+            last = self._links[-1].queried.response if self._links else b""
+            nonce = chained_nonce(last, rand)
+            request = make_request(public, nonce)
+            response = exchange(request, lambda data: nonce_of(data) == nonce)
+            answer = open_answer(public, request, response)
+            self._keep(_Link(Queried(public, request, response, rand if self._links else None), answer))
+            return answer
+
+    def _keep(self, link: _Link) -> None:
+        self._links = [*self._links[1 - WINDOW :], link]
+        self._evidence.keep(link.queried)
+        for found in contradictions([each.answer for each in self._links]):
+            if found.later == len(self._links) - 1:
+                self._report(found)
+
+    def _report(self, found: Contradiction) -> None:
+        chain = [each.queried for each in self._links[found.earlier : found.later + 1]]
+        between = frozenset((chain[0].public, chain[-1].public))
+        if between not in self._reported:
+            self._reported.add(between)
+            self._evidence.report([replace(chain[0], rand=None), *chain[1:]])
+
+
+_PROVEN: Final = 0
+_CONSISTENT: Final = 1
+_UNVERIFIED: Final = 3
+
+
+def verify_report(data: bytes, where: str, *, as_json: bool) -> int:
+    """Judge a report and say so; return the exit code. Raises Damaged, naming ``where``."""
+    chain = decode_report(data, where)
+    verdict = judge(chain)
+    if as_json:
+        print_json("tenure.time.verify.report", _fields(chain, verdict))
+    else:
+        _say(chain, verdict)
+    match verdict:
+        case Proven():
+            return _PROVEN
+        case Consistent():
+            note("tenure: everything in it verifies, and all of it can be true: it accuses nobody")
+            return _CONSISTENT
+        case Unverified():
+            note(f"tenure: response {verdict.position} does not verify: {verdict.reason}")
+            return _UNVERIFIED
+
+
+def _fields(chain: tuple[Queried, ...], verdict: Verdict) -> dict[str, object]:
+    answers = () if isinstance(verdict, Unverified) else verdict.answers
+    return {
+        "verdict": {Proven: "proven", Consistent: "consistent", Unverified: "unverified"}[type(verdict)],
+        "responses": [_answer_fields(each, answer) for each, answer in zip(chain, answers, strict=False)],
+        "contradictions": [
+            {"earlier": pair.earlier, "later": pair.later, "apart_ns": pair.apart_s * SECOND}
+            for pair in (verdict.contradictions if isinstance(verdict, Proven) else ())
+        ],
+        "accused": [
+            {"public_key": base64.b64encode(public).decode(), "contradictions": count}
+            for public, count in (accused(chain, verdict) if isinstance(verdict, Proven) else ())
+        ],
+        "position": verdict.position if isinstance(verdict, Unverified) else None,
+        "reason": verdict.reason if isinstance(verdict, Unverified) else None,
+    }
+
+
+def _answer_fields(each: Queried, answer: RoughtimeAnswer) -> dict[str, object]:
+    return {
+        "public_key": base64.b64encode(each.public).decode(),
+        "fingerprint": fingerprint(each.public),
+        "roughtime_version": answer.version,
+        **instant_fields("earliest", max(0, answer.interval.earliest)),
+        **instant_fields("latest", answer.interval.latest),
+    }
+
+
+def _say(chain: tuple[Queried, ...], verdict: Verdict) -> None:
+    if isinstance(verdict, Unverified):
+        say(f"{len(chain)} responses; nothing is proven")
+        return
+    for position, (each, answer) in enumerate(zip(chain, verdict.answers, strict=True)):
+        said = f"{rfc3339(answer.midpoint_s * SECOND)} ± {answer.radius_s} s"
+        say(f"{position:3}  {base64.b64encode(each.public).decode()}  {said}")
+    if isinstance(verdict, Consistent):
+        say("consistent")
+        return
+    for pair in verdict.contradictions:
+        say(f"response {pair.later} came after response {pair.earlier} and lies wholly before it, by {pair.apart_s} s")
+    named = accused(chain, verdict)
+    public, count = named[0]
+    say(f"proven: at least one of {len(named)} servers was wrong")
+    say(f"named in most of the contradictions ({count}): {base64.b64encode(public).decode()}")

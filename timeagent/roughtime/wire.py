@@ -1,0 +1,274 @@
+"""Roughtime packets: requests, answers and their verification, delegations. Everything of the library ends here.
+
+Versions are RFC 10049 and the drafts that are still served; which strings, hashes and tags a version has is the
+library's knowledge. Times are whole seconds on the wire and nanoseconds outside this module's packets. The library
+checks signatures, Merkle paths and the delegation's validity; this module adds what it lets pass, silences its log
+(a stranger's datagram must not write to it), and turns what it raises into one error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from roughly import server as library
+from roughly import tags
+from roughly.client import VerifiableResponse
+from roughly.errors import RoughtimeError, VerificationError
+from roughly.models import Certificate, Delegation, Message, Packet, Tag
+from roughly.shared import ProtocolProfile, find_by_tag, get_by_tag, unpack_uint32_list
+
+from ..errors import Damaged
+from ..interval import TimeInterval
+from ..keys import Signer, Verifier
+from ..units import INSTANT_MAX, SECOND
+
+RFC_VERSION: Final = 1
+VERSIONS: Final = (RFC_VERSION, 0x80000008, 0x8000000B, 0x8000000C)
+"""RFC 10049, and the drafts 08, 11 and 12 to 19 (which share a number). In the order in which a request lists them."""
+
+NONCE_BYTES: Final = 32
+REQUEST_BYTES: Final = 1036
+"""A message of 1024 bytes behind a header of 12, as the RFC asks: no answer is larger than its request."""
+PACKET_BYTES_MAX: Final = 4096
+"""More than any packet of either side needs."""
+
+_MAGIC: Final = b"ROUGHTIM"
+_PATH_MAX: Final = 32
+_NODE_BYTES: Final = 32
+
+logging.getLogger("roughly").setLevel(logging.CRITICAL + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RoughtimeAnswer:
+    """What a verified answer says."""
+
+    version: int
+    midpoint_s: int
+    radius_s: int
+    delegated_from_s: int
+    delegated_until_s: int
+
+    @property
+    def interval(self) -> TimeInterval:
+        """True time lay in it at some instant between the sending of the request and the arrival of the answer."""
+        return TimeInterval((self.midpoint_s - self.radius_s) * SECOND, (self.midpoint_s + self.radius_s) * SECOND)
+
+
+def hashed(*parts: bytes) -> bytes:
+    """Return the first 32 bytes of SHA-512: Roughtime's hash."""
+    return hashlib.sha512(b"".join(parts)).digest()[:NONCE_BYTES]
+
+
+def chained_nonce(answer: bytes, rand: bytes) -> bytes:
+    """Return the nonce of the request that follows an answer (RFC 10049, section 8): whoever has it saw the answer."""
+    return hashed(answer, rand)
+
+
+def make_request(public: bytes, nonce: bytes, versions: Sequence[int] = VERSIONS) -> bytes:
+    """Return a request packet for the server with this long-term key."""
+    assert len(nonce) == NONCE_BYTES
+    listed = b"".join(struct.pack("<I", version) for version in sorted(versions))
+    parts = [
+        Tag(tag=tags.VER, value=listed),
+        Tag(tag=tags.SRV, value=hashed(b"\xff", public)),
+        Tag(tag=tags.NONC, value=nonce),
+        Tag(tag=tags.TYPE, value=struct.pack("<I", tags.TYPE_REQUEST)),
+        Tag(tag=tags.ZZZZ, value=b""),
+    ]
+    message = Message(tags=sorted(parts, key=lambda part: part.tag))
+    message.tags[-1].value = bytes(REQUEST_BYTES - Packet.header_size - message.size())
+    return Packet(message=message).dump()
+
+
+def nonce_of(packet: bytes) -> bytes | None:
+    """Return the nonce of a request or an answer, or None where there is none to be read."""
+    try:
+        return bytes(get_by_tag(Packet.from_bytes(packet).message.tags, tags.NONC).value)
+    except (RoughtimeError, ValueError, struct.error):
+        return None
+
+
+def open_answer(public: bytes, request: bytes, answer: bytes) -> RoughtimeAnswer:
+    """Verify an answer to a request by the server's long-term key. Raises Damaged, saying what is wrong.
+
+    The codes: ``roughtime-malformed``; ``roughtime-signature``: not by this server, or over another request;
+    ``roughtime-delegation``: the midpoint is not within the validity of the key that signed it.
+    """
+    try:
+        response = VerifiableResponse.from_packet(raw=answer, request=request)
+        _check_form(request, response)
+        response.verify(public)
+    except VerificationError as problem:
+        codes = {"key-age": "roughtime-delegation", "radius": "roughtime-malformed", "versions": "roughtime-malformed"}
+        raise Damaged(codes.get(problem.reason, "roughtime-signature"), f"{problem}") from None
+    except (RoughtimeError, ValueError, struct.error, OverflowError) as problem:
+        raise Damaged("roughtime-malformed", f"the answer is no Roughtime answer to this request: {problem}") from None
+    said, delegated = response.signed_response, response.certificate.delegation
+    return RoughtimeAnswer(response.version, said.midpoint, said.radius, delegated.min_time, delegated.max_time)
+
+
+def _check_form(request: bytes, response: VerifiableResponse) -> None:
+    """Refuse (ValueError) what the library lets pass."""
+    if not response.packet.framed:
+        raise ValueError("the answer has no header")
+    if not request.startswith(_MAGIC):
+        raise ValueError("the request has no header")
+    path = response.path
+    if len(path) > _PATH_MAX or any(len(node) != _NODE_BYTES for node in path):
+        raise ValueError(f"a path of {len(path)} nodes, not all of 32 bytes")
+    if response.index >> len(path):
+        raise ValueError(f"index {response.index} lies outside a tree of depth {len(path)}")
+    said = response.signed_response
+    if not 0 <= said.midpoint * SECOND <= INSTANT_MAX:
+        raise ValueError(f"a midpoint of {said.midpoint} s is not an instant")
+
+
+# ---- answering ----
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineKey:
+    """A key that signs answers for a stretch of time, and the long-term key's word that it may."""
+
+    long_term: bytes
+    signer: Signer
+    from_s: int
+    until_s: int
+    """Both inclusive."""
+    certificates: Mapping[bytes, bytes]
+    """By context, encoded: each version has the same certificate signed in the context of its own."""
+
+
+def _contexts() -> tuple[bytes, ...]:
+    return tuple({ProtocolProfile.from_version(version).delegation_context for version in VERSIONS})
+
+
+def delegate(long_term: Signer, signer: Signer, from_s: int, until_s: int) -> OnlineKey:
+    """Return an online key that the long-term key vouches for, from a second to a second, both inclusive."""
+    assert from_s <= until_s
+    said = Delegation(public_key=signer.public, min_time=from_s, max_time=until_s)
+    raw = said.to_bytes()
+    signed = {
+        context: Certificate(delegation=said, signature=long_term.sign_exactly(context + raw)).to_bytes()
+        for context in _contexts()
+    }
+    return OnlineKey(long_term.public, signer, from_s, until_s, signed)
+
+
+def open_online_key(long_term: bytes, signer: Signer, certificates: Sequence[bytes]) -> OnlineKey:
+    """Read the certificates of an online key. Raises Damaged unless they are good, one for each version."""
+    try:
+        read = [_open_certificate(long_term, raw) for raw in certificates]
+    except (RoughtimeError, ValueError, struct.error) as problem:
+        raise Damaged("bad-delegation", f"{problem}") from None
+    if len({(said.public_key, said.min_time, said.max_time) for _, said in read}) != 1:
+        raise Damaged("bad-delegation", "the certificates are about several keys, or several times")
+    said = read[0][1]
+    if said.public_key != signer.public:
+        raise Damaged("bad-delegation", "the certificates are about another key")
+    by_context = {context: raw for (context, _), raw in zip(read, certificates, strict=True)}
+    if set(by_context) != set(_contexts()):
+        raise Damaged("bad-delegation", "certificates for some versions are missing")
+    return OnlineKey(long_term, signer, said.min_time, said.max_time, by_context)
+
+
+def _open_certificate(long_term: bytes, raw: bytes) -> tuple[bytes, Delegation]:
+    """Return the context that a certificate is signed in, and what it says."""
+    read = Certificate.from_bytes(raw, profile=ProtocolProfile.from_version(RFC_VERSION))
+    body = get_by_tag(Message.from_bytes(raw).tags, tags.DELE).value
+    verifier = Verifier(long_term)
+    for context in _contexts():
+        if verifier.verifies_exactly(context + body, read.signature):
+            return context, read.delegation
+    raise ValueError("a certificate is not signed by the long-term key")
+
+
+class _PublicKey:
+    """What the library asks of a long-term key that is not here: its public half."""
+
+    def __init__(self, public: bytes) -> None:
+        self._public = public
+
+    def public_key(self) -> _PublicKey:
+        return self
+
+    def public_bytes_raw(self) -> bytes:
+        return self._public
+
+
+class _OnlineSigner:
+    """What the library asks of the key that signs answers."""
+
+    def __init__(self, signer: Signer) -> None:
+        self.sign = signer.sign_exactly
+
+
+class _Answering:
+    """What the library calls a server: the keys, the versions, and what time it is."""
+
+    grease = False
+    grease_probability = 0.0
+    versions = VERSIONS
+
+    def __init__(self, online: OnlineKey, midpoint_s: int, radius_s: int) -> None:
+        profile = ProtocolProfile.from_version(RFC_VERSION)
+        certificates = {
+            context: Certificate.from_bytes(raw, profile=profile) for context, raw in online.certificates.items()
+        }
+        self.long_term_key = _PublicKey(online.long_term)
+        self.delegated_key = _OnlineSigner(online.signer)
+        self.certificates = library.CertificateStore(
+            certs=certificates, google_cert=next(iter(certificates.values())), expiry=online.until_s
+        )
+        self.radius = radius_s
+        self._midpoint_s = midpoint_s
+
+    def get_time(self) -> int:
+        return self._midpoint_s
+
+
+def answer_batch(online: OnlineKey, requests: Sequence[bytes], midpoint_s: int, radius_s: int) -> list[bytes | None]:
+    """Return an answer to each request, or None for what is not answered: one signature for all of one version.
+
+    Never raises for what a stranger sends, and no answer is longer than its request.
+    """
+    answering = _Answering(online, midpoint_s, radius_s)
+    asked = [index for index, request in enumerate(requests) if _is_question(request)]
+    answers: list[bytes | None] = [None] * len(requests)
+    try:
+        made = library.handle_batch(answering, [requests[index] for index in asked])  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - one datagram must not cost the others their answers
+        made = [_answer_alone(answering, requests[index]) for index in asked]
+    for index, answer in zip(asked, made, strict=True):
+        if answer is not None and len(answer) <= len(requests[index]):
+            answers[index] = answer
+    return answers
+
+
+def _answer_alone(answering: _Answering, request: bytes) -> bytes | None:
+    try:
+        return library.handle_batch(answering, [request])[0]  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - whatever is in it
+        return None
+
+
+def _is_question(request: bytes) -> bool:
+    """Whether it is a request with a header, of a usual size, for a version of ours.
+
+    The library answers Google's unframed dialect whatever versions it is given; nobody here verifies those answers.
+    """
+    if not (request.startswith(_MAGIC) and len(request) <= PACKET_BYTES_MAX):
+        return False
+    try:
+        parts = Packet.from_bytes(request).message.tags
+        listed = find_by_tag(parts, tags.VER)
+        offered = unpack_uint32_list(listed.value, what="VER") if listed else ()
+    except (RoughtimeError, ValueError, struct.error):
+        return False
+    return 0 < len(offered) <= _PATH_MAX and any(version in VERSIONS for version in offered)

@@ -1,0 +1,288 @@
+"""Signed times over a nonce: the datagrams (docs/protocol/time.md), the agent's two doors, and a client of one.
+
+A question has 256 bytes, more than any answer that a stranger can get: nobody is flooded in another's name.
+
+The answers come from the agent, by the constructor. A door answers what is a question and ignores what is not: no
+datagram, however malformed, ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+from ..canonical import DIGEST_BYTES, digest
+from ..errors import BadTime, Damaged, Environment
+from ..signedtime import TOKEN_BYTES, SignedTime
+from ..units import SECOND, Span
+
+QUESTION_BYTES: Final = 256
+PEER_CONTEXT: Final = "peer exchange"
+
+_QUESTION_MAGIC: Final = b"TNTQ"
+_ANSWER_MAGIC: Final = b"TNTA"
+_VERSION: Final = 1
+_QUESTION: Final = struct.Struct(">4sBB2x8s32s")
+_ANSWER: Final = struct.Struct(">4sBBH8s")
+_REFUSED: Final = 1
+_REASON_BYTES_MAX: Final = 200
+
+
+class NonceKind(IntEnum):
+    """What is asked for."""
+
+    SIGN = 1
+    """A signed time over the 32 bytes. By the Unix socket only."""
+    PEER = 2
+    """A signed time over ``peer_digest`` of the 32 bytes, of what this node's own sources say."""
+    REPORT = 3
+    """What each source says, as JSON. By the Unix socket only."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonceQuestion:
+    """One question; the name is echoed, so that an answer to another one is not mistaken for this one's."""
+
+    kind: NonceKind
+    name: bytes
+    nonce: bytes
+
+
+def peer_digest(nonce: bytes) -> bytes:
+    """Return what a peer signs: no stranger can have it sign the digest of a lock file."""
+    return digest(PEER_CONTEXT, nonce)
+
+
+def encode_question(question: NonceQuestion) -> bytes:
+    """Return the 256 bytes."""
+    assert len(question.name) == 8  # noqa: PLR2004 - bytes on the wire
+    assert len(question.nonce) == DIGEST_BYTES
+    head = _QUESTION.pack(_QUESTION_MAGIC, _VERSION, question.kind, question.name, question.nonce)
+    return head.ljust(QUESTION_BYTES, b"\0")
+
+
+def decode_question(data: bytes) -> NonceQuestion | None:
+    """Read a question; None for whatever else arrives at a door."""
+    if len(data) != QUESTION_BYTES:
+        return None
+    magic, version, kind, name, nonce = _QUESTION.unpack_from(data)
+    if magic != _QUESTION_MAGIC or version != _VERSION or kind not in tuple(NonceKind):
+        return None
+    question = NonceQuestion(NonceKind(kind), name, nonce)
+    return question if encode_question(question) == data else None
+
+
+def encode_answer(question: NonceQuestion, content: bytes) -> bytes:
+    """Return the answer with what was asked for."""
+    return _ANSWER.pack(_ANSWER_MAGIC, _VERSION, question.kind, 0, question.name) + content
+
+
+def encode_refusal(question: NonceQuestion, problem: BadTime) -> bytes:
+    """Return the answer that says why there is nothing: the code, a newline, the message, shortened."""
+    reason = f"{problem.code}\n{problem.message}".encode()[:_REASON_BYTES_MAX]
+    return _ANSWER.pack(_ANSWER_MAGIC, _VERSION, question.kind, _REFUSED, question.name) + reason
+
+
+def answers(question: NonceQuestion, data: bytes) -> bool:
+    """Whether this is an answer to the question."""
+    if len(data) < _ANSWER.size:
+        return False
+    magic, version, kind, _, name = _ANSWER.unpack_from(data)
+    return (magic, version, kind, name) == (_ANSWER_MAGIC, _VERSION, question.kind, question.name)
+
+
+def content_of(question: NonceQuestion, data: bytes, where: str) -> bytes:
+    """Return what was asked for. Raises BadTime: refused, with the agent's own code, or no answer to this at all."""
+    if not answers(question, data):
+        raise BadTime("door-garbled", f"{where} answers with what is no answer", hint="what else listens there?")
+    refused = _ANSWER.unpack_from(data)[3]
+    content = data[_ANSWER.size :]
+    if not refused:
+        return content
+    code, _, message = content.decode("utf-8", "replace").partition("\n")
+    plain = "".join(each if each.isprintable() else "?" for each in message)
+    known = code if code.replace("-", "").isalnum() and code.isascii() else "door-refused"
+    raise BadTime(known, f"{where} refuses: {plain}", hint="tenure time sources, on that machine")
+
+
+def token_of(question: NonceQuestion, data: bytes, where: str) -> SignedTime:
+    """Return the signed time of an answer. Raises BadTime: refused, or damaged. The signature is not checked here."""
+    content = content_of(question, data, where)
+    if len(content) != TOKEN_BYTES:
+        raise BadTime("door-garbled", f"{where} answers with {len(content)} bytes", hint="run both from one version")
+    try:
+        return SignedTime.decode(content, where)
+    except Damaged as problem:
+        raise BadTime("door-garbled", problem.message, hint="run both from one version") from None
+
+
+DOOR_NAME: Final = "time.sock"
+ANSWER_BYTES_MAX: Final = 60_000
+TIMEOUT_NS: Final[Span] = SECOND
+"""An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
+
+_log = logging.getLogger(__name__)
+_STRANGE_MAX: Final = 8
+
+
+class Signing(Protocol):
+    """What stands behind a door."""
+
+    def sign_over(self, digest: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes, made now. Raises BadTime."""
+        ...
+
+    def sign_for_peer(self, digest: bytes) -> SignedTime:
+        """The same, of what this node's own sources say: no peer's word comes back to it. Raises BadTime."""
+        ...
+
+    def report(self) -> bytes:
+        """Return what each source says, as JSON."""
+        ...
+
+
+def answer(signing: Signing, data: bytes, *, local_door: bool) -> bytes | None:
+    """Return the answer to a datagram, or None for what is not answered. Never raises for what a stranger sends."""
+    question = decode_question(data)
+    if question is None or (question.kind is not NonceKind.PEER and not local_door):
+        return None
+    try:
+        match question.kind:
+            case NonceKind.SIGN:
+                content = signing.sign_over(question.nonce).encode()
+            case NonceKind.PEER:
+                content = signing.sign_for_peer(peer_digest(question.nonce)).encode()
+            case NonceKind.REPORT:
+                content = signing.report()[:ANSWER_BYTES_MAX]
+    except BadTime as problem:
+        return encode_refusal(question, problem)
+    return encode_answer(question, content)
+
+
+class NonceServer:
+    """One socket, served by whoever calls ``serve``."""
+
+    def __init__(self, bound: socket.socket, signing: Signing, *, local_door: bool) -> None:
+        """Take a bound socket."""
+        bound.settimeout(None)  # it waits without waking: ``wake`` ends that
+        self._socket = bound
+        self._signing = signing
+        self._local = local_door
+
+    def serve(self, stopped: Callable[[], bool]) -> None:
+        """Answer until ``wake`` is called while ``stopped`` says so. Blocks."""
+        while not stopped():
+            try:
+                data, sender = self._socket.recvfrom(QUESTION_BYTES + 1)
+            except OSError as problem:
+                if stopped():
+                    return
+                _log.warning("door-receive-failed reason=%s", problem.strerror)
+                continue
+            reply = answer(self._signing, data, local_door=self._local)
+            if reply is not None and sender:
+                with contextlib.suppress(OSError):  # who asked is gone, or does not read: it asks again
+                    self._socket.sendto(reply, socket.MSG_DONTWAIT, sender)
+
+    def wake(self) -> None:
+        """End the wait of ``serve``: nothing is answered from now on."""
+        end_reading(self._socket)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def end_reading(door: socket.socket) -> None:
+    """Wake whoever waits for a datagram, and let nobody wait again."""
+    with contextlib.suppress(OSError):  # a socket that nobody is connected to is shut down all the same, with ENOTCONN
+        door.shutdown(socket.SHUT_RDWR)
+
+
+def bind_unix(directory: Path) -> socket.socket:
+    """Return the bound door of this machine. What another run left is replaced: the caller holds the node's lock."""
+    path = directory / DOOR_NAME
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        path.unlink(missing_ok=True)
+        door.bind(str(path))
+    except OSError as problem:
+        door.close()
+        raise Environment(
+            "door-unbound", f"cannot bind {path}: {problem.strerror or problem}", hint="check its directory"
+        ) from None
+    return door
+
+
+def bind_udp(host: str, port: int) -> socket.socket:
+    """Return the bound door for peers. Raises Environment."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
+        door = socket.socket(family, kind)
+    except OSError as problem:
+        raise Environment(
+            "door-unbound", f"no address {host}: {problem.strerror or problem}", hint="check listen in time.toml"
+        ) from None
+    try:
+        door.bind(address)
+    except OSError as problem:
+        door.close()
+        raise Environment(
+            "door-unbound", f"cannot listen on {host} port {port}: {problem.strerror}", hint="check listen in time.toml"
+        ) from None
+    return door
+
+
+class NonceClient:
+    """Asks the agent of this machine. Thread-safe, and the same in a child after fork: each question has its socket."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the node's tmpfs directory. Asks nothing yet."""
+        self._path = directory / DOOR_NAME
+        self._asked = itertools.count(1)
+
+    def sign(self, digest: bytes) -> SignedTime:
+        """Return a signed time over 32 bytes. Blocks for the answer. Raises BadTime."""
+        question = self._question(NonceKind.SIGN, digest)
+        return token_of(question, self._ask(question), "the time agent")
+
+    def report(self) -> bytes:
+        """Return what each source says, as JSON. Blocks for the answer. Raises BadTime."""
+        question = self._question(NonceKind.REPORT, bytes(32))
+        return content_of(question, self._ask(question), "the time agent")
+
+    def _question(self, kind: NonceKind, nonce: bytes) -> NonceQuestion:
+        return NonceQuestion(kind, next(self._asked).to_bytes(8, "big"), nonce)
+
+    def _ask(self, question: NonceQuestion) -> bytes:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+                door.settimeout(TIMEOUT_NS / SECOND)
+                door.bind("")  # an abstract name that the kernel chooses: the answer needs an address
+                door.connect(str(self._path))
+                door.send(encode_question(question))
+                for _ in range(_STRANGE_MAX):
+                    data = door.recv(ANSWER_BYTES_MAX + 64)
+                    if answers(question, data):
+                        return data
+        except TimeoutError:
+            pass
+        except OSError as problem:
+            raise BadTime(
+                "door-absent",
+                f"the time agent cannot be asked at {self._path}: {problem.strerror or problem}",
+                hint="does it run? tenure time run",
+            ) from None
+        raise BadTime(
+            "door-silent",
+            f"the time agent does not answer at {self._path}",
+            hint="does it stand still, or get no processor time (docs/operators.md)? Else kill -9, and start it again",
+        )

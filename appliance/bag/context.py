@@ -79,6 +79,10 @@ class NumberedRecords(Protocol):
         """The 16 bytes that name the cluster."""
         ...
 
+    def known(self) -> RecordNumbers:
+        """Return the newest numbers that ``newest`` has seen in this process; touches the mount only if it has not."""
+        ...
+
     def newest(self) -> RecordNumbers:
         """Return the newest numbers, both directories opened afresh. Touches the mount."""
         ...

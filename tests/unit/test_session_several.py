@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.bag.context import RecordNumbers
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.bag.records import RecordNumbers
 from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, HandTransport, hand_sites
